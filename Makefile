@@ -1,0 +1,37 @@
+# Everything that a newcomer types. Each target does its own set-up; only Python 3.11+ and make are needed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench lock clean
+
+demo: $(READY)                      ## train a tiny model through the log, about a minute and a half
+	$(BIN)/rftd demo
+
+test: $(READY)                      ## the whole test suite
+	$(BIN)/python -P -m pytest -q
+
+check: $(READY)                     ## format, types, layers, file lengths
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
+
+bench: $(READY)                     ## measure; results go to docs/benchmarks.md
+	$(BIN)/python -P -m tests.bench
+
+lock:                               ## re-resolve the lock (needs uv)
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --no-emit-find-links --no-header --group dev pyproject.toml -o requirements/lock.txt
+
+# The lock first, then the package itself: hashes and editable installs do not mix.
+$(READY): requirements/lock.txt requirements/uv.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/lock.txt requirements/uv.txt
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	touch $(READY)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,172 @@
+"""The one tree of errors.
+
+    RftdError
+    ├── UsageError            the caller's input: exit 2, HTTP 422
+    │   ├── ConfigError       an experiment file, with file, line, column and field
+    │   └── DataError         a model or dataset that is missing, empty or malformed
+    ├── NotFoundError         exit 3, HTTP 404
+    ├── UnreachableError      the daemon or its log cannot be reached: exit 4, HTTP 503
+    ├── ConflictError         an illegal transition, a second daemon: exit 5, HTTP 409
+    ├── WaitTimeoutError      exit 6, HTTP 504
+    ├── LogError              the event log: exit 70, HTTP 503
+    │   ├── LogCorruptError   a record does not match its checksum or chain
+    │   ├── LogLossError      a remembered head is gone
+    │   ├── LogFullError      no space: read-only until there is
+    │   ├── CodecError        a record that cannot be decoded or is over a limit
+    │   └── FencedError       a newer owner of the role exists
+    └── WorkError             a rollout, a reward, a step
+        ├── RolloutError
+        └── TrainError
+
+A message says what, where, the value and what to do; `code` is stable and documented in docs/errors.md.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RftdError(Exception):
+    """An operating error that a person can act on; programmer errors are assertions."""
+
+    code: ClassVar[str] = "RFTD-000"
+    exit_status: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+    def __init__(
+        self, what: str, *, where: str | None = None, field: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.field = field
+        self.fix = fix
+
+    def __str__(self) -> str:
+        parts = [f"error[{self.code}]" + (f" {self.field}:" if self.field else "") + f" {self.what}"]
+        if self.where:
+            parts.append(f"  --> {self.where}")
+        if self.fix:
+            parts.append(f"  fix: {self.fix}")
+        return "\n".join(parts)
+
+
+class UsageError(RftdError):
+    """The command, request or flag is wrong; nothing was done."""
+
+    code = "RFTD-USE-001"
+    exit_status = 2
+    http_status = 422
+
+
+class ConfigError(UsageError):
+    """The experiment file is malformed, contradictory or too large."""
+
+    code = "RFTD-CFG-001"
+
+
+class DataError(UsageError):
+    """A model or dataset named by the experiment is missing, empty or malformed."""
+
+    code = "RFTD-DAT-001"
+
+
+class NotFoundError(RftdError):
+    """No experiment, event or artifact has that name."""
+
+    code = "RFTD-NOF-001"
+    exit_status = 3
+    http_status = 404
+
+
+class UnreachableError(RftdError):
+    """The daemon or its log does not answer."""
+
+    code = "RFTD-NET-001"
+    exit_status = 4
+    http_status = 503
+
+
+class ConflictError(RftdError):
+    """The state does not allow it: an illegal transition, or a second daemon on one folder."""
+
+    code = "RFTD-CON-001"
+    exit_status = 5
+    http_status = 409
+
+
+class WaitTimeoutError(RftdError):
+    """What was waited for did not happen in time; nothing was undone."""
+
+    code = "RFTD-TIM-001"
+    exit_status = 6
+    http_status = 504
+
+
+class LogError(RftdError):
+    """The event log refused or failed."""
+
+    code = "RFTD-LOG-001"
+    exit_status = 70
+    http_status = 503
+
+
+class LogCorruptError(LogError):
+    """A record below the head does not match its checksum or the hash chain."""
+
+    code = "RFTD-LOG-002"
+
+
+class LogLossError(LogError):
+    """A position that a survivor remembers as acknowledged is missing or different."""
+
+    code = "RFTD-LOG-003"
+
+
+class LogFullError(LogError):
+    """No space is left for an append; what was acknowledged is safe."""
+
+    code = "RFTD-LOG-004"
+    http_status = 507
+
+
+class CodecError(LogError):
+    """Bytes that are no record of ours, or a record over a limit."""
+
+    code = "RFTD-LOG-005"
+
+
+class FencedError(LogError):
+    """A newer owner of the role has fenced this writer; it must stop."""
+
+    code = "RFTD-LOG-006"
+
+
+class WorkError(RftdError):
+    """A unit of work failed."""
+
+    code = "RFTD-WRK-001"
+
+
+class RolloutError(WorkError):
+    """A rollout failed: its workflow, its reward or its engine."""
+
+    code = "RFTD-WRK-002"
+
+
+class RolloutTimeoutError(RolloutError):
+    """A rollout did not end within its `max_timeout`."""
+
+    code = "RFTD-WRK-003"
+
+
+class TrainError(WorkError):
+    """A training step cannot be completed."""
+
+    code = "RFTD-WRK-004"
+
+
+class NonFiniteLossError(TrainError):
+    """The loss or the gradient is NaN or infinite; the weights were not touched."""
+
+    code = "RFTD-WRK-005"

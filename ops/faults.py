@@ -1,0 +1,103 @@
+"""Named points at which a test may kill, fail or delay this process; free when none is armed.
+
+`RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the
+process dies (SIGKILL) at the third passage of the first, and sleeps at each passage of the second.
+`RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, so that a suite can prove coverage.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rftd.ops.errors import UsageError
+
+POINTS: Final = frozenset(
+    {
+        "log.before_commit",
+        "log.after_commit",
+        "log.before_ack",
+        "fence.before_read_back",
+        "planner.before_append",
+        "planner.after_append",
+        "dispatcher.before_append",
+        "dispatcher.after_append",
+        "explorer.before_append",
+        "explorer.after_append",
+        "trainer.before_step",
+        "trainer.before_step_append",
+        "trainer.after_step_append",
+        "weights.after_files",
+        "weights.after_append",
+        "checkpoint.after_files",
+        "checkpoint.after_append",
+        "artifact.before_rename",
+        "artifact.after_rename",
+        "projector.before_commit",
+        "projector.after_commit",
+        "controller.before_append",
+        "controller.after_append",
+    }
+)
+
+
+class InjectedFault(OSError):
+    """The failure that an armed `fail` point raises."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: str
+    argument: float
+    countdown: int
+
+
+class Faults:
+    """The armed points of this process, parsed once from the environment."""
+
+    def __init__(self, specification: str = "", hits_path: Path | None = None) -> None:
+        self._armed = dict(_parse(item) for item in filter(None, specification.split(",")))
+        self._hits_path = hits_path
+        self._seen: set[str] = set()
+
+    def point(self, name: str) -> None:
+        """Passes the point `name`: normally nothing, else what was armed for it."""
+        assert name in POINTS, name
+        if self._hits_path is not None and name not in self._seen:
+            self._seen.add(name)
+            with self._hits_path.open("a") as hits:
+                hits.write(name + "\n")
+        armed = self._armed.get(name)
+        if armed is None:
+            return
+        armed.countdown -= 1
+        if armed.countdown > 0:
+            return
+        if armed.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif armed.action == "fail":
+            raise InjectedFault(f"injected at {name}")
+        else:
+            time.sleep(armed.argument)
+
+
+def _parse(item: str) -> tuple[str, _Armed]:
+    name, _, action = item.partition("=")
+    action, _, count = action.partition("@")
+    kind, _, argument = action.partition(":")
+    if name not in POINTS or kind not in {"kill", "fail", "sleep"}:
+        raise UsageError(f"{item!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|fail|sleep:S[@N]")
+    return name, _Armed(kind, float(argument or 0), int(count or 1))
+
+
+_process = Faults(
+    os.environ.get("RFTD_FAULTS", ""),
+    Path(path) if (path := os.environ.get("RFTD_FAULTS_HITS")) else None,
+)
+# Armed per process from outside, like a debugger: the one deliberate global, read-only after import.
+
+point = _process.point

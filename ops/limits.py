@@ -1,0 +1,53 @@
+"""Every bound in one place; the unit is the last word of each name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+# Streams.
+RECORD_SIZE_BYTES: Final = 2 * MIB
+"""Largest encoded record; topics allow as much."""
+INLINE_ARRAY_SIZE_BYTES: Final = 1 * MIB
+"""Token arrays up to this size travel in the event."""
+APPEND_RECORDS: Final = 4096
+"""Most records in one append."""
+APPEND_QUEUE_RECORDS: Final = 16384
+"""Records waiting for the log's writer before producers wait."""
+GROUP_COMMIT_RECORDS: Final = 2048
+"""Most records in one transaction of the embedded log."""
+FETCH_RECORDS: Final = 1024
+FETCH_SIZE_BYTES: Final = 8 * MIB
+FRAME_SIZE_BYTES: Final = 64 * MIB
+"""Largest frame on the log's socket."""
+LOG_CONNECTIONS: Final = 256
+STARTUP_VERIFY_SIZE_BYTES: Final = 256 * MIB
+"""The chain of this many newest bytes is recomputed before the embedded log opens."""
+ORPHAN_GRACE_S: Final = 10.0
+"""A worker retries the log for this long after it lost it, then exits."""
+
+# Experiments.
+CONFIG_SIZE_BYTES: Final = 1 * MIB
+CONFIG_DEPTH: Final = 24
+CONFIG_ALIASES: Final = 64
+REQUEST_SIZE_BYTES: Final = 4 * MIB
+QUEUED_EXPERIMENTS: Final = 1000
+TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
+
+# Work.
+EVAL_CHUNK_ROWS: Final = 256
+"""Held-out rows that one eval lease covers."""
+FAILED_GROUPS_IN_A_ROW: Final = 8
+"""After this many closed groups without one member the experiment fails with their error."""
+ERROR_TEXT_CHARS: Final = 2000
+HEARTBEAT_INTERVAL_S: Final = 1.0
+WORKER_LOST_AFTER_S: Final = 15.0
+RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+RESTARTS_IN_A_ROW: Final = 8
+"""Restarts of one worker without progress before the experiment fails."""
+DRAIN_TIMEOUT_S: Final = 10.0
+PLAN_AHEAD_BATCHES: Final = 2
+"""Batches planned and not yet trained; one trains while the next waits."""
+KEPT_WEIGHT_VERSIONS: Final = 4
+"""Newest published versions whose files stay; older ones are retired once nothing pins them."""

@@ -1,0 +1,64 @@
+"""Secrets that print as `***`, and the test of what counts as one (rule 12: secrets stay home)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+MASK: Final = "***"
+_NAME = re.compile(r"(^|_)(api_?key|token|password|passwd|secret|credentials?)$", re.IGNORECASE)
+_MAPS: Final = frozenset({"env_vars"})
+
+
+class Secret:
+    """A value that is never printed, encoded or compared by accident; `reveal()` gives it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The secret itself; call it where it is used, nowhere else."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK})"
+
+    __str__ = __repr__
+
+
+def is_secret_field(name: str) -> bool:
+    """True if a field of this name holds a secret (`api_key`, `hf_token`, `password`, ...)."""
+    return bool(_NAME.search(name))
+
+
+def is_secret_map(name: str) -> bool:
+    """True if every value of a mapping of this name is a secret (`env_vars`)."""
+    return name in _MAPS
+
+
+def has_url_credentials(value: str) -> bool:
+    """True if `value` is a URL with a password in it."""
+    try:
+        return "://" in value and urlsplit(value).password is not None
+    except ValueError:
+        return False
+
+
+def redact(value: Any, name: str = "") -> Any:
+    """`value` with every secret replaced by `***`; for logs and error texts."""
+    if isinstance(value, dict):
+        if is_secret_map(name):
+            return dict.fromkeys(value, MASK)
+        return {key: redact(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(item, name) for item in value]
+    if isinstance(value, Secret) or (isinstance(value, str) and value and is_secret_field(name)):
+        return MASK
+    if isinstance(value, str) and has_url_credentials(value):
+        parts = urlsplit(value)
+        host = parts.netloc.rpartition("@")[2]
+        return parts._replace(netloc=f"{parts.username or ''}:{MASK}@{host}").geturl()
+    return value

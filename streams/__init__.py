@@ -1,0 +1,21 @@
+"""The log and its language. In reading order:
+
+topics        the streams: names, partitions, retention
+envelope      a record's attributes; `Draft` before, `Record` after the log took it
+spec          what an experiment is, resolved
+events/       the event types
+arrays        numeric arrays as bytes
+codec         events to bytes and back, with limits
+chain         the hash chain, heads that are remembered
+log           `EventLog`, the contract of every backend
+backends/     memory (with faults), sqlite (the embedded default)
+socket/       the embedded log for other processes, over a Unix socket
+fencing       epochs of roles in a partition; who may write
+writer        a role's appends: fenced, read back
+folds/        pure state: the spine, groups, the ledger of experiences, weights
+verify        the offline checker of the rules over any log
+"""
+
+import rftd.streams.events as _events  # registers every event type
+
+__all__ = ["_events"]

@@ -1,0 +1,46 @@
+"""Numeric arrays as they travel in events: little-endian bytes with dtype and shape, never lists."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.errors import CodecError
+
+DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
+
+
+class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A dense array: `dtype` is one of u1 u4 i4 f4 f8 (little-endian), `data` is C-contiguous."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, values: Any, dtype: str) -> Self:
+        """Packs anything numpy accepts as an array of `dtype`."""
+        assert dtype in DTYPES, dtype
+        packed = np.ascontiguousarray(values, dtype="<" + dtype)
+        return cls(dtype, packed.shape, packed.tobytes())
+
+    def view(self) -> NDArray[Any]:
+        """A read-only numpy view, without a copy. Raises CodecError if the parts do not fit together."""
+        size = DTYPES.get(self.dtype)
+        count = 1
+        for extent in self.shape:
+            if extent < 0:
+                raise CodecError(f"array of shape {self.shape} has a negative extent")
+            count *= extent
+        if size is None or len(self.data) != count * size:
+            raise CodecError(
+                f"array of dtype {self.dtype!r} and shape {self.shape} carries {len(self.data)} bytes",
+                fix="the record was damaged or written by a foreign program",
+            )
+        return np.frombuffer(self.data, dtype="<" + self.dtype).reshape(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0

@@ -1,0 +1,127 @@
+"""Events to bytes and back: MessagePack, typed by (type, version), with limits checked before decoding."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import CodecError
+from rftd.ops.ids import Ids
+from rftd.streams.envelope import Draft, Head, Record
+from rftd.streams.events.registry import Event, definition_of, resolve
+from rftd.streams.topics import Partition, partition_of
+
+E = TypeVar("E", bound=Event)
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_head_decoder = msgspec.msgpack.Decoder(Head)
+
+
+class Decoded(msgspec.Struct, frozen=True, gc=False):
+    """A record with its attributes and its payload, upcast to the current version."""
+
+    partition: Partition
+    offset: int
+    head: Head
+    event: Event
+
+
+class Writer:
+    """Who writes: stamps source, time, role and epoch on the events of one author."""
+
+    def __init__(self, *, source: str, clock: Clock, ids: Ids, role: str = "", epoch: int = 0) -> None:
+        self.source = source
+        self.role = role
+        self.epoch = epoch
+        self._clock = clock
+        self._ids = ids
+
+    def draft(
+        self,
+        event: Event,
+        *,
+        experiment: UUID | None,
+        key: UUID | None = None,
+        partition: Partition | None = None,
+        id: UUID | None = None,
+        causation: UUID | None = None,
+        correlation: UUID | None = None,
+        traceparent: str | None = None,
+    ) -> Draft:
+        """The encoded event, bound for the partition of `key` (default: the experiment) or for `partition`.
+
+        Raises CodecError for an event over `limits.RECORD_SIZE_BYTES`.
+        """
+        definition = definition_of(type(event))
+        if partition is None:
+            routing = key or experiment
+            assert routing is not None, f"{definition.name} needs a key"
+            partition = partition_of(definition.stream, routing)
+        assert partition.stream == definition.stream or definition.anywhere, (partition, definition.name)
+        head = Head(
+            id=id or self._ids.new(),
+            type=definition.name,
+            version=definition.version,
+            experiment=experiment,
+            source=self.source,
+            time_ns=self._clock.now_ns(),
+            role=self.role,
+            epoch=self.epoch,
+            causation=causation,
+            correlation=correlation,
+            traceparent=traceparent,
+        )
+        draft = Draft(partition, head.id, _encoder.encode(head), _encoder.encode(event))
+        if draft.size_bytes > limits.RECORD_SIZE_BYTES:
+            raise CodecError(
+                f"{definition.name} of {draft.size_bytes} bytes is over the limit of {limits.RECORD_SIZE_BYTES}",
+                where=str(partition),
+                fix="shorten max_response_tokens, or the taskset's rows",
+            )
+        return draft
+
+
+def decode_head(record: Record) -> Head:
+    """The attributes alone, for routing. Raises CodecError."""
+    try:
+        return _head_decoder.decode(record.head)
+    except msgspec.MsgspecError as error:
+        raise CodecError(f"unreadable envelope: {error}", where=place(record)) from error
+
+
+def decode(record: Record) -> Decoded:
+    """The event of a record, upcast to its current version.
+
+    Raises CodecError for bytes that are no event of ours; `rftd.streams.events.registry.UnknownVersionError`, a
+    CodecError too, for one written by a newer release.
+    """
+    head = decode_head(record)
+    try:
+        event = resolve(head.type, head.version).decode(record.value)
+    except msgspec.MsgspecError as error:
+        raise CodecError(f"unreadable {head.type} v{head.version}: {error}", where=place(record)) from error
+    except CodecError as error:
+        raise CodecError(error.what, where=place(record), fix=error.fix) from error
+    return Decoded(record.partition, record.offset, head, event)
+
+
+def decode_as(record: Record, kind: type[E]) -> E:
+    """The event of a record that must be of one type. Raises CodecError."""
+    event = decode(record).event
+    if not isinstance(event, kind):
+        raise CodecError(f"expected {kind.__name__}, found {type(event).__name__}", where=place(record))
+    return event
+
+
+def place(record: Record) -> str:
+    """`stream/partition@offset`, as error texts name a record."""
+    return f"{record.partition}@{record.offset}"
+
+
+def to_json(event: Event) -> Any:
+    """The event as JSON-ready values, for people: arrays as their shape, ids as text."""
+    return msgspec.to_builtins(event, builtin_types=(bytes,), enc_hook=None)

@@ -1,0 +1,70 @@
+"""The envelope: CloudEvents attributes around a payload, before (`Draft`) and after (`Record`) the log took it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.topics import Partition
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """The attributes of an event. Fields are only ever added at the end, with a default."""
+
+    id: UUID
+    """Identity: appending the same id again has no effect and returns the first position."""
+    type: str
+    """CloudEvents `type`, for example `experience.produced`."""
+    version: int
+    """Version of the payload's schema."""
+    experiment: UUID | None
+    """CloudEvents `subject`; None for events about workers and the daemon."""
+    source: str
+    """Who wrote it: `daemon/HOST`, `explorer/WORKER`, ..."""
+    time_ns: int
+    """When, for people; no fold compares it with the present."""
+    role: str = ""
+    """The leased role that wrote it (planner, dispatcher, trainer, controller); empty for roles without a lease."""
+    epoch: int = 0
+    """The epoch under which the role wrote it; lower than the last fence in its partition means no effect."""
+    causation: UUID | None = None
+    """The event that led to this one."""
+    correlation: UUID | None = None
+    """What it belongs to across streams: a group, a batch."""
+    traceparent: str | None = None
+    """W3C trace context of its creation."""
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """An encoded event on its way to the log; `head` and `value` are stored and hashed as they are."""
+
+    partition: Partition
+    id: UUID
+    head: bytes
+    value: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that count against `limits.RECORD_SIZE_BYTES`."""
+        return len(self.head) + len(self.value)
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An event at its place in the log."""
+
+    partition: Partition
+    offset: int
+    """Gapless from 0 on the embedded log, monotone on Kafka."""
+    chain: bytes
+    """blake2b-16 of the previous record's chain and of this record; see `rftd.streams.chain`."""
+    head: bytes
+    value: bytes
+
+
+class Position(NamedTuple):
+    """One record's place."""
+
+    partition: Partition
+    offset: int

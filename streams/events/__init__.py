@@ -1,0 +1,16 @@
+"""The event types, one file for each noun; importing this package registers them all.
+
+registry     how a type is declared, versioned and upcast
+experiment   experiment.*, stage.*, fence
+task         task.leased, eval.leased, task.expired, group.closed
+experience   experience.produced, rollout.failed, eval.scored
+batch        batch.planned, batch.abandoned, experience.retired
+step         step.completed, eval.completed
+weights      weights.published, weights.retired, weights.activated
+checkpoint   checkpoint.committed, checkpoint.deleted
+worker       worker.started, worker.stopped, worker.lost, worker.heartbeat, record.dead_lettered
+"""
+
+from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
+
+__all__ = ["batch", "checkpoint", "experience", "experiment", "step", "task", "weights", "worker"]

@@ -1,0 +1,79 @@
+"""What rollouts leave. Written by explorers, without a lease: the first completion of a rollout id wins."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.events.registry import Event, event
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Response tokens [start, end) were drawn from these weights; offsets count from the first response token."""
+
+    version: int
+    generation: int
+    start: int
+    end: int
+
+
+@event("experience.produced", stream=topics.EXPERIENCES)
+class ExperienceProduced(Event, frozen=True, kw_only=True):
+    """One finished rollout: what a trainer learns from. Key: the group. Consumed by dispatcher, planner and trainer.
+
+    Id: derive(rollout, "experience"), the event's id too, so that a repeated rollout is a duplicate.
+    """
+
+    experience: UUID
+    group: UUID
+    rollout: int
+    stage: int
+    lease: UUID
+    tokens: Array
+    """Prompt and response ids  # [T] u4"""
+    prompt_tokens: int
+    """The first so many of them are the prompt."""
+    loss_mask: Array
+    """1 where a response token is trained  # [T - prompt_tokens] u1"""
+    logprobs: Array
+    """Log-probability of each response token under the weights that drew it  # [T - prompt_tokens] f4"""
+    spans: tuple[Span, ...]
+    reward: float
+    priority: float = 0.0
+    metrics: dict[str, float] = {}
+    finish: str = "stop"
+    """`stop`, `length` or `prompt_truncated`."""
+    duration_s: float = 0.0
+
+
+@event("rollout.failed", stream=topics.EXPERIENCES)
+class RolloutFailed(Event, frozen=True, kw_only=True):
+    """A rollout ended without an experience, after its retries. Key: the group."""
+
+    group: UUID
+    rollout: int
+    stage: int
+    lease: UUID
+    code: str
+    reason: str
+
+
+@event("eval.scored", stream=topics.EXPERIENCES)
+class EvalScored(Event, frozen=True, kw_only=True):
+    """Answers of one eval lease, scored. Key: the eval. The dispatcher folds them into `eval.completed`."""
+
+    eval: UUID
+    lease: UUID
+    stage: int
+    taskset: int
+    row_start: int
+    version: int
+    generation: int
+    rewards: Array
+    """One score per row  # [rows] f4"""
+    tokens: Array
+    """Response length per row  # [rows] u4"""
+    metrics: dict[str, float] = {}

@@ -1,0 +1,121 @@
+"""The life of an experiment and of its stages, on the spine. Written by the controller, who holds its lease."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams import topics
+from rftd.streams.events.registry import Event, event
+from rftd.streams.spec import ExperimentSpec
+
+
+class HeadRef(msgspec.Struct, frozen=True, array_like=True):
+    """A remembered head of one partition."""
+
+    stream: str
+    partition: int
+    next_offset: int
+    chain: bytes
+
+
+@event("experiment.submitted", stream=topics.EXPERIMENTS)
+class ExperimentSubmitted(Event, frozen=True, kw_only=True):
+    """A client handed in an experiment. Its event id is the request id, so a retry changes nothing."""
+
+    spec: ExperimentSpec
+
+
+@event("experiment.accepted", stream=topics.EXPERIMENTS)
+class ExperimentAccepted(Event, frozen=True, kw_only=True):
+    """It waits for its turn; nothing of it lies below `start`, so its readers begin there."""
+
+    start: tuple[HeadRef, ...]
+
+
+@event("experiment.rejected", stream=topics.EXPERIMENTS)
+class ExperimentRejected(Event, frozen=True, kw_only=True):
+    """It cannot run on this daemon."""
+
+    code: str
+    reason: str
+
+
+@event("experiment.warned", stream=topics.EXPERIMENTS)
+class ExperimentWarned(Event, frozen=True, kw_only=True):
+    """Something was changed or ignored that its owner should know."""
+
+    text: str
+
+
+@event("experiment.started", stream=topics.EXPERIMENTS)
+class ExperimentStarted(Event, frozen=True, kw_only=True):
+    """Its workers are being started."""
+
+
+@event("experiment.paused", stream=topics.EXPERIMENTS)
+class ExperimentPaused(Event, frozen=True, kw_only=True):
+    """No lease and no plan is made until it is resumed; rollouts and the step under way finish."""
+
+    reason: str = ""
+
+
+@event("experiment.resumed", stream=topics.EXPERIMENTS)
+class ExperimentResumed(Event, frozen=True, kw_only=True):
+    """It goes on."""
+
+    reason: str = ""
+
+
+@event("experiment.cancelled", stream=topics.EXPERIMENTS)
+class ExperimentCancelled(Event, frozen=True, kw_only=True):
+    """Its owner ended it; what it produced stays."""
+
+    reason: str = ""
+
+
+@event("experiment.completed", stream=topics.EXPERIMENTS)
+class ExperimentCompleted(Event, frozen=True, kw_only=True):
+    """Every stage is done and the last checkpoint is committed."""
+
+
+@event("experiment.failed", stream=topics.EXPERIMENTS)
+class ExperimentFailed(Event, frozen=True, kw_only=True):
+    """It cannot go on; `code` and `reason` say why, and `role` where it was seen."""
+
+    code: str
+    reason: str
+    role: str = ""
+
+
+@event("stage.started", stream=topics.EXPERIMENTS)
+class StageStarted(Event, frozen=True, kw_only=True):
+    """Batches of this stage may be planned; its first step makes weight version `first_version` + 1."""
+
+    stage: int
+    name: str
+    first_version: int
+
+
+@event("stage.completed", stream=topics.EXPERIMENTS)
+class StageCompleted(Event, frozen=True, kw_only=True):
+    """All its steps are executed, evaluated and checkpointed."""
+
+    stage: int
+    last_version: int
+
+
+@event("fence", stream=topics.EXPERIMENTS, anywhere=True)
+class Fence(Event, frozen=True, kw_only=True):
+    """A new owner of `role` in the partition that holds this record (rule 2).
+
+    It has effect only if `previous` is the role's epoch at this place; then later records of the role with an
+    epoch below `epoch` have none.
+    """
+
+    role: str
+    epoch: int
+    previous: int
+    owner: UUID
+    heads: tuple[HeadRef, ...] = ()

@@ -1,0 +1,108 @@
+"""The table of event types: name, version, stream, and how older versions become the current one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from rftd.ops.errors import CodecError
+
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every payload. Fields with a default may be added; a changed meaning is a new version."""
+
+
+C = TypeVar("C", bound=type[Event])
+
+
+class UnknownVersionError(CodecError):
+    """The record was written by a newer release of rftd; upgrade readers first."""
+
+    code = "RFTD-LOG-007"
+
+
+class Definition:
+    """One event type at its current version, with the upcasters of the older ones."""
+
+    def __init__(self, kind: type[Event], name: str, version: int, stream: str, anywhere: bool) -> None:
+        self.kind = kind
+        self.name = name
+        self.version = version
+        self.stream = stream
+        self.anywhere = anywhere
+        self.upcasts: dict[int, Upcast] = {}
+        self.decode: Callable[[bytes], Event] = msgspec.msgpack.Decoder(kind).decode
+
+
+class _Older:
+    """Decodes an older version: to a dict, through each upcaster, then typed."""
+
+    def __init__(self, definition: Definition, version: int) -> None:
+        self._definition = definition
+        self._version = version
+
+    def decode(self, value: bytes) -> Event:
+        fields: dict[str, Any] = msgspec.msgpack.decode(value, type=dict[str, Any])
+        for version in range(self._version, self._definition.version):
+            fields = self._definition.upcasts[version](fields)
+        return msgspec.convert(fields, self._definition.kind)
+
+
+_by_name: dict[str, Definition] = {}
+_by_kind: dict[type[Event], Definition] = {}
+
+
+def event(name: str, *, stream: str, version: int = 1, anywhere: bool = False) -> Callable[[C], C]:
+    """Registers a payload class as the current version of event type `name` on `stream`.
+
+    `anywhere` marks the one type (fence) that is written to every stream its role writes.
+    """
+
+    def register(kind: C) -> C:
+        assert name not in _by_name, name
+        definition = Definition(kind, name, version, stream, anywhere)
+        _by_name[name] = _by_kind[kind] = definition
+        return kind
+
+    return register
+
+
+def upcast(kind: type[Event], from_version: int) -> Callable[[Upcast], Upcast]:
+    """Registers the pure function that turns the fields of `from_version` into those of the next."""
+
+    def register(function: Upcast) -> Upcast:
+        _by_kind[kind].upcasts[from_version] = function
+        return function
+
+    return register
+
+
+def definition_of(kind: type[Event]) -> Definition:
+    """The definition of a payload class."""
+    return _by_kind[kind]
+
+
+def definitions() -> list[Definition]:
+    """Every registered type, by name."""
+    return [_by_name[name] for name in sorted(_by_name)]
+
+
+def resolve(name: str, version: int) -> Definition | _Older:
+    """The decoder of a (type, version). Raises CodecError if there is none."""
+    definition = _by_name.get(name)
+    if definition is None:
+        raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
+    if version == definition.version:
+        return definition
+    if version > definition.version:
+        raise UnknownVersionError(
+            f"{name} v{version} is newer than v{definition.version}, the newest known here",
+            fix="upgrade this process before the writers",
+        )
+    if any(step not in definition.upcasts for step in range(version, definition.version)):
+        raise CodecError(f"no upcaster from {name} v{version} to v{definition.version}")
+    return _Older(definition, version)

@@ -1,0 +1,42 @@
+"""What training did. step.completed is written by the trainer, eval.completed by the dispatcher, on the spine."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rftd.streams import topics
+from rftd.streams.events.registry import Event, event
+
+
+@event("step.completed", stream=topics.EXPERIMENTS)
+class StepCompleted(Event, frozen=True, kw_only=True):
+    """Batch `batch` was trained: weight version `step` of generation `generation` exists (rule 3)."""
+
+    batch: UUID
+    step: int
+    stage: int
+    generation: int
+    checksum: str
+    """xxh3-128 over name, dtype, shape and bytes of every tensor, in name order."""
+    sha256: str | None = None
+    """The same by sha256: in deterministic mode and at checkpoints."""
+    items: int
+    tokens: int
+    """Tokens with a gradient."""
+    duration_s: float
+    metrics: dict[str, float] = {}
+
+
+@event("eval.completed", stream=topics.EXPERIMENTS)
+class EvalCompleted(Event, frozen=True, kw_only=True):
+    """A held-out taskset was answered greedily (or as its rollout_args say) by one weight version."""
+
+    eval: UUID
+    stage: int
+    taskset: str
+    version: int
+    generation: int
+    rows: int
+    score: float
+    """Mean reward."""
+    metrics: dict[str, float] = {}

@@ -1,0 +1,100 @@
+"""Leases and groups. Written by the dispatcher; leases go to the partition that is the worker's slot."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams import topics
+from rftd.streams.events.registry import Event, event
+
+
+@event("task.leased", stream=topics.TASKS)
+class TaskLeased(Event, frozen=True, kw_only=True):
+    """One group of rollouts of one task, given to a worker slot. Consumed by the explorer in that slot.
+
+    Row `row` of the stage's taskset in epoch `epoch`; `rollouts` are the indices still to do: rollout i of the group
+    has the id derive(group, "rollout", i).
+    """
+
+    lease: UUID
+    slot: int
+    worker: UUID
+    group: UUID
+    sequence: int
+    """The group's place in its stage, from 0: the dataset position is a fold of it."""
+    stage: int
+    row: int
+    epoch: int
+    rollouts: tuple[int, ...]
+    repeat_times: int
+    attempt: int
+    deadline_s: float
+    min_version: int
+    """The rollout must begin on this weight version or a later one."""
+    pinned: bool = False
+    """If so, on exactly `min_version`, and to its end: weights change only between groups."""
+    digest: str = ""
+    """sha256 of the taskset's bytes; a worker that reads another dataset must refuse."""
+
+
+@event("eval.leased", stream=topics.TASKS)
+class EvalLeased(Event, frozen=True, kw_only=True):
+    """A range of rows of a held-out taskset, to be answered by one pinned weight version."""
+
+    lease: UUID
+    slot: int
+    worker: UUID
+    eval: UUID
+    stage: int
+    taskset: int
+    """Index in the stage's `evals`."""
+    row_start: int
+    row_end: int
+    version: int
+    generation: int
+    attempt: int
+    deadline_s: float
+    digest: str = ""
+
+
+@event("task.expired", stream=topics.TASKS)
+class TaskExpired(Event, frozen=True, kw_only=True):
+    """A lease (of a group or an eval range) ended without completion; it is given out anew."""
+
+    lease: UUID
+    slot: int
+    reason: str
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One experience of a closed group, and where its payload lies."""
+
+    experience: UUID
+    rollout: int
+    partition: int
+    """Of `rftd.experiences`."""
+    offset: int
+    reward: float
+    priority: float
+    tokens: int
+    oldest_version: int
+    newest_version: int
+
+
+@event("group.closed", stream=topics.TASKS)
+class GroupClosed(Event, frozen=True, kw_only=True):
+    """Every rollout of the group is terminal, or its deadline passed; advantages come from these members.
+
+    The records of `members` lie below this event's decision; a later completion of a missing rollout has no effect.
+    """
+
+    group: UUID
+    sequence: int
+    stage: int
+    members: tuple[Member, ...]
+    failed: int
+    code: str = ""
+    """Of the last failure, if any."""
+    reason: str = ""

@@ -1,0 +1,211 @@
+"""What an experiment is, resolved: the immutable part of `experiment.submitted` that every worker reads.
+
+The experiment file (schema of the configuration guide) belongs to `rftd.daemon.config`; this is what it resolves to.
+Paths are absolute, defaults are filled in, stages are complete. No secret is here: only names of environment variables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the parts of a specification."""
+
+
+class FormatSpec(Spec, frozen=True, kw_only=True):
+    """Which keys of a dataset row hold what."""
+
+    prompt_type: str = "messages"
+    """`messages` or `plaintext`."""
+    prompt_key: str = "prompt"
+    response_key: str = "response"
+    messages_key: str = "message"
+    system_prompt: str | None = None
+    system_prompt_key: str | None = None
+    reply_prefix: str | None = None
+
+
+class SamplingSpec(Spec, frozen=True, kw_only=True):
+    """How a response is drawn."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int = 128
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+
+
+class TasksetSpec(Spec, frozen=True, kw_only=True):
+    """A dataset of tasks (or of SFT rows): jsonl files, in file order and line order."""
+
+    name: str
+    path: str
+    subset: str | None = None
+    split: str = "train"
+    format: FormatSpec = FormatSpec()
+    repeat_times: int = 1
+    workflow: str = "math_workflow"
+    workflow_args: dict[str, Any] = {}
+    reward: str | None = None
+    reward_args: dict[str, Any] = {}
+    sampling: SamplingSpec = SamplingSpec()
+    selector: str = "sequential"
+    """`sequential` or `shuffle` (a permutation per epoch from seed + epoch)."""
+    seed: int = 42
+    limit_rows: int | None = None
+    """Only the first rows, if set."""
+    max_retry_times: int = 3
+
+
+class ModelSpec(Spec, frozen=True, kw_only=True):
+    """The model and its lengths, in tokens."""
+
+    path: str
+    max_model_len: int
+    max_prompt_tokens: int
+    max_response_tokens: int
+    min_response_tokens: int = 0
+    chat_template: str | None = None
+    enable_prompt_truncation: bool = True
+    trust_remote_code: bool = False
+
+
+class OptimizerSpec(Spec, frozen=True, kw_only=True):
+    """AdamW (`adam`, `adamw`) or `sgd`, with a warm-up and a schedule."""
+
+    kind: str = "adam"
+    lr: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.01
+    warmup_steps: int = 0
+    scheduler: str = "constant"
+    """`constant` or `cosine`."""
+    min_lr_ratio: float = 0.01
+    grad_clip: float = 1.0
+
+
+class AlgorithmSpec(Spec, frozen=True, kw_only=True):
+    """The objective: a registered type and its resolved parts."""
+
+    kind: str
+    repeat_times: int = 1
+    advantage: str = "none"
+    advantage_args: dict[str, Any] = {}
+    policy_loss: str = "sft"
+    policy_loss_args: dict[str, Any] = {}
+    kl_loss: str = "none"
+    kl_loss_args: dict[str, Any] = {}
+    entropy_loss: str = "none"
+    entropy_loss_args: dict[str, Any] = {}
+    loss_agg_mode: str = "token-mean"
+    sample_strategy: str = "default"
+    sample_strategy_args: dict[str, Any] = {}
+    optimizer: OptimizerSpec = OptimizerSpec()
+
+
+class PolicySpec(Spec, frozen=True, kw_only=True):
+    """How far explorers may run ahead (admission) and what may be trained on (consumption)."""
+
+    kind: str = "hard_bound"
+    max_staleness_versions: int = 0
+    """Oldest experience a batch may hold: staleness of batch n is (n - 1) minus its oldest weight version."""
+    max_inflight_batches: int = 1
+    """Groups leased and not yet planned, in batches, that may exist at once."""
+    min_group_members: int = 2
+
+
+class SyncSpec(Spec, frozen=True, kw_only=True):
+    """When explorers take new weights."""
+
+    method: str = "checkpoint"
+    """The weight channel."""
+    style: str = "fixed"
+    """`fixed`: explore step e runs on version floor((e - 1 - offset) / interval) * interval; `fully_async`: in flight."""
+    interval: int = 1
+    offset: int = 0
+    timeout_s: float = 3600.0
+
+
+class RolloutSpec(Spec, frozen=True, kw_only=True):
+    """The rollout side of one experiment."""
+
+    engine: str = "torch"
+    explorers: int = 1
+    """Explorer processes."""
+    concurrency: int = 8
+    """Rollouts that one explorer runs at once."""
+    max_timeout_s: float = 1800.0
+    """Longest attempt at one rollout."""
+    max_retry_times: int = 2
+    dtype: str = "float32"
+    seed: int = 42
+    threads: int = 1
+    engine_args: dict[str, Any] = {}
+    environment: tuple[str, ...] = ()
+    """Names of environment variables that the explorer needs; values are read where it runs."""
+
+
+class TrainerSpec(Spec, frozen=True, kw_only=True):
+    """The training side."""
+
+    engine: str = "torch"
+    save_interval: int = 0
+    """Checkpoint every so many steps; 0 = only at the end of a stage."""
+    max_checkpoints_to_keep: int = 0
+    save_hf: str = "last"
+    """`always`, `last` or `never`."""
+    max_tokens_per_micro_batch: int = 8192
+    threads: int = 1
+    dtype: str = "float32"
+    engine_args: dict[str, Any] = {}
+
+
+class StageSpec(Spec, frozen=True, kw_only=True):
+    """One stage, complete."""
+
+    name: str
+    kind: str
+    """`train` (from a dataset; no explorer), or `both`."""
+    total_steps: int
+    batch_size: int
+    """Tasks of one explore step."""
+    train_batch_size: int
+    """Items of one training step."""
+    algorithm: AlgorithmSpec
+    model: ModelSpec
+    taskset: TasksetSpec | None = None
+    """Tasks to explore (`both`)."""
+    dataset: TasksetSpec | None = None
+    """Rows to train on (`train`)."""
+    evals: tuple[TasksetSpec, ...] = ()
+    eval_interval: int = 0
+    """Evaluate every so many steps; 0 = only as below."""
+    eval_on_startup: bool = True
+    eval_at_end: bool = True
+    max_read_timeout_s: float = 1800.0
+    policy: PolicySpec = PolicySpec()
+    sync: SyncSpec = SyncSpec()
+    rollout: RolloutSpec = RolloutSpec()
+    trainer: TrainerSpec = TrainerSpec()
+
+
+class ExperimentSpec(Spec, frozen=True, kw_only=True):
+    """An experiment as the log keeps it."""
+
+    project: str
+    group: str = ""
+    name: str
+    job_dir: str
+    """Absolute; checkpoints, weights and logs of the experiment lie below it."""
+    stages: tuple[StageSpec, ...]
+    deterministic: bool = False
+    seed: int = 42
+    config: dict[str, Any]
+    """The user's file, normalised to the current spelling, as `rftd config show` prints it."""
+    warnings: tuple[str, ...] = ()
+    """What was changed or ignored, in words."""
+    labels: dict[str, str] = {}

@@ -1,0 +1,67 @@
+"""The streams: names, partitions, retention. Few, and none per experiment."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+import xxhash
+
+
+class Partition(NamedTuple):
+    """One totally ordered sequence of records."""
+
+    stream: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}/{self.number}"
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """One stream. `retention_s` of None keeps its records for ever: it is truth."""
+
+    name: str
+    partitions: int
+    retention_s: float | None = None
+
+
+EXPERIMENTS: Final = "rftd.experiments"
+TASKS: Final = "rftd.tasks"
+EXPERIENCES: Final = "rftd.experiences"
+WEIGHTS: Final = "rftd.weights"
+CHECKPOINTS: Final = "rftd.checkpoints"
+WORKERS: Final = "rftd.workers"
+HEARTBEATS: Final = "rftd.heartbeats"
+DEADLETTERS: Final = "rftd.deadletters"
+
+# The number of partitions of a keyed stream never changes in place: a key would move.
+TOPICS: Final = {
+    topic.name: topic
+    for topic in (
+        Topic(EXPERIMENTS, 4),
+        Topic(TASKS, 16),
+        Topic(EXPERIENCES, 8),
+        Topic(WEIGHTS, 4),
+        Topic(CHECKPOINTS, 4),
+        Topic(WORKERS, 1),
+        Topic(HEARTBEATS, 1, retention_s=3600.0),
+        Topic(DEADLETTERS, 1),
+    )
+}
+
+TRUTH: Final = tuple(
+    Partition(topic.name, number)
+    for topic in TOPICS.values()
+    if topic.retention_s is None
+    for number in range(topic.partitions)
+)
+"""Every partition that folds may read."""
+
+EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
+
+
+def partition_of(stream: str, key: UUID) -> Partition:
+    """The partition of `stream` that holds `key`; stable across machines and releases."""
+    return Partition(stream, xxhash.xxh3_64_intdigest(key.bytes) % TOPICS[stream].partitions)
