@@ -1,0 +1,107 @@
+"""`RolloutEngine`: what an explorer asks of whatever generates tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.events.experience import Span
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tokens of one response are drawn."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1 keeps every token."""
+    max_tokens: int
+    min_tokens: int = 0
+    """Before so many tokens no end-of-sequence token can be drawn."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response; they stay in it."""
+    seed: int = 0
+    """The tokens of a request depend on this, on its prompt and on the weights, not on its neighbours in the batch."""
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One response to draw."""
+
+    id: UUID
+    prompt: tuple[int, ...]
+    """Token ids, at least one."""
+    sampling: Sampling
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One response."""
+
+    tokens: tuple[int, ...]
+    """Response ids, with the end-of-sequence token if it was drawn  # [R]"""
+    logprobs: tuple[float, ...]
+    """Log-probability of each token at the request's temperature (greedy: at 1), before top-k and top-p  # [R]"""
+    spans: tuple[Span, ...]
+    """Which weights drew which tokens: they cover [0, R) without gap."""
+    finish: str
+    """`stop` (end of sequence or a stop text) or `length`."""
+
+
+class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A published weight version, as the weight channel announced it."""
+
+    version: int
+    generation: int
+    path: str
+    """A folder with model.safetensors and manifest.json (channel `checkpoint`)."""
+    manifest: str
+    """xxh3-128 of manifest.json, in hex."""
+    checksum: str
+    """Of the weights; the engine verifies what it loaded against it."""
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since the engine opened."""
+
+    tokens_total: int
+    requests_total: int
+    running: int
+    waiting: int
+
+
+class RolloutEngine(Protocol):
+    """Generates responses, many at once, while its weights may change between two tokens.
+
+    Opened with a model folder (for the architecture and the tokenizer); it generates only after the first
+    `load_weights`. Blocking work happens on threads or processes of the engine's own, never on the event loop.
+    """
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(version, generation) of the weights in use; (-1, -1) before the first."""
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response to one request. Cancelling it frees its slot at once.
+
+        Raises RolloutError for a request that can never run (prompt too long), and when the engine failed.
+        """
+        ...
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Swaps the weights between two decode steps; running requests go on with the new ones.
+
+        Returns the checksum of what was loaded. Raises RolloutError if it differs from the announced one; the old
+        weights then stay in use.
+        """
+        ...
+
+    def stats(self) -> EngineStats:
+        """Counters, for heartbeats and metrics."""
+        ...
+
+    async def close(self) -> None:
+        """Stops; running requests raise RolloutError. Idempotent."""
+        ...

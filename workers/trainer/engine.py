@@ -1,0 +1,107 @@
+"""`TrainerEngine`: what the trainer asks of whatever computes gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.streams.spec import ExperimentSpec, StageSpec
+
+
+class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of a batch, as arrays. T tokens, of which the first P are the prompt; R = T - P."""
+
+    tokens: NDArray[np.uint32]  # [T]
+    prompt_tokens: int
+    loss_mask: NDArray[np.uint8]  # [R]
+    logprobs: NDArray[np.float32] | None = None  # [R], under the weights that drew it; None for dataset rows
+    advantages: NDArray[np.float32] | None = None  # [R]
+    reward: float = 0.0
+    group: int = -1
+    """Index of its group within the batch; -1 without one."""
+    temperature: float = 1.0
+    staleness_versions: int = 0
+    expert: bool = False
+    """True for rows of a dataset in a mixed batch."""
+
+
+class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one training step consumes, in the order of the plan."""
+
+    step: int
+    """The weight version that this step makes."""
+    stage_step: int
+    """1 for the stage's first."""
+    samples: Sequence[TrainSample]
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training step did."""
+
+    tokens: int
+    """Tokens with a gradient."""
+    metrics: dict[str, float]
+    """Under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that were written for explorers."""
+
+    path: str
+    manifest: str
+    checksum: str
+    size_bytes: int
+
+
+class TrainerEngine(Protocol):
+    """Owns the weights and the optimizer. Every method blocks; the trainer calls it from one thread of its own.
+
+    `train` is a pure function of (weights, optimizer state, batch): the same plan gives the same weights, bit for bit on
+    an engine that says so (`deterministic`).
+    """
+
+    @property
+    def deterministic(self) -> bool:
+        """True if re-executing a plan gives equal bytes."""
+        ...
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        """Loads the base model. Raises DataError if the folder holds none."""
+        ...
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        """Takes the stage's algorithm, a fresh optimizer and schedule; the weights go on."""
+        ...
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """One optimizer step. Raises NonFiniteLossError, with the weights untouched, if loss or gradient is not finite."""
+        ...
+
+    def checksum(self) -> str:
+        """xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+        ...
+
+    def sha256(self) -> str:
+        """The same by sha256."""
+        ...
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        """Writes the weights for explorers into `folder`: model.safetensors and manifest.json."""
+        ...
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes everything that resuming needs into `folder` (a `global_step_N`), with `actor/huggingface` if `hf`."""
+        ...
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Restores weights, and the optimizer if `stage` is the one that the checkpoint was saved in (None: weights only)."""
+        ...
+
+    def close(self) -> None:
+        """Releases memory and processes. Idempotent."""
+        ...
