@@ -124,7 +124,7 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     method: str = "checkpoint"
     """The weight channel."""
     style: str = "fixed"
-    """`fixed`: explore step e runs on version floor((e - 1 - offset) / interval) * interval; `fully_async`: in flight."""
+    """`fixed`: explore step e runs on version floor((e - 1 - offset) / interval) * interval. Or `fully_async`."""
     interval: int = 1
     offset: int = 0
     timeout_s: float = 3600.0

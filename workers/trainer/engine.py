@@ -61,8 +61,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 class TrainerEngine(Protocol):
     """Owns the weights and the optimizer. Every method blocks; the trainer calls it from one thread of its own.
 
-    `train` is a pure function of (weights, optimizer state, batch): the same plan gives the same weights, bit for bit on
-    an engine that says so (`deterministic`).
+    `train` is a pure function of (weights, optimizer state, batch): the same plan gives the same weights, bit for
+    bit on an engine that says so (`deterministic`).
     """
 
     @property
@@ -79,7 +79,7 @@ class TrainerEngine(Protocol):
         ...
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """One optimizer step. Raises NonFiniteLossError, with the weights untouched, if loss or gradient is not finite."""
+        """One optimizer step. Raises NonFiniteLossError, weights untouched, if loss or gradient is not finite."""
         ...
 
     def checksum(self) -> str:
@@ -99,7 +99,7 @@ class TrainerEngine(Protocol):
         ...
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores weights, and the optimizer if `stage` is the one that the checkpoint was saved in (None: weights only)."""
+        """Restores weights, and the optimizer if `stage` is the one that it was saved in (None: weights only)."""
         ...
 
     def close(self) -> None:
