@@ -26,6 +26,10 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
     system_prompt: str | None = None
     system_prompt_key: str | None = None
     reply_prefix: str | None = None
+    workflow_key: str = ""
+    """A row that has it names its own workflow."""
+    reward_fn_key: str = ""
+    """A row that has it names its own reward."""
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
@@ -59,6 +63,10 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     limit_rows: int | None = None
     """Only the first rows, if set."""
     max_retry_times: int = 3
+    rows: int = 0
+    """Filled in by the daemon, which counts them when it accepts the experiment."""
+    digest: str = ""
+    """sha256 of the dataset's bytes, filled in likewise: a worker that reads another dataset must refuse."""
 
 
 class ModelSpec(Spec, frozen=True, kw_only=True):
@@ -171,6 +179,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     kind: str
     """`train` (from a dataset; no explorer), or `both`."""
     total_steps: int
+    """0 until the daemon has counted the rows: then total_epochs * rows // batch_size."""
+    total_epochs: int = 0
     batch_size: int
     """Tasks of one explore step."""
     train_batch_size: int

@@ -40,3 +40,20 @@ class EvalCompleted(Event, frozen=True, kw_only=True):
     score: float
     """Mean reward."""
     metrics: dict[str, float] = {}
+
+
+@event("generation.started", stream=topics.EXPERIMENTS)
+class GenerationStarted(Event, frozen=True, kw_only=True):
+    """A trainer took up the history at weight version `version`; planned batches after it are executed (again).
+
+    Written by the trainer after its fence, before its first step. Nothing is planned until the last planned batch is
+    reached (rule 8).
+    """
+
+    generation: int
+    """0 for the first trainer of the experiment."""
+    version: int
+    checkpoint: str = ""
+    """The folder it resumed from; empty for the base model."""
+    reason: str = ""
+    """Why a newer checkpoint was not used, if one was not."""

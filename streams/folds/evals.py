@@ -1,0 +1,83 @@
+"""Evaluations under way: which rows of a held-out taskset are leased, and which are scored."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import numpy as np
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import experience, step, task
+
+
+class Evaluation:
+    """One taskset answered by one weight version."""
+
+    __slots__ = ("attempts", "leases", "scores", "stage", "taskset", "version")
+
+    def __init__(self) -> None:
+        self.stage = -1
+        self.taskset = -1
+        self.version = -1
+        self.leases: dict[UUID, task.EvalLeased] = {}
+        self.attempts: dict[int, int] = {}
+        """Leases given out so far, by first row."""
+        self.scores: dict[int, experience.EvalScored] = {}
+        """The first score of each range of rows, by first row."""
+
+    def rows_scored(self) -> int:
+        """Rows that have a score."""
+        return sum(len(scored.rewards) for scored in self.scores.values())
+
+    def mean_reward(self) -> float:
+        """Mean score over the rows, in row order."""
+        return float(np.concatenate([self.scores[row].rewards.view() for row in sorted(self.scores)]).mean())
+
+    def mean_tokens(self) -> float:
+        """Mean response length in tokens."""
+        return float(np.concatenate([self.scores[row].tokens.view() for row in sorted(self.scores)]).mean())
+
+
+class Evals:
+    """Evaluations that are not completed."""
+
+    def __init__(self) -> None:
+        self.open: dict[UUID, Evaluation] = {}
+        self._completed: set[UUID] = set()
+        self._ended: set[UUID] = set()
+        """Leases that expired or were scored."""
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in eval.leased, eval.scored, task.expired and eval.completed."""
+        event = decoded.event
+        match event:
+            case task.EvalLeased():
+                if (evaluation := self._evaluation(event.eval)) is not None:
+                    evaluation.stage, evaluation.taskset = event.stage, event.taskset
+                    evaluation.version = event.version
+                    evaluation.attempts[event.row_start] = max(
+                        event.attempt, evaluation.attempts.get(event.row_start, 0)
+                    )
+                    if event.lease not in self._ended and event.row_start not in evaluation.scores:
+                        evaluation.leases[event.lease] = event
+            case experience.EvalScored():
+                if (evaluation := self._evaluation(event.eval)) is not None:
+                    evaluation.scores.setdefault(event.row_start, event)
+                self._end(event.lease)
+            case task.TaskExpired():
+                self._end(event.lease)
+            case step.EvalCompleted():
+                self._completed.add(event.eval)
+                self.open.pop(event.eval, None)
+            case _:
+                pass
+
+    def _evaluation(self, id: UUID) -> Evaluation | None:
+        if id in self._completed:
+            return None
+        return self.open.setdefault(id, Evaluation())
+
+    def _end(self, lease: UUID) -> None:
+        self._ended.add(lease)
+        for evaluation in self.open.values():
+            evaluation.leases.pop(lease, None)

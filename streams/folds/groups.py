@@ -1,0 +1,157 @@
+"""Groups under way: which rollouts are leased to whom, and which are terminal."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import experience, task
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease of a group that has neither expired nor been overtaken."""
+
+    id: UUID
+    slot: int
+    worker: UUID
+    group: UUID
+    attempt: int
+    deadline_s: float
+    rollouts: tuple[int, ...]
+
+
+class Group:
+    """One open group. A rollout's first terminal event in the log's order is the one that counts."""
+
+    __slots__ = ("attempts", "epoch", "failed", "id", "leases", "members", "repeat_times", "row", "sequence", "stage")
+
+    def __init__(self, id: UUID) -> None:
+        self.id = id
+        self.sequence = -1
+        self.stage = -1
+        self.row = -1
+        self.epoch = -1
+        self.repeat_times = 0
+        self.attempts = 0
+        self.leases: dict[UUID, Lease] = {}
+        self.members: dict[int, task.Member] = {}
+        self.failed: dict[int, tuple[str, str]] = {}
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Rollouts without a terminal event."""
+        return tuple(i for i in range(self.repeat_times) if i not in self.members and i not in self.failed)
+
+    @property
+    def terminal(self) -> bool:
+        """True if every rollout ended."""
+        return len(self.members) + len(self.failed) >= self.repeat_times > 0
+
+
+class Groups:
+    """Every open group of an experiment, and where the next one begins."""
+
+    def __init__(self) -> None:
+        self.open: dict[UUID, Group] = {}
+        self.leases: dict[UUID, Lease] = {}
+        """Leases under way, of open groups."""
+        self.next_sequence: dict[int, int] = {}
+        """Per stage: the dataset position."""
+        self.empty_in_a_row = 0
+        """Closed groups without one member, since the last one with any."""
+        self.last_error = ("", "")
+        self._closed: set[UUID] = set()
+        self._expired: set[UUID] = set()
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in an event of the tasks or experiences streams."""
+        event = decoded.event
+        match event:
+            case experience.ExperienceProduced():
+                self._produced(event, decoded)
+            case task.TaskLeased():
+                self._leased(event)
+            case task.GroupClosed():
+                self._close(event)
+            case task.TaskExpired():
+                self._expire(event.lease)
+            case experience.RolloutFailed():
+                self._failed(event)
+            case _:
+                pass
+
+    def _group(self, id: UUID) -> Group | None:
+        if id in self._closed:
+            return None
+        group = self.open.get(id)
+        if group is None:
+            group = self.open[id] = Group(id)
+        return group
+
+    def _leased(self, event: task.TaskLeased) -> None:
+        self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
+        group = self._group(event.group)
+        if group is None:
+            return
+        group.sequence, group.stage = event.sequence, event.stage
+        group.row, group.epoch = event.row, event.epoch
+        group.repeat_times = event.repeat_times
+        group.attempts = max(group.attempts, event.attempt)
+        if event.lease in self._expired:
+            return
+        lease = Lease(
+            id=event.lease,
+            slot=event.slot,
+            worker=event.worker,
+            group=event.group,
+            attempt=event.attempt,
+            deadline_s=event.deadline_s,
+            rollouts=event.rollouts,
+        )
+        group.leases[event.lease] = self.leases[event.lease] = lease
+
+    def _expire(self, id: UUID) -> None:
+        self._expired.add(id)
+        lease = self.leases.pop(id, None)
+        if lease is not None and (group := self.open.get(lease.group)) is not None:
+            group.leases.pop(id, None)
+
+    def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
+        group = self._group(event.group)
+        if group is None or event.rollout in group.members or event.rollout in group.failed:
+            return
+        versions = [span.version for span in event.spans] or [0]
+        group.stage = event.stage
+        group.members[event.rollout] = task.Member(
+            event.experience,
+            event.rollout,
+            decoded.partition.number,
+            decoded.offset,
+            event.reward,
+            event.priority,
+            len(event.tokens),
+            min(versions),
+            max(versions),
+        )
+
+    def _failed(self, event: experience.RolloutFailed) -> None:
+        group = self._group(event.group)
+        if group is not None and event.rollout not in group.members:
+            group.stage = event.stage
+            group.failed.setdefault(event.rollout, (event.code, event.reason))
+
+    def _close(self, event: task.GroupClosed) -> None:
+        if event.group in self._closed:
+            return
+        self._closed.add(event.group)
+        self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
+        group = self.open.pop(event.group, None)
+        for lease in group.leases if group else ():
+            self.leases.pop(lease, None)
+        if event.members:
+            self.empty_in_a_row = 0
+        else:
+            self.empty_in_a_row += 1
+            self.last_error = (event.code, event.reason)

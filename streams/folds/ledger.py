@@ -1,0 +1,113 @@
+"""The ledger: every experience of a closed group is waiting, planned or retired, and the books balance (rule 7)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import batch, task
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """An experience that may be planned: an index entry; its payload stays in the log."""
+
+    member: task.Member
+    group: batch.GroupRef
+    index: int
+    """Of the member in its group."""
+    stage: int
+
+
+class Books:
+    """Counts that must balance: produced = waiting + cooling + planned + retired."""
+
+    def __init__(self) -> None:
+        self.produced = 0
+        self.planned = 0
+        self.retired: dict[str, int] = {}
+        self.failed_rollouts = 0
+
+    def as_counts(self, waiting: int) -> dict[str, int]:
+        """The books by name, with `balance`, which is zero."""
+        retired = sum(self.retired.values())
+        return {
+            "produced": self.produced,
+            "waiting": waiting,
+            "cooling": 0,
+            "planned": self.planned,
+            "retired": retired,
+            "balance": self.produced - waiting - self.planned - retired,
+        }
+
+
+class Ledger:
+    """Experiences of closed groups. Plans and retirements may be read before the group they name."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[UUID, Waiting] = {}
+        """In the order in which their groups closed."""
+        self.books = Books()
+        self.planned_in_stage: dict[int, int] = {}
+        self._ahead: dict[UUID, UUID | None] = {}
+        """Planned (by the batch named) or retired (None), and their group not read yet."""
+        self._items: dict[UUID, dict[UUID, Waiting | None]] = {}
+        """Of batches that may still be abandoned; None until the item's group is read."""
+        self._stage_of: dict[UUID, int] = {}
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in group.closed, batch.planned, batch.abandoned and experience.retired."""
+        event = decoded.event
+        match event:
+            case task.GroupClosed():
+                self._closed(event, decoded)
+            case batch.BatchPlanned():
+                self._planned(event)
+            case batch.ExperienceRetired():
+                for experience in event.experiences:
+                    self._leave(experience, None)
+                self.books.retired[event.reason] = self.books.retired.get(event.reason, 0) + len(event.experiences)
+            case batch.BatchAbandoned():
+                self._abandoned(event)
+            case _:
+                pass
+
+    def forget(self, batch_id: UUID) -> None:
+        """Drops what is kept for the case that a batch is abandoned; it was executed."""
+        self._items.pop(batch_id, None)
+        self._stage_of.pop(batch_id, None)
+
+    def _closed(self, event: task.GroupClosed, decoded: Decoded) -> None:
+        self.books.produced += len(event.members)
+        self.books.failed_rollouts += event.failed
+        group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
+        for index, member in enumerate(event.members):
+            entry = Waiting(member, group, index, event.stage)
+            if member.experience not in self._ahead:
+                self.waiting[member.experience] = entry
+            elif (planned_in := self._ahead.pop(member.experience)) in self._items:
+                self._items[planned_in][member.experience] = entry
+
+    def _leave(self, experience: UUID, planned_in: UUID | None) -> Waiting | None:
+        entry = self.waiting.pop(experience, None)
+        if entry is None:
+            self._ahead[experience] = planned_in
+        return entry
+
+    def _planned(self, event: batch.BatchPlanned) -> None:
+        items = {item.experience: self._leave(item.experience, event.batch) for item in event.experiences}
+        self.books.planned += len(items)
+        self.planned_in_stage[event.stage] = self.planned_in_stage.get(event.stage, 0) + len(items)
+        self._items[event.batch] = items
+        self._stage_of[event.batch] = event.stage
+
+    def _abandoned(self, event: batch.BatchAbandoned) -> None:
+        items = self._items.pop(event.batch, {})
+        self.books.planned -= len(items)
+        self.planned_in_stage[self._stage_of[event.batch]] -= len(items)
+        for experience, entry in items.items():
+            if entry is None:
+                self._ahead.pop(experience, None)
+            else:
+                self.waiting[experience] = entry

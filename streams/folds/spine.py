@@ -1,0 +1,154 @@
+"""The spine: the experiment's life, its stages, plans and steps, in the order of one partition."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import batch, experiment, step
+from rftd.streams.spec import ExperimentSpec, StageSpec
+
+
+class Status(StrEnum):
+    """Where an experiment stands."""
+
+    SUBMITTED = "submitted"
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+    @property
+    def ended(self) -> bool:
+        """True for states that nothing leaves."""
+        return self in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)
+
+
+class Plan(NamedTuple):
+    """A planned batch and where its event lies on the spine."""
+
+    event: batch.BatchPlanned
+    offset: int
+
+
+class Spine:
+    """What one experiment's spine says so far."""
+
+    def __init__(self) -> None:
+        self.status: Status | None = None
+        self.code = ""
+        self.reason = ""
+        self.spec: ExperimentSpec | None = None
+        self.start: tuple[experiment.HeadRef, ...] = ()
+        self.stage = -1
+        """The stage under way; -1 before the first."""
+        self.first_version = 0
+        """The weight version at which that stage began."""
+        self.stage_started_ns = 0
+        self.stage_completed = False
+        self.planned = 0
+        """The last planned step."""
+        self.plan_offsets: dict[int, int] = {}
+        """Where each step's plan lies: what a new trainer re-reads."""
+        self.plans: dict[int, Plan] = {}
+        """Plans that the present generation has not executed."""
+        self.decided_at_ns = 0
+        """The last clock reading that a decision recorded (rule 9)."""
+        self.generation = -1
+        """The trainer's; -1 until one has taken up the history."""
+        self.version = -1
+        """Steps executed in the present generation."""
+        self.furthest = 0
+        """Steps executed in any generation."""
+        self.checksums: dict[tuple[int, int], str] = {}
+        """Of the weights of each executed (version, generation)."""
+        self.executed: set[tuple[UUID, int]] = set()
+        self.evaluated: set[UUID] = set()
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in one event of the spine."""
+        event = decoded.event
+        match event:
+            case batch.BatchPlanned():
+                self.planned = max(self.planned, event.step)
+                self.plans[event.step] = Plan(event, decoded.offset)
+                self.plan_offsets[event.step] = decoded.offset
+                self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
+            case batch.BatchAbandoned():
+                self.plans.pop(event.step, None)
+                self.plan_offsets.pop(event.step, None)
+                self.planned = max(self.plan_offsets, default=0)
+            case batch.ExperienceRetired():
+                self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
+            case step.StepCompleted():
+                self._step(event)
+            case step.GenerationStarted():
+                self.generation = event.generation
+                self.version = event.version
+            case step.EvalCompleted():
+                self.evaluated.add(event.eval)
+            case _:
+                self._life(decoded)
+
+    def stage_spec(self) -> StageSpec:
+        """The stage under way. Only after it started."""
+        assert self.spec is not None and self.stage >= 0
+        return self.spec.stages[self.stage]
+
+    @property
+    def last_version(self) -> int:
+        """The weight version with which the stage under way ends."""
+        return self.first_version + self.stage_spec().total_steps
+
+    @property
+    def caught_up(self) -> bool:
+        """True if the trainer has executed every batch that was ever completed, so planning may go on (rule 8)."""
+        return self.generation >= 0 and self.version >= self.furthest
+
+    def _step(self, event: step.StepCompleted) -> None:
+        self.checksums[event.step, event.generation] = event.checksum
+        self.furthest = max(self.furthest, event.step)
+        self.executed.add((event.batch, event.generation))
+        if event.generation == self.generation:
+            self.version = event.step
+            self.plans.pop(event.step, None)
+
+    def _life(self, decoded: Decoded) -> None:
+        event = decoded.event
+        match event:
+            case experiment.ExperimentSubmitted():
+                self.spec = event.spec
+                self.status = Status.SUBMITTED
+            case experiment.ExperimentAccepted():
+                self.start = event.start
+                self.status = Status.QUEUED
+            case experiment.ExperimentRejected():
+                self._end(Status.REJECTED, event.code, event.reason)
+            case experiment.ExperimentStarted() | experiment.ExperimentResumed():
+                self.status = Status.RUNNING
+            case experiment.ExperimentPaused():
+                self.status = Status.PAUSED
+                self.reason = event.reason
+            case experiment.ExperimentCancelled():
+                self._end(Status.CANCELLED, "", event.reason)
+            case experiment.ExperimentCompleted():
+                self._end(Status.COMPLETED, "", "")
+            case experiment.ExperimentFailed():
+                self._end(Status.FAILED, event.code, event.reason)
+            case experiment.StageStarted():
+                self.stage = event.stage
+                self.first_version = event.first_version
+                self.stage_started_ns = decoded.head.time_ns
+                self.stage_completed = False
+            case experiment.StageCompleted():
+                self.stage_completed = True
+            case _:
+                pass
+
+    def _end(self, status: Status, code: str, reason: str) -> None:
+        self.status, self.code, self.reason = status, code, reason

@@ -1,0 +1,53 @@
+"""Published weight versions, and which of them count."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import weights
+from rftd.streams.folds.spine import Spine
+
+
+class Weights:
+    """What was announced; `newest` asks the spine which announcements have effect (rule 3)."""
+
+    def __init__(self) -> None:
+        self.published: dict[tuple[int, int], weights.WeightsPublished] = {}
+        self.retired: set[tuple[int, int]] = set()
+        self.activated: dict[UUID, tuple[int, int]] = {}
+        """The newest that each worker holds."""
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in an event of the weights stream."""
+        event = decoded.event
+        match event:
+            case weights.WeightsPublished():
+                self.published[event.version, event.generation] = event
+            case weights.WeightsRetired():
+                self.retired.add((event.version, event.generation))
+            case weights.WeightsActivated():
+                self.activated[event.worker] = (event.version, event.generation)
+            case _:
+                pass
+
+    def counts(self, version: int, generation: int, spine: Spine) -> bool:
+        """True if (version, generation) was published, its step is on the spine, and its files are still there."""
+        event = self.published.get((version, generation))
+        if event is None or (version, generation) in self.retired:
+            return False
+        return version == 0 or spine.checksums.get((version, generation)) == event.checksum
+
+    def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
+        """The newest version that counts (of equal versions the newest generation), not above `at_most`."""
+        candidates = (
+            key for key in self.published if (at_most is None or key[0] <= at_most) and self.counts(*key, spine)
+        )
+        best = max(candidates, default=None)
+        return self.published[best] if best else None
+
+    def of_version(self, version: int, spine: Spine) -> weights.WeightsPublished | None:
+        """The newest generation of one version that counts."""
+        candidates = (key for key in self.published if key[0] == version and self.counts(*key, spine))
+        best = max(candidates, default=None)
+        return self.published[best] if best else None

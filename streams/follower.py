@@ -1,0 +1,83 @@
+"""A follower: reads some partitions into a fold, and knows how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+from uuid import UUID
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import WaitTimeoutError
+from rftd.streams.codec import Decoded, decode, decode_head
+from rftd.streams.envelope import Position, Record
+from rftd.streams.fencing import FenceView
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition
+
+
+class Fold(Protocol):
+    """Pure state: takes effective events one by one."""
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes one event in."""
+        ...
+
+
+class Follower:
+    """Feeds the effective events of one experiment (and those of no experiment) to a fold. Used by one task.
+
+    Records that a fence made void are left out, and so are those of other experiments, whose payload is not decoded.
+    """
+
+    def __init__(
+        self, log: EventLog, fold: Fold, *, experiment: UUID, positions: Mapping[Partition, int], clock: Clock
+    ) -> None:
+        self.fences = FenceView()
+        self._log = log
+        self._fold = fold
+        self._experiment = experiment
+        self._clock = clock
+        self._subscription = log.subscribe(positions)
+
+    @property
+    def positions(self) -> Mapping[Partition, int]:
+        """The next offset to be folded, for each partition."""
+        return self._subscription.positions
+
+    async def pump(self, wait_s: float) -> int:
+        """Folds what has arrived, waiting at most `wait_s` for the first record; returns how many were read."""
+        records = await self._subscription.next(wait_s=wait_s)
+        for record in records:
+            self._take(record)
+        return len(records)
+
+    async def catch_up(self) -> None:
+        """Folds everything up to the heads that the log had when this was called."""
+        heads = await self._log.heads()
+        await self.reach(
+            [Position(p, heads[p].next_offset - 1) for p in self.positions if p in heads and heads[p].next_offset]
+        )
+
+    async def reach(self, wanted: Iterable[Position], *, timeout_s: float = 60.0) -> None:
+        """Folds until each wanted record was read. Raises WaitTimeoutError."""
+        goals = [position for position in wanted if position.partition in self.positions]
+        deadline = self._clock.monotonic_s() + timeout_s
+        while any(self.positions[goal.partition] <= goal.offset for goal in goals):
+            remaining = deadline - self._clock.monotonic_s()
+            if remaining <= 0:
+                raise WaitTimeoutError(
+                    f"the log did not deliver {goals} within {timeout_s} s", fix="see the daemon's log for its errors"
+                )
+            await self.pump(min(remaining, 1.0))
+
+    async def close(self) -> None:
+        """Ends the subscription."""
+        await self._subscription.close()
+
+    def _take(self, record: Record) -> None:
+        head = decode_head(record)
+        if head.experiment is not None and head.experiment != self._experiment:
+            return
+        decoded = decode(record)
+        if self.fences.admit(record.partition, head, decoded.event):
+            self._fold.apply(decoded)

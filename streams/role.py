@@ -1,0 +1,110 @@
+"""A leased role: takes its fences, stamps its epoch, and counts an append only once it was read back unfenced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from rftd.ops import faults
+from rftd.ops.clock import Clock
+from rftd.ops.errors import FencedError
+from rftd.ops.ids import Ids
+from rftd.streams.chain import Heads
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.events.experiment import Fence, HeadRef
+from rftd.streams.fencing import Role
+from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition
+
+
+class RoleLease:
+    """This process's hold of one role of one experiment, in the partitions that the role writes."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        follower: Follower,
+        *,
+        role: Role,
+        partitions: Iterable[Partition],
+        owner: UUID,
+        writer: Writer,
+    ) -> None:
+        self.writer = writer
+        self._log = log
+        self._follower = follower
+        self._role = role
+        self._partitions = tuple(partitions)
+        self._owner = owner
+
+    @classmethod
+    async def acquire(
+        cls,
+        log: EventLog,
+        follower: Follower,
+        *,
+        role: Role,
+        partitions: Iterable[Partition],
+        owner: UUID,
+        source: str,
+        clock: Clock,
+        ids: Ids,
+    ) -> RoleLease:
+        """The role, after its fences were read back and won.
+
+        The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first.
+        """
+        partitions = tuple(partitions)
+        epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
+        writer = Writer(source=source, clock=clock, ids=ids, role=role.name, epoch=epoch)
+        heads = as_refs(await log.heads())
+        drafts = [
+            writer.draft(
+                Fence(
+                    role=role.name,
+                    epoch=epoch,
+                    previous=follower.fences.epoch(partition, role),
+                    owner=owner,
+                    heads=heads if number == 0 else (),
+                ),
+                experiment=role.experiment,
+                partition=partition,
+            )
+            for number, partition in enumerate(partitions)
+        ]
+        lease = cls(log, follower, role=role, partitions=partitions, owner=owner, writer=writer)
+        faults.point("fence.before_read_back")
+        await lease.append(drafts)
+        return lease
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Positions of the drafts, once they were read back and this owner still holds the role.
+
+        Raises FencedError if a newer owner exists: the drafts then have no effect, and this process must stop.
+        """
+        if not drafts:
+            return []
+        positions = await self._log.append(drafts)
+        await self._follower.reach(positions)
+        self.check()
+        return positions
+
+    def check(self) -> None:
+        """Raises FencedError if a newer owner was seen."""
+        for partition in self._partitions:
+            if self._follower.fences.owner(partition, self._role) != self._owner:
+                raise FencedError(
+                    f"role {self._role.name} has a newer owner than epoch {self.writer.epoch}",
+                    where=str(partition),
+                    fix="nothing to do: the newer process goes on",
+                )
+
+
+def as_refs(heads: Heads) -> tuple[HeadRef, ...]:
+    """Heads as they are remembered in events, in a fixed order."""
+    return tuple(
+        HeadRef(partition.stream, partition.number, mark.next_offset, mark.chain)
+        for partition, mark in sorted(heads.items())
+    )
