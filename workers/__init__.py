@@ -2,6 +2,8 @@
 
 In reading order:
 
+plugins       named extensions: our table, then entry points of third parties
+chat/         tokenizers, and the model as a workflow sees it
 tasksets/     datasets of tasks: jsonl files, their digest, the order of their rows
 policies/     how far explorers may run ahead, and what may be trained on: pure objects
 dispatcher/   gives groups of rollouts to worker slots, closes groups, decides evaluations

@@ -1,0 +1,122 @@
+"""`Model`: what a workflow sees of the rollout engine. One instance serves one attempt at one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from rftd.ops.errors import RolloutError
+from rftd.ops.ids import derive
+from rftd.streams.events.experience import Span
+from rftd.streams.spec import ModelSpec, SamplingSpec
+from rftd.workers.chat.message import Message
+from rftd.workers.chat.response import PROMPT_TRUNCATED, Response
+from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
+
+
+class Model:
+    """Answers prompts within the lengths of the experiment.
+
+    The n-th call of a rollout has an id derived from the rollout and a seed derived from `seed`, so a repeated attempt
+    asks the same questions of the same random numbers.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        tokenizer: Tokenizer,
+        *,
+        spec: ModelSpec,
+        sampling: SamplingSpec,
+        rollout: UUID,
+        seed: UUID | None = None,
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._rollout = rollout
+        self._seed = rollout if seed is None else seed
+        self._calls = 0
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        """The taskset's; a call may bring another, made with `msgspec.structs.replace`."""
+
+    async def chat(
+        self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
+    ) -> Response:
+        """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response)."""
+        text = self.tokenizer.chat_text(messages, generation_prompt=True) + reply_prefix
+        return await self.generate(self.tokenizer.encode(text), sampling=sampling)
+
+    async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
+        """What follows a bare text, without a chat template."""
+        return await self.generate(self.tokenizer.encode(prompt, special=True), sampling=sampling)
+
+    async def generate(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> Response:
+        """What follows these ids.
+
+        A prompt over `max_prompt_tokens` is cut at its end and not generated from (`Response.truncated`), or raises
+        RolloutError if the experiment forbids truncation.
+        """
+        number, self._calls = self._calls, self._calls + 1
+        if not prompt:
+            raise RolloutError("the prompt is empty", fix="give the task a prompt with at least one token")
+        # One token of the model's length belongs to the response.
+        most = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
+        if len(prompt) > most:
+            return self._truncated(prompt, most)
+        request = GenerationRequest(
+            id=derive(self._rollout, "request", number),
+            prompt=tuple(prompt),
+            sampling=self._sampling(len(prompt), sampling or self.sampling, number),
+        )
+        generation = await self._engine.generate(request)
+        _check(generation)
+        return Response(
+            text=self.tokenizer.decode(generation.tokens),
+            prompt=request.prompt,
+            tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            spans=generation.spans,
+            finish=generation.finish,
+        )
+
+    def _sampling(self, prompt_tokens: int, asked: SamplingSpec, number: int) -> Sampling:
+        room = self._spec.max_model_len - prompt_tokens
+        max_tokens = max(1, min(asked.max_tokens, self._spec.max_response_tokens, room))
+        return Sampling(
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            max_tokens=max_tokens,
+            min_tokens=min(max(asked.min_tokens, self._spec.min_response_tokens), max_tokens),
+            stop=asked.stop,
+            # 63 bits: every random generator takes them.
+            seed=derive(self._seed, "sampling", number).int >> 65,
+        )
+
+    def _truncated(self, prompt: Sequence[int], most: int) -> Response:
+        if not self._spec.enable_prompt_truncation:
+            raise RolloutError(
+                f"the prompt has {len(prompt)} tokens, the limit is {most}",
+                fix="raise model.max_prompt_tokens, shorten the row, or set model.enable_prompt_truncation",
+            )
+        version, generation = self._engine.version
+        # One token that is never trained, because an experience has a response.
+        return Response(
+            text="",
+            prompt=tuple(prompt[:most]),
+            tokens=(self.tokenizer.eos_ids or (0,))[:1],
+            logprobs=(0.0,),
+            spans=(Span(version, generation, 0, 1),),
+            finish=PROMPT_TRUNCATED,
+        )
+
+
+def _check(generation: Generation) -> None:
+    count = len(generation.tokens)
+    if count == 0 or count != len(generation.logprobs):
+        raise RolloutError(
+            f"the rollout engine answered with {count} tokens and {len(generation.logprobs)} log-probabilities",
+            fix="this is a defect of the rollout engine",
+        )

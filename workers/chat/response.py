@@ -1,0 +1,32 @@
+"""One answer of the model, with everything that training on it needs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rftd.streams.events.experience import Span
+
+PROMPT_TRUNCATED: Final = "prompt_truncated"
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model answered to one prompt."""
+
+    text: str
+    """Without special tokens."""
+    prompt: tuple[int, ...]
+    """The ids that the engine saw  # [P]"""
+    tokens: tuple[int, ...]
+    """The ids that it drew  # [R]"""
+    logprobs: tuple[float, ...]  # [R]
+    spans: tuple[Span, ...]
+    """Which weights drew which of `tokens`."""
+    finish: str
+    """`stop`, `length`, or `prompt_truncated`: the prompt did not fit, nothing was generated."""
+
+    @property
+    def truncated(self) -> bool:
+        """True if the prompt did not fit: such a rollout has reward 0 and trains nothing."""
+        return self.finish == PROMPT_TRUNCATED

@@ -1,0 +1,32 @@
+"""`Tokenizer`: what the explorer and the trainer ask of whatever turns text into ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rftd.workers.chat.message import Message
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Pure: the same text gives the same ids in every process."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a response, the usual one first; empty if the model has none."""
+        ...
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text; `special` adds what the model expects at the start of a bare text (a chat has it)."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, without special tokens."""
+        ...
+
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        """The conversation in the model's template; `generation_prompt` opens the assistant's next message.
+
+        Raises DataError if the model has no chat template or the template refuses the messages.
+        """
+        ...

@@ -1,0 +1,71 @@
+"""Opens a reward by name, and turns whatever it does into a result or a RolloutError."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rftd.ops import limits
+from rftd.ops.errors import RolloutError
+from rftd.workers.rewards.registry import REWARDS
+from rftd.workers.rewards.reward import Reward, RewardResult
+from rftd.workers.tasksets.task import Task
+
+
+class Scorer:
+    """A reward as workflows use it: awaitable, checked, never silent."""
+
+    def __init__(self, name: str, reward: Reward, *, on_thread: bool) -> None:
+        self.name = name
+        self._reward = reward
+        self._on_thread = on_thread
+
+    async def score(self, response: str, task: Task) -> RewardResult:
+        """The reward of a response to a task.
+
+        Raises RolloutError, with the reward's own words and the task's row, if it raised or gave no finite number.
+        """
+        try:
+            if self._on_thread:
+                given: object = await asyncio.to_thread(self._reward.score, response, task.truth, task)
+            else:
+                given = self._reward.score(response, task.truth, task)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
+            raise self._error(f"raised {text}", task) from error
+        return self._checked(given, task)
+
+    def _checked(self, given: object, task: Task) -> RewardResult:
+        if isinstance(given, RewardResult):
+            value, parts = given.value, dict(given.parts)
+        elif isinstance(given, Mapping):
+            parts = dict(given)
+            value = sum(self._number(part, f"{name}={part!r}", task) for name, part in parts.items())
+        else:
+            value, parts = self._number(given, repr(given), task), {}
+        checked = {str(name): self._number(part, f"{name}={part!r}", task) for name, part in parts.items()}
+        return RewardResult(value=self._number(value, repr(value), task), parts=checked)
+
+    def _number(self, value: object, shown: str, task: Task) -> float:
+        try:
+            # Numpy's and torch's scalars convert; a text that looks like a number is a mistake.
+            number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self._error(f"gave {shown[:200]}, which is no finite number", task)
+        return number
+
+    def _error(self, what: str, task: Task) -> RolloutError:
+        return RolloutError(
+            f"reward {self.name!r} {what}",
+            where=task.where,
+            fix="correct the reward, or the row that it cannot score",
+        )
+
+
+def open_scorer(name: str, arguments: Mapping[str, Any] | None = None) -> Scorer:
+    """The scorer of a registered reward. Raises ConfigError for the name or the arguments."""
+    return Scorer(name, REWARDS.open(name, arguments), on_thread=not REWARDS.builtin(name))

@@ -1,0 +1,115 @@
+"""`Task`: one row of a taskset, as a workflow and its reward see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rftd.ops.errors import DataError
+from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.workers.chat.message import Message, parse_messages
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked, and what the right answer is."""
+
+    taskset: str
+    row: int
+    epoch: int
+    prompt: str
+    """The user's text; of a conversation, its last message."""
+    messages: tuple[Message, ...]
+    """The conversation to answer, without the system prompt of the experiment."""
+    truth: str
+    """What the reward compares with; empty if `response_key` is."""
+    plaintext: bool = False
+    """True if `prompt_type` is: `simple_workflow` then completes the bare prompt."""
+    system_prompt: str | None = None
+    reply_prefix: str | None = None
+    workflow: str
+    reward: str | None = None
+    """None: the workflow's own."""
+    raw: dict[str, Any] = {}
+    """The whole row, for workflows and rewards with columns of their own."""
+
+    @property
+    def where(self) -> str:
+        """How errors name this task."""
+        return f"taskset {self.taskset!r} row {self.row}"
+
+
+def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int = 0) -> Task:
+    """The task in a record.
+
+    The prompt is the text (or list of messages) under `prompt_key`; without that column, the messages under
+    `messages_key`, whose last one, if the assistant says it, is the truth. Raises DataError if a key is missing.
+    """
+    reader = Record(record, spec, row)
+    form = spec.format
+    answer: str | None = None
+    if form.prompt_key not in record and form.messages_key in record:
+        messages = reader.messages(form.messages_key)
+        if messages[-1].role == "assistant" and len(messages) > 1:
+            messages, answer = messages[:-1], messages[-1].content
+    elif isinstance(record.get(form.prompt_key), list):
+        messages = reader.messages(form.prompt_key)
+    else:
+        messages = (Message("user", reader.text(form.prompt_key)),)
+    if form.response_key and (answer is None or form.response_key in record):
+        answer = reader.text(form.response_key)
+    return Task(
+        taskset=spec.name,
+        row=row,
+        epoch=epoch,
+        prompt=messages[-1].content,
+        messages=messages,
+        truth=answer or "",
+        plaintext=form.prompt_type == "plaintext",
+        system_prompt=reader.system_prompt(),
+        reply_prefix=form.reply_prefix,
+        workflow=reader.optional(form.workflow_key) or spec.workflow,
+        reward=reader.optional(form.reward_fn_key) or spec.reward,
+        raw=record,
+    )
+
+
+class Record:
+    """One row with typed access to its keys; every complaint names the row and the keys it has."""
+
+    def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
+        self._record = record
+        self._form: FormatSpec = spec.format
+        self._where = f"taskset {spec.name!r} ({spec.path}) row {row}"
+
+    def text(self, key: str) -> str:
+        """The value as text; a number or a list is written as JSON."""
+        value = self._record.get(key)
+        if value is None:
+            raise self.error(f"has no value under {key!r}")
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    def optional(self, key: str | None) -> str | None:
+        """The text under the key; None if there is no key, no such column or no value."""
+        return self.text(key) if key and self._record.get(key) is not None else None
+
+    def messages(self, key: str) -> tuple[Message, ...]:
+        """The conversation under the key."""
+        if self._record.get(key) is None:
+            raise self.error(f"has no value under {key!r}")
+        try:
+            return parse_messages(self._record[key])
+        except ValueError as error:
+            raise self.error(f"has messages under {key!r} that {error}") from None
+
+    def system_prompt(self) -> str | None:
+        """The row's own, else the experiment's."""
+        return self.optional(self._form.system_prompt_key) or self._form.system_prompt
+
+    def error(self, what: str) -> DataError:
+        """A DataError about this row."""
+        return DataError(
+            f"row {what}; its keys are {sorted(self._record)}",
+            where=self._where,
+            fix="set format.prompt_key, response_key or messages_key to the names of the columns",
+        )

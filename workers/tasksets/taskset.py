@@ -1,0 +1,156 @@
+"""`Taskset`: random access to the rows of jsonl files, checked once when they are opened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.tasksets.files import taskset_files
+from rftd.workers.tasksets.order import locate
+from rftd.workers.tasksets.task import Task, make_task
+
+
+class Taskset:
+    """Rows in file order and line order; blank lines do not count.
+
+    Only the places of the rows are in memory. The files stay open, so that replacing one does not change the rows of a
+    running experiment; `digest` tells two readers whether they read the same bytes.
+    """
+
+    def __init__(self, spec: TasksetSpec, files: list[_File], digest: str) -> None:
+        self.spec = spec
+        self.digest = digest
+        """sha256 over the bytes of all files, in reading order, whatever `limit_rows` says."""
+        self._files = files
+        self._first = np.cumsum([0, *(len(file.places) for file in files)])
+
+    @classmethod
+    def open(cls, spec: TasksetSpec) -> Self:
+        """Reads every byte once, for the digest and the places of the rows; blocks for as long as that takes.
+
+        Raises DataError, with file and line, for a missing or empty taskset and for a line that is no JSON object.
+        """
+        digest = hashlib.sha256()
+        files: list[_File] = []
+        rows = 0
+        try:
+            for path in taskset_files(spec):
+                left = None if spec.limit_rows is None else max(0, spec.limit_rows - rows)
+                files.append(_File(path, digest, left))
+                rows += len(files[-1].places)
+            if rows == 0:
+                raise DataError(
+                    f"taskset {spec.name!r} has no rows",
+                    where=str(files[0].path),
+                    fix="write at least one JSON object per line" if spec.limit_rows != 0 else "raise limit_rows",
+                )
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        return cls(spec, files, digest.hexdigest())
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def row(self, index: int) -> dict[str, Any]:
+        """The object on row `index`, from 0. Raises DataError if there is no such row or its file was overwritten."""
+        if not 0 <= index < len(self):
+            raise DataError(
+                f"taskset {self.spec.name!r} has rows 0 to {len(self) - 1}, not {index}", where=self.spec.path
+            )
+        file = int(np.searchsorted(self._first, index, side="right")) - 1
+        return self._files[file].row(index - int(self._first[file]))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every row, in order."""
+        return (self.row(index) for index in range(len(self)))
+
+    def task(self, index: int, epoch: int = 0) -> Task:
+        """Row `index` as a workflow sees it. Raises DataError if a key is missing."""
+        return make_task(self.row(index), spec=self.spec, row=index, epoch=epoch)
+
+    def locate(self, sequence: int) -> tuple[int, int]:
+        """(row, epoch) of the group or item at this place of the experiment."""
+        return locate(sequence, rows=len(self), selector=self.spec.selector, seed=self.spec.seed)
+
+    def close(self) -> None:
+        """Closes the files. Idempotent."""
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _File:
+    """One open file and the places of its rows: offset and size in bytes  # [rows, 2] i8"""
+
+    def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None) -> None:
+        self.path = path
+        try:
+            self._handle = path.open("rb", buffering=limits.MIB)
+        except OSError as error:
+            raise DataError(f"taskset file cannot be opened: {error.strerror}", where=str(path)) from error
+        try:
+            self.places = self._scan(digest, limit_rows)
+        except BaseException:
+            self._handle.close()
+            raise
+
+    def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        places = array("q")
+        rows = 0
+        offset = number = 0
+        while line := self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1):
+            digest.update(line)
+            number += 1
+            if len(line) > limits.TASKSET_ROW_SIZE_BYTES:
+                raise DataError(
+                    f"line is longer than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
+                    where=f"{self.path}:{number}",
+                    fix="shorten the row; large content belongs into files of its own",
+                )
+            if (limit_rows is None or rows < limit_rows) and line.strip():
+                _decode(line, f"{self.path}:{number}")
+                places.extend((offset, len(line)))
+                rows += 1
+            offset += len(line)
+        return np.array(places, dtype=np.int64).reshape(rows, 2)
+
+    def row(self, index: int) -> dict[str, Any]:
+        offset, size = (int(value) for value in self.places[index])
+        # pread moves no shared position, so threads may read at once.
+        return _decode(os.pread(self._handle.fileno(), size, offset), f"{self.path} row {index} (byte {offset})")
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def _decode(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"line is not JSON: {error}", where=where, fix="write one JSON object per line") from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"line is a JSON {type(row).__name__}, not an object", where=where, fix="write one JSON object per line"
+        )
+    return row
