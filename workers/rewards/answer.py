@@ -8,11 +8,12 @@ from typing import Final
 from rftd.workers.rewards.number import last_number, parse_number, plain
 
 _BOX: Final = re.compile(r"\\f?boxed ?(\{)")
+_BRACE: Final = re.compile(r"[{}]")
 _WRAPPER: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\{([^{}]*)\}")
 
 
 def truth_of(reference: str) -> str:
-    """The truth in a dataset's answer: what follows the last `####` (GSM8K), else the last boxed one, else all of it."""
+    """The truth in a dataset's answer: after the last `####` (GSM8K), else the last boxed one, else all of it."""
     if "####" in reference:
         return reference.rpartition("####")[2].strip()
     boxed = last_boxed(reference)
@@ -41,14 +42,17 @@ def last_tagged(text: str, tag: str) -> str | None:
 
 def last_boxed(text: str) -> str | None:
     """What stands in the last complete `\\boxed{...}`, whose braces may nest; None without one."""
-    for match in reversed(list(_BOX.finditer(text))):
-        depth = 1
-        for place in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                return text[match.end() : place]
-        # Everything before holds this unclosed brace too, except what closes before it: go on outwards.
-    return None
+    boxes = {match.start(1) for match in _BOX.finditer(text)}
+    if not boxes:
+        return None
+    last: tuple[int, int] | None = None
+    opened: list[int] = []
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened and (start := opened.pop()) in boxes and (last is None or start > last[0]):
+            last = (start, brace.start())
+    return None if last is None else text[last[0] + 1 : last[1]]
 
 
 def agree(answer: str, truth: str) -> bool:

@@ -8,7 +8,7 @@ from rftd.workers.tasksets.task import Task
 
 
 class MathBoxedReward:
-    """0 or 1 for the last `\\boxed{...}`; `with_think` takes `format_score_coef` off where the thinking is not tagged."""
+    """0 or 1 for the last `\\boxed{...}`; `with_think` takes `format_score_coef` off where no thinking is tagged."""
 
     def __init__(self, *, with_think: bool = False, format_score_coef: float = 0.1) -> None:
         self._with_think = with_think

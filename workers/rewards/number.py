@@ -11,7 +11,9 @@ from typing import Final
 
 DIGITS: Final = 64
 """Longer digit strings are text: exact arithmetic on what a model wrote is bounded."""
-_UNSIGNED: Final = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
+NUMBER_CHARS: Final = 256
+"""Longer texts are no number with a unit."""
+_UNSIGNED: Final = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,20}(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 _NUMBER: Final = rf"[-+]?(?:{_UNSIGNED})"
 _QUOTIENT: Final = rf"(?P<top>{_NUMBER})(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"
 _WHOLE: Final = re.compile(rf"{_QUOTIENT}\.?")
@@ -22,7 +24,7 @@ _LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac ?(?:\{ ?([-+]?[0-9]+) ?\} ?\{ 
 _UNIT: Final = re.compile(
     r"(?:\\?%|\^?\\circ|\^\{\\circ\}|°|(?: |\\ )*\\(?:text|mathrm)\{[^{}]*\}| +[A-Za-z][A-Za-z .]*)$"
 )
-_NOISE: Final = re.compile(r"\\left|\\right|\\[!,;: ]|\\?\$|[€£¥*]|\{,\}")
+_NOISE: Final = re.compile(r"\\left|\\right|\\[!,;: ]|\\?\$|[€£¥]|\*\*|\{,\}")
 
 
 def plain(text: str) -> str:
@@ -34,7 +36,9 @@ def plain(text: str) -> str:
 
 def parse_number(text: str) -> Fraction | None:
     """The value if the whole text is one number, perhaps with a currency before and a unit after it; else None."""
-    text = plain(text)
+    if len(text) > NUMBER_CHARS:
+        return None
+    text = plain(text).strip("*_` ")
     for candidate in (text, _UNIT.sub("", text).strip()):
         if mixed := _MIXED.fullmatch(candidate):
             part = _value(mixed["top"], mixed["bottom"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rftd.ops import limits
@@ -29,7 +31,7 @@ class Scorer:
         """
         try:
             if self._on_thread:
-                given: object = await asyncio.to_thread(self._reward.score, response, task.truth, task)
+                given: object = await _on_thread(lambda: self._reward.score(response, task.truth, task))
             else:
                 given = self._reward.score(response, task.truth, task)
         except Exception as error:
@@ -64,6 +66,37 @@ class Scorer:
             where=task.where,
             fix="correct the reward, or the row that it cannot score",
         )
+
+
+async def _on_thread(call: Callable[[], object]) -> object:
+    """The call's result. A thread that never returns is left behind: it is a daemon, and holds up no exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[object] = loop.create_future()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        value: object = None
+        failure: Exception | None = None
+        try:
+            value = call()
+        except StopIteration as error:
+            # A future refuses this one, and whoever waits would wait for ever.
+            failure = RuntimeError(f"StopIteration: {error}")
+        except Exception as error:
+            failure = error
+        # The loop may be gone by now, and with it whoever waited.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=work, name="reward", daemon=True).start()
+    return await done
 
 
 def open_scorer(name: str, arguments: Mapping[str, Any] | None = None) -> Scorer:

@@ -1,0 +1,24 @@
+"""Every workflow by name; importing this imports none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rftd.workers.plugins import Plugins
+
+if TYPE_CHECKING:
+    from rftd.workers.workflows.workflow import Workflow
+
+WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
+    "workflow",
+    group="rftd.workflows",
+    table={
+        "simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
+        "math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
+        "math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        # Every workflow of ours is asynchronous; these are the guide's other names.
+        "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
+        "async_math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
+        "async_math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+    },
+)

@@ -1,0 +1,63 @@
+"""`RolloutResult`: one finished rollout, before it becomes an experience."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+
+FINISHES = ("stop", "length", "prompt_truncated")
+
+
+class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
+    """T tokens, of which the first P are the prompt; R = T - P, at least one."""
+
+    tokens: NDArray[np.uint32]  # [T]
+    prompt_tokens: int
+    loss_mask: NDArray[np.uint8]
+    """1 where the model drew the token and it is trained  # [R]"""
+    logprobs: NDArray[np.float32]
+    """0 where the model did not draw the token  # [R]"""
+    spans: tuple[Span, ...]
+    """They cover [0, R) without gap."""
+    reward: float
+    metrics: dict[str, float] = {}
+    finish: str = "stop"
+    """`stop`, `length` or `prompt_truncated`."""
+    text: str = ""
+    """The last response, for logs and people."""
+
+    def check(self, max_model_len: int) -> None:
+        """Raises RolloutError, in words for the workflow's author, if the parts do not fit together."""
+        total, prompt = len(self.tokens), self.prompt_tokens
+        response = total - prompt
+        if not 0 < prompt < total:
+            raise _error(f"{prompt} prompt tokens of {total} tokens; both prompt and response need at least one")
+        if total > max_model_len:
+            raise _error(f"{total} tokens, more than max_model_len {max_model_len}")
+        for name, array in (("loss_mask", self.loss_mask), ("logprobs", self.logprobs)):
+            if array.shape != (response,):
+                raise _error(f"{name} of shape {array.shape} for {response} response tokens")
+        if not np.isfinite(self.logprobs).all():
+            raise _error("a log-probability that is not finite")
+        place = 0
+        for span in self.spans:
+            if span.start != place or span.end <= span.start:
+                raise _error(f"a span [{span.start}, {span.end}) where one from {place} was due")
+            place = span.end
+        if place != response:
+            raise _error(f"spans up to {place} for {response} response tokens")
+        for name, value in (("reward", self.reward), *self.metrics.items()):
+            if not math.isfinite(value):
+                raise _error(f"{name} {value}, which is not finite")
+        if self.finish not in FINISHES:
+            raise _error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
+
+
+def _error(what: str) -> RolloutError:
+    return RolloutError(f"the workflow gave {what}", fix="correct the workflow; Trajectory builds results that fit")

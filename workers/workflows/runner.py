@@ -1,0 +1,99 @@
+"""`WorkflowRunner`: one attempt at one rollout, with whatever goes wrong named by its task's row."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError, RftdError, RolloutError
+from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
+from rftd.workers.chat.model import Model
+from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.rewards.registry import REWARDS
+from rftd.workers.rewards.scorer import Scorer, open_scorer
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.tasksets.task import Task
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.workflow import Workflow
+
+
+class WorkflowRunner:
+    """Runs the tasks of one taskset; opens each workflow and reward that its rows name once."""
+
+    def __init__(self, taskset: TasksetSpec, *, model: ModelSpec, engine: RolloutEngine, tokenizer: Tokenizer) -> None:
+        """Raises ConfigError if the taskset's own workflow or reward cannot be opened."""
+        self._taskset = taskset
+        self._model = model
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._workflows: dict[str, Workflow] = {}
+        self._scorers: dict[str, Scorer] = {}
+        self._open(taskset.workflow, taskset.reward)
+
+    async def run(
+        self, task: Task, rollout: UUID, *, seed: UUID | None = None, sampling: SamplingSpec | None = None
+    ) -> RolloutResult:
+        """One attempt at one rollout; the same ids and weights give the same tokens on a deterministic engine.
+
+        `seed` is what sampling seeds derive from, the rollout's id if None; `sampling` replaces the taskset's. Takes as
+        long as the workflow takes: the caller bounds it, by cancelling. Raises RolloutError, and nothing else.
+        """
+        model = Model(
+            self._engine,
+            self._tokenizer,
+            spec=self._model,
+            sampling=sampling or self._taskset.sampling,
+            rollout=rollout,
+            seed=seed,
+        )
+        try:
+            workflow, scorer = self._open(task.workflow, task.reward)
+            result = await workflow.run(task, model, scorer)
+            if not isinstance(result, RolloutResult):
+                raise RolloutError(f"the workflow gave a {type(result).__name__}, not a RolloutResult")
+            result.check(self._model.max_model_len)
+        except RolloutError as error:
+            error.where = error.where or task.where
+            raise
+        except Exception as error:
+            raise _named(error, task) from error
+        return result
+
+    def _open(self, name: str, reward: str | None) -> tuple[Workflow, Scorer]:
+        """The arguments of the experiment go to the workflow and reward that it names, not to those of single rows."""
+        taskset = self._taskset
+        if name not in self._workflows:
+            self._workflows[name] = WORKFLOWS.open(name, taskset.workflow_args if name == taskset.workflow else None)
+        workflow = self._workflows[name]
+        wanted = reward or workflow.default_reward
+        if wanted is None:
+            raise ConfigError(
+                f"workflow {name!r} has no reward of its own and taskset {taskset.name!r} names none",
+                field="default_reward_fn_type",
+                fix=f"name one of: {', '.join(REWARDS.names())}",
+            )
+        if wanted not in self._scorers:
+            own = wanted == taskset.reward or (taskset.reward is None and name == taskset.workflow)
+            self._scorers[wanted] = open_scorer(wanted, taskset.reward_args if own else None)
+        return workflow, self._scorers[wanted]
+
+
+def check_names(taskset: TasksetSpec) -> None:
+    """Raises ConfigError if the taskset names a workflow or reward that nobody registered; imports none of them."""
+    WORKFLOWS.check(taskset.workflow)
+    if taskset.reward is not None:
+        REWARDS.check(taskset.reward)
+
+
+def _named(error: Exception, task: Task) -> RolloutError:
+    """The error as a RolloutError of this task; of a group of errors, the first."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RftdError):
+        where = f"{task.where}, {error.where}" if error.where else task.where
+        return RolloutError(error.what, where=where, field=error.field, fix=error.fix)
+    text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
+    return RolloutError(
+        f"workflow {task.workflow!r} raised {text}", where=task.where, fix="correct the workflow, or this row"
+    )

@@ -1,0 +1,51 @@
+"""One prompt, one response, one reward."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rftd.workers.chat.message import Message
+from rftd.workers.chat.model import Model
+from rftd.workers.chat.response import Response
+from rftd.workers.rewards.reward import RewardResult
+from rftd.workers.rewards.scorer import Scorer
+from rftd.workers.tasksets.task import Task
+from rftd.workers.tasksets.train_row import plain_prompt
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.trajectory import Trajectory
+
+
+class SimpleWorkflow:
+    """Chats, or completes the bare prompt without a chat template where the taskset's `prompt_type` is `plaintext`.
+
+    A model without a chat template therefore trains on plaintext tasksets, in the same form as SFT on them.
+    """
+
+    default_reward: ClassVar[str | None] = None
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        """The one response, with its reward."""
+        if task.plaintext:
+            prompt = plain_prompt(task.prompt, system_prompt=task.system_prompt, reply_prefix=task.reply_prefix)
+            return await finish(task, await model.complete(prompt), reward)
+        messages = with_system_prompt(task, task.system_prompt)
+        response = await model.chat(messages, reply_prefix=task.reply_prefix or "")
+        return await finish(task, response, reward)
+
+
+def with_system_prompt(task: Task, system_prompt: str | None) -> tuple[Message, ...]:
+    """The task's conversation; one that brings a system message keeps its own."""
+    if not system_prompt or task.messages[0].role == "system":
+        return task.messages
+    return (Message("system", system_prompt), *task.messages)
+
+
+async def finish(task: Task, response: Response, reward: Scorer) -> RolloutResult:
+    """The rollout of one turn. A prompt that did not fit is not scored; the reply's given beginning is."""
+    if response.truncated:
+        score = RewardResult(value=0.0)
+    else:
+        score = await reward.score((task.reply_prefix or "") + response.text, task)
+    trajectory = Trajectory()
+    trajectory.add(response)
+    return trajectory.result(score)

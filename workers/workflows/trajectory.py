@@ -1,0 +1,86 @@
+"""Builds a rollout turn by turn: what the model drew is trained, what it was told in between is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.workers.chat.response import PROMPT_TRUNCATED, Response
+from rftd.workers.rewards.reward import RewardResult
+from rftd.workers.workflows.result import RolloutResult
+
+
+class Trajectory:
+    """The tokens of one conversation so far.
+
+    Either chat with the whole conversation each turn, or continue exactly: `model.generate([*trajectory.tokens,
+    *observation])`. Both are one sequence only if each prompt begins with everything before it, which is checked.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._prompt_tokens = 0
+        self._mask: list[int] = []
+        self._logprobs: list[float] = []
+        self._spans: list[Span] = []
+        self._finish = ""
+        self._text = ""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Everything so far: the beginning of the next prompt."""
+        return tuple(self._tokens)
+
+    def add(self, response: Response) -> None:
+        """Appends one turn: what is new in its prompt, masked, and the response.
+
+        Raises RolloutError if the prompt does not begin with the conversation so far.
+        """
+        self._finish, self._text = response.finish, response.text
+        if response.truncated and self._tokens:
+            # The conversation outgrew the prompt: what was said stays, and none of it is trained.
+            return
+        known = len(self._tokens)
+        if not known:
+            self._prompt_tokens = len(response.prompt)
+        elif list(response.prompt[:known]) != self._tokens:
+            raise RolloutError(
+                "the prompt of a later turn does not begin with the tokens of the turns before it",
+                fix="the chat template rewrites history: continue with model.generate(trajectory.tokens + ...)",
+            )
+        told = 0 if not known else len(response.prompt) - known
+        self._mask += [0] * told + [0 if response.truncated else 1] * len(response.tokens)
+        self._logprobs += [0.0] * told + list(response.logprobs)
+        self._add_spans(response.spans, told)
+        self._tokens = [*response.prompt, *response.tokens]
+
+    def result(self, reward: RewardResult) -> RolloutResult:
+        """The rollout with its reward; without any where a prompt did not fit."""
+        assert self._tokens, "no turn was added"
+        truncated = self._finish == PROMPT_TRUNCATED
+        mask = np.array(self._mask, dtype=np.uint8)
+        return RolloutResult(
+            tokens=np.array(self._tokens, dtype=np.uint32),
+            prompt_tokens=self._prompt_tokens,
+            loss_mask=np.zeros_like(mask) if truncated else mask,
+            logprobs=np.array(self._logprobs, dtype=np.float32),
+            spans=tuple(self._spans),
+            reward=0.0 if truncated else reward.value,
+            metrics={} if truncated else dict(reward.parts),
+            finish=self._finish,
+            text=self._text,
+        )
+
+    def _add_spans(self, spans: Sequence[Span], told: int) -> None:
+        """Appends them, shifted; what was told counts to the weights that answered it, equal neighbours are one."""
+        base = len(self._mask) - (spans[-1].end if spans else 0)
+        for index, span in enumerate(spans):
+            start = base + span.start - (told if index == 0 else 0)
+            last = self._spans[-1] if self._spans else None
+            if last is not None and (last.version, last.generation) == (span.version, span.generation):
+                self._spans[-1] = Span(span.version, span.generation, last.start, base + span.end)
+            else:
+                self._spans.append(Span(span.version, span.generation, start, base + span.end))
