@@ -17,6 +17,12 @@ APPEND_QUEUE_RECORDS: Final = 16384
 """Records waiting for the log's writer before producers wait."""
 GROUP_COMMIT_RECORDS: Final = 2048
 """Most records in one transaction of the embedded log."""
+APPEND_QUEUE_SIZE_BYTES: Final = 64 * MIB
+"""Likewise, in bytes."""
+GROUP_COMMIT_SIZE_BYTES: Final = 16 * MIB
+"""Most bytes in one transaction of the embedded log; a larger append is cut."""
+LOG_RING_SIZE_BYTES: Final = 32 * MIB
+"""Newest records that the embedded log keeps in memory for its followers."""
 FETCH_RECORDS: Final = 1024
 FETCH_SIZE_BYTES: Final = 8 * MIB
 FRAME_SIZE_BYTES: Final = 64 * MIB
@@ -31,6 +37,10 @@ ORPHAN_GRACE_S: Final = 10.0
 CONFIG_SIZE_BYTES: Final = 1 * MIB
 CONFIG_DEPTH: Final = 24
 CONFIG_ALIASES: Final = 64
+CONFIG_NODES: Final = 20_000
+"""Values in an experiment file, aliases and references expanded."""
+CONFIG_ERRORS: Final = 50
+"""Most errors of one file that are shown."""
 REQUEST_SIZE_BYTES: Final = 4 * MIB
 QUEUED_EXPERIMENTS: Final = 1000
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB

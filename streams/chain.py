@@ -10,6 +10,11 @@ from rftd.streams.topics import Partition
 GENESIS: Final = bytes(16)
 """The chain before a partition's first record."""
 
+_HELD_SIZE_BYTES: Final = 2047
+_RELEASED_SIZE_BYTES: Final = 128 * 1024
+# hashlib lets go of Python's lock for 2048 bytes and more, and a busy event loop gives it back after 5 ms only: per
+# record the log's writer would wait a thousand times longer than it hashes.
+
 
 class Mark(NamedTuple):
     """A remembered head: the next offset of a partition and the chain of the record before it."""
@@ -27,5 +32,10 @@ def link(previous: bytes, head: bytes, value: bytes) -> bytes:
     digest = blake2b(previous, digest_size=16)
     digest.update(len(head).to_bytes(4, "little"))
     digest.update(head)
-    digest.update(value)
+    if len(value) <= _HELD_SIZE_BYTES or len(value) >= _RELEASED_SIZE_BYTES:
+        digest.update(value)
+    else:
+        with memoryview(value) as view:
+            for start in range(0, len(value), _HELD_SIZE_BYTES):
+                digest.update(view[start : start + _HELD_SIZE_BYTES])
     return digest.digest()

@@ -1,0 +1,60 @@
+"""One daemon per folder, on a local disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from rftd.ops.errors import ConflictError
+
+FILE_NAME: Final = "log.lock"
+_NETWORK: Final = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph"),
+)
+
+
+class LockFile:
+    """An exclusive lock on a folder, held until `release` or the end of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise ConflictError(
+                f"the log in this folder is open in process {owner}",
+                where=str(self._path),
+                fix=f"stop that daemon (kill {owner}), connect to it, or choose another --data folder",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Lets another process open the folder; idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def refuse_network_file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """Raises ConflictError if `folder` lies on a network file system, as far as the kernel tells (Linux)."""
+    if not mounts.exists():
+        return
+    resolved = folder.resolve()
+    kind, depth = "", -1
+    for line in mounts.read_text(errors="replace").splitlines():
+        left, _, right = line.partition(" - ")
+        point = Path(left.split(" ")[4].replace("\\040", " "))
+        if resolved.is_relative_to(point) and len(point.parts) >= depth:  # the last mount on a point is the visible one
+            kind, depth = right.split(" ")[0], len(point.parts)
+    if kind in _NETWORK:
+        raise ConflictError(
+            f"{resolved} lies on a network file system ({kind}), whose locks and syncs cannot be trusted",
+            fix="choose a data folder on a local disk, or use Kafka for the log",
+        )

@@ -1,0 +1,154 @@
+"""A deterministic log in memory, with injected faults: for tests, simulations and third parties' suites."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from rftd.ops import limits
+from rftd.ops.errors import UnreachableError
+from rftd.streams.backends.admission import admit
+from rftd.streams.backends.remembered import check_mark, different
+from rftd.streams.backends.subscription import TailSubscription
+from rftd.streams.backends.tail import Tail
+from rftd.streams.chain import GENESIS, Heads, Mark, link
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.topics import Partition
+
+
+class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes wrong and how often, drawn from `seed`; each probability is per append unless it says otherwise."""
+
+    seed: int = 0
+    fail_p: float = 0.0
+    """The append raises UnreachableError and nothing landed."""
+    unknown_p: float = 0.0
+    """The append raises UnreachableError after a prefix of it (perhaps all) landed."""
+    duplicate_p: float = 0.0
+    """The append is delivered twice, as by a transport that retries."""
+    delay_p: float = 0.0
+    """Per append and read: it takes up to `delay_turns` more turns of the event loop."""
+    delay_turns: int = 8
+
+
+NO_FAULTS = MemoryFaults()
+
+
+class MemoryLog:
+    """An `EventLog` that lives as long as this object; the same calls and seed give the same log and faults."""
+
+    def __init__(self, faults: MemoryFaults = NO_FAULTS) -> None:
+        self.faults = faults
+        self._random = np.random.default_rng(faults.seed)
+        self._records: dict[Partition, list[Record]] = {}
+        self._starts: dict[Partition, Mark] = {}
+        self._places: dict[bytes, Position] = {}
+        self._tail = Tail({}, ring_size_bytes=0)
+        self._closed = False
+
+    @property
+    def tail(self) -> Tail:
+        """Heads and followers."""
+        return self._tail
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        self._check_open()
+        admit(drafts)
+        await self._delay()
+        if self._happens(self.faults.fail_p):
+            raise UnreachableError("injected: the append did not land", fix="retry the same drafts")
+        if self._happens(self.faults.unknown_p):
+            self._take(drafts[: int(self._random.integers(len(drafts) + 1))])
+            raise UnreachableError("injected: the append's outcome is unknown", fix="retry the same drafts")
+        if self._happens(self.faults.duplicate_p):
+            self._take(drafts)
+        positions = self._take(drafts)
+        await asyncio.sleep(0)
+        return positions
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        self._check_open()
+        await self._delay()
+        records = self._records.get(partition, [])
+        first = bisect_left(records, start, key=lambda record: record.offset)
+        found: list[Record] = []
+        size = 0
+        for record in records[first : first + max_records]:
+            size += len(record.head) + len(record.value)
+            if found and size > max_size_bytes:
+                break
+            found.append(record)
+        return found
+
+    def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        self._check_open()
+        return TailSubscription(self, positions)
+
+    async def heads(self) -> Heads:
+        return self._tail.heads
+
+    async def check_heads(self, remembered: Heads) -> None:
+        for partition, mark in remembered.items():
+            check_mark(partition, mark, head=self._tail.head(partition), start=self._start(partition))
+            at = mark.next_offset - self._start(partition).next_offset
+            if at > 0 and self._records[partition][at - 1].chain != mark.chain:
+                raise different(partition, mark)
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        self._check_open()
+        records = self._records.get(partition, [])
+        keep = bisect_left(records, before_offset, key=lambda record: record.offset)
+        if keep:
+            last = records[keep - 1]
+            self._starts[partition] = Mark(last.offset + 1, last.chain)
+            self._records[partition] = records[keep:]
+            gone = {record.offset for record in records[:keep]}
+            self._places = {
+                id: place for id, place in self._places.items() if place[0] != partition or place[1] not in gone
+            }
+
+    async def close(self) -> None:
+        self._closed = True
+        self._tail.wake_all()
+
+    def _take(self, drafts: Sequence[Draft]) -> list[Position]:
+        positions: list[Position] = []
+        grown: dict[Partition, Mark] = {}
+        for draft in drafts:
+            place = self._places.get(draft.id.bytes)
+            if place is None:
+                offset, chain = grown.get(draft.partition) or self._tail.head(draft.partition)
+                chain = link(chain, draft.head, draft.value)
+                record = Record(draft.partition, offset, chain, draft.head, draft.value)
+                self._records.setdefault(draft.partition, []).append(record)
+                place = self._places[draft.id.bytes] = Position(draft.partition, offset)
+                grown[draft.partition] = Mark(offset + 1, chain)
+            positions.append(place)
+        self._tail.advance((), grown)
+        return positions
+
+    def _start(self, partition: Partition) -> Mark:
+        return self._starts.get(partition, Mark(0, GENESIS))
+
+    def _happens(self, probability: float) -> bool:
+        return probability > 0 and float(self._random.random()) < probability
+
+    async def _delay(self) -> None:
+        if self._happens(self.faults.delay_p):
+            for _ in range(int(self._random.integers(1, self.faults.delay_turns + 1))):
+                await asyncio.sleep(0)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnreachableError("the log is closed", fix="open it again")

@@ -1,0 +1,149 @@
+"""`SqliteLog`, the embedded default: an `EventLog` in one file, owned by one daemon.
+
+append ─► Room (bounded) ─► writer thread: group commit, fdatasync ─► heads file ─► Tail ─► acknowledgement
+read   ◄─ Tail's ring (newest records) or reader threads (read-only connections)          └─► followers wake
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from rftd.ops import faults, limits
+from rftd.ops.errors import RftdError, UnreachableError
+from rftd.streams.backends import heads_file
+from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.admission import admit, split
+from rftd.streams.backends.heads_file import HeadsFile
+from rftd.streams.backends.lock_file import LockFile, refuse_network_file_system
+from rftd.streams.backends.remembered import check_mark, different
+from rftd.streams.backends.sqlite_check import verify_newest
+from rftd.streams.backends.sqlite_reader import Reader
+from rftd.streams.backends.sqlite_store import Store
+from rftd.streams.backends.sqlite_writer import Writer
+from rftd.streams.backends.subscription import TailSubscription
+from rftd.streams.backends.tail import Tail
+from rftd.streams.chain import Heads, Mark
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.topics import Partition
+
+
+class SqliteLog:
+    """An `EventLog` in `FOLDER/log.db`; made by `open`, used on the event loop that opened it."""
+
+    def __init__(self, store: Store, path: Path, lock: LockFile, point: Callable[[str], None]) -> None:
+        self._store = store
+        self._lock = lock
+        self._tail = Tail(store.heads, limits.LOG_RING_SIZE_BYTES)
+        self._reader = Reader(path)
+        self._heads_file = HeadsFile(path.with_name(heads_file.FILE_NAME))
+        self._writer = Writer(store, self._heads_file, self._tail, point)
+        self._path = path
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, folder: Path, *, point: Callable[[str], None] = faults.point) -> Self:
+        """The log in `folder`, which is made if it is missing; verified over its newest bytes.
+
+        Raises ConflictError if another process has it open or the folder is on a network file system, LogCorruptError
+        or LogLossError with the position if it is damaged or an acknowledged record is gone.
+        """
+        store, lock = await asyncio.to_thread(_open, folder, point)
+        return cls(store, folder / schema.FILE_NAME, lock, point)
+
+    @property
+    def tail(self) -> Tail:
+        """Heads, followers and newest records."""
+        return self._tail
+
+    @property
+    def failure(self) -> RftdError | None:
+        """Why the last append failed, for readiness; None while appends work."""
+        return self._writer.failure
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        self._check_open()
+        size = admit(drafts)
+        if not drafts:
+            return []
+        if size <= limits.GROUP_COMMIT_SIZE_BYTES:
+            return await self._writer.append(drafts, size)
+        positions: list[Position] = []
+        for part in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
+            positions += await self._writer.append(part, sum(draft.size_bytes for draft in part))
+        return positions
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        self._check_open()
+        recent = self._tail.recent(partition, start, max_records, max_size_bytes)
+        if recent is not None:
+            return recent
+        end = self._tail.head(partition).next_offset
+        return await self._reader.read(partition, start, end, max_records, max_size_bytes)
+
+    def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        self._check_open()
+        return TailSubscription(self, positions)
+
+    async def heads(self) -> Heads:
+        return self._tail.heads
+
+    async def check_heads(self, remembered: Heads) -> None:
+        self._check_open()
+        for partition, mark in remembered.items():
+            start = Mark(*await self._reader.start_of(partition))
+            check_mark(partition, mark, head=self._tail.head(partition), start=start)
+            if mark.next_offset > start.next_offset:
+                last = await self.read(partition, mark.next_offset - 1, max_records=1)
+                if not last or last[0].chain != mark.chain:
+                    raise different(partition, mark)
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        self._check_open()
+        await self._writer.truncate(partition, before_offset)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._writer.close()
+        self._tail.wake_all()
+        await asyncio.to_thread(self._release)
+
+    def _release(self) -> None:
+        self._reader.close()  # before the store: the last connection to close tidies the write-ahead log
+        self._store.close()
+        self._heads_file.close()
+        self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise UnreachableError("the log is closed", where=str(self._path), fix="open it again")
+
+
+def _open(folder: Path, point: Callable[[str], None]) -> tuple[Store, LockFile]:
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_network_file_system(folder)
+    lock = LockFile(folder)
+    store: Store | None = None
+    try:
+        path = folder / schema.FILE_NAME
+        store = Store(path, point)
+        verify_newest(store.connection, path)
+    except BaseException:
+        if store is not None:
+            store.close()
+        lock.release()
+        raise
+    return store, lock

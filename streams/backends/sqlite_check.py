@@ -1,0 +1,146 @@
+"""Start-up verification of the newest bytes, and the offline scan of a whole log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.errors import LogCorruptError, NotFoundError
+from rftd.streams.backends import heads_file
+from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.remembered import check_mark, different
+from rftd.streams.backends.sqlite_errors import translate
+from rftd.streams.backends.sqlite_schema import Statements, StoredPart
+from rftd.streams.backends.sqlite_table import checked_rows, damaged
+from rftd.streams.chain import Heads, Mark, link
+
+_EVERY = 1 << 62
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """What a scan has seen, all of it intact."""
+
+    records: int
+    size_bytes: int
+    heads: Heads
+
+
+def verify_newest(connection: apsw.Connection, path: Path, size_bytes: int = limits.STARTUP_VERIFY_SIZE_BYTES) -> Scan:
+    """Recomputes the hash chain over the newest `size_bytes` bytes, shared out over the partitions.
+
+    Also compares the file's size with what SQLite believes, and the heads with those that `log.heads` remembers.
+    Raises LogCorruptError or LogLossError with the position.
+    """
+    try:
+        pages, page_size = connection.pragma("page_count"), connection.pragma("page_size")
+        if pages * page_size <= size_bytes:
+            _integrity(connection, path, "quick_check(1)")
+        parts = sorted(schema.stored_parts(connection), key=lambda part: part.end_size - part.start_size)
+        records = size = 0
+        heads: Heads = {}
+        for index, part in enumerate(parts):  # smallest first: what it leaves of its share goes to the others
+            share = max(0, size_bytes - size) // (len(parts) - index)
+            start = _start_within(connection, part, share)
+            seen = _verify(connection, part, start)
+            heads |= seen.heads
+            records += seen.records
+            size += seen.size_bytes
+    except (apsw.Error, OSError, TypeError, ValueError) as error:
+        raise translate(error, str(path)) from error
+    check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
+    return Scan(records, size, heads)
+
+
+def scan_chain(folder: Path) -> Scan:
+    """Recomputes the whole hash chain of the log in `folder`, offline or beside a running daemon.
+
+    Every record's checksum, link and id entry are compared, then SQLite's own structure. Raises LogCorruptError or
+    LogLossError with the first bad position.
+    """
+    path = folder / schema.FILE_NAME
+    if not path.exists():
+        raise NotFoundError(f"there is no event log at {path}", fix="name the folder given to `rftd serve --data`")
+    remembered = heads_file.read_heads(path.with_name(heads_file.FILE_NAME))
+    try:
+        connection = schema.connect_reader(path)
+    except (apsw.Error, TypeError, ValueError) as error:
+        raise translate(error, str(path)) from error
+    try:
+        connection.execute("BEGIN")  # one snapshot, taken after the heads were read
+        seen = [_verify(connection, part, part.start.next_offset, ids=True) for part in schema.stored_parts(connection)]
+        heads: Heads = {}
+        for scan in seen:
+            heads |= scan.heads
+        check_remembered(connection, remembered, heads)
+        _integrity(connection, path, "integrity_check(1)")
+        return Scan(sum(scan.records for scan in seen), sum(scan.size_bytes for scan in seen), heads)
+    except (apsw.Error, OSError, TypeError, ValueError) as error:
+        raise translate(error, str(path)) from error
+    finally:
+        connection.close(True)
+
+
+def check_remembered(connection: apsw.Connection, remembered: Heads, heads: Heads) -> None:
+    """Compares remembered heads with the rows. Raises LogLossError."""
+    parts = {part.partition: part for part in schema.stored_parts(connection)} if remembered else {}
+    for partition, mark in remembered.items():
+        part = parts.get(partition)
+        start = part.start if part else Mark(0, bytes(16))
+        check_mark(partition, mark, head=heads.get(partition, start), start=start)
+        if part is not None and mark.next_offset > start.next_offset:
+            row = connection.execute(Statements(part.id).at, (mark.next_offset - 1,)).get
+            if row is None or row[1] != mark.chain:
+                raise different(partition, mark)
+
+
+def _start_within(connection: apsw.Connection, part: StoredPart, size_bytes: int) -> int:
+    """The smallest offset from which on the partition holds at most `size_bytes` bytes; bisection by `end_size`."""
+    floor = part.end_size - size_bytes
+    low, high = part.start.next_offset, part.head.next_offset
+    if part.start_size >= floor:
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        row = connection.execute(Statements(part.id).at, (middle,)).get
+        if row is None:
+            raise damaged(part.partition, middle, "is missing")
+        low, high = (middle + 1, high) if row[2] < floor else (low, middle)
+    return min(low + 1, part.head.next_offset)
+
+
+def _verify(connection: apsw.Connection, part: StoredPart, start: int, ids: bool = False) -> Scan:
+    """Recomputes the chain from `start` to the head."""
+    partition = part.partition
+    chain = part.start.chain
+    if start > part.start.next_offset:
+        before = connection.execute(Statements(part.id).at, (start - 1,)).get
+        if before is None:
+            raise damaged(partition, start - 1, "is missing")
+        chain = before[1]
+    size, end = 0, start
+    for id, record in checked_rows(connection, Statements(part.id), partition, start, _EVERY):
+        chain = link(chain, record.head, record.value)
+        if chain != record.chain:
+            raise damaged(partition, record.offset, "breaks the hash chain")
+        if ids:
+            place = connection.execute(schema.FIND_ID, (id,)).get
+            if place != part.id << schema.PLACE_BITS | record.offset:
+                raise damaged(partition, record.offset, "is missing in the index of ids")
+        end = record.offset + 1
+        size += len(record.head) + len(record.value)
+    if end != part.head.next_offset:
+        raise damaged(partition, end, f"is missing: the log ends before {part.head.next_offset}")
+    return Scan(end - start, size, {partition: Mark(end, chain)})
+
+
+def _integrity(connection: apsw.Connection, path: Path, check: str) -> None:
+    verdict = connection.execute(f"PRAGMA {check}").get
+    if verdict != "ok":
+        raise LogCorruptError(
+            f"the structure of the log's file is damaged: {verdict}",
+            where=str(path),
+            fix="restore the data folder from a backup; `rftd verify` names the first damaged record",
+        )

@@ -1,0 +1,36 @@
+"""SQLite's errors as ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from rftd.ops.errors import LogCorruptError, LogFullError, RftdError, UnreachableError
+
+_NO_SPACE: Final = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
+
+
+def translate(error: BaseException, where: str) -> RftdError:
+    """Our error for one that SQLite, the file system or a fault point raised."""
+    if isinstance(error, RftdError):
+        return error
+    extended = getattr(error, "extendedresult", 0)
+    if isinstance(error, apsw.FullError) or extended in _NO_SPACE:
+        return LogFullError(
+            f"no space for an append: {error}",
+            where=where,
+            fix="free space on this disk; appends are retried and nothing acknowledged is lost",
+        )
+    # A flipped bit in a row's header turns bytes into a number or text: TypeError, ValueError.
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | TypeError | ValueError):
+        return LogCorruptError(
+            f"the log's file is damaged: {error}",
+            where=where,
+            fix="restore the data folder from a backup; `rftd verify` names the first damaged record",
+        )
+    return UnreachableError(
+        f"the log failed and the outcome of the append is unknown: {type(error).__name__}: {error}",
+        where=where,
+        fix="retry the same drafts",
+    )

@@ -1,0 +1,156 @@
+"""Tables, pragmas and statements of the embedded log.
+
+One table per partition, so that appends always go to the right edge of a b-tree and reads are one range scan, and
+one table of ids, by which a repeated append is recognised. `sum` is xxh3-64 over id ‖ chain ‖ head ‖ value and is
+compared at each read; `end_size` counts the bytes of the partition up to and including the record.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from rftd.ops.errors import ConflictError, LogCorruptError
+from rftd.streams.chain import Mark
+from rftd.streams.topics import Partition
+
+FILE_NAME: Final = "log.db"
+APPLICATION_ID: Final = 0x52465444
+SCHEMA_VERSION: Final = 1
+PAGE_SIZE_BYTES: Final = 16384
+CHECKPOINT_PAGES: Final = 1000
+"""Pages in the write-ahead log after which the writer moves them into the database."""
+CHECKPOINT_FORCED_PAGES: Final = 16 * CHECKPOINT_PAGES
+"""Then it also waits for readers, so that the write-ahead log is bounded."""
+PLACE_BITS: Final = 44
+"""A place in `ids` is partition id << 44 | offset."""
+
+ROW_WIDTH: Final = 7
+ROWS_AT_ONCE: Final = 32
+"""Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
+
+CREATE: Final = """
+    CREATE TABLE part(id INTEGER PRIMARY KEY, stream TEXT NOT NULL, number INTEGER NOT NULL,
+        start_off INTEGER NOT NULL, start_chain BLOB NOT NULL, start_size INTEGER NOT NULL, UNIQUE(stream, number));
+    CREATE TABLE ids(id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_CREATE_ROWS: Final = """
+    CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
+        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL);
+"""
+
+_PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size FROM part ORDER BY id"
+PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
+START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
+ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
+FIND_ID: Final = "SELECT place FROM ids WHERE id = ?"
+ADD_ID: Final = "INSERT INTO ids VALUES(?, ?)"
+ADD_IDS: Final = "INSERT INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
+REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
+MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
+
+
+class Statements:
+    """The statements over the rows of one partition; cheap to make, so nothing caches it."""
+
+    def __init__(self, part_id: int) -> None:
+        row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
+
+        def over(template: str) -> str:
+            return template.replace("ROWS", f"p{part_id}")
+
+        self.create = over(_CREATE_ROWS)
+        self.add_one = over("INSERT INTO ROWS VALUES") + row
+        self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_AT_ONCE)
+        self.last = over("SELECT off, chain, end_size FROM ROWS ORDER BY off DESC LIMIT 1")
+        self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
+        self.range = over("SELECT off, id, chain, sum, head, value FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?")
+        self.ids_below = over("SELECT id FROM ROWS WHERE off < ?")
+        self.remove_below = over("DELETE FROM ROWS WHERE off < ?")
+
+
+class StoredPart(NamedTuple):
+    """A partition as the database holds it: `start` is its first retained offset and the chain before that."""
+
+    id: int
+    partition: Partition
+    start: Mark
+    start_size: int
+    head: Mark
+    end_size: int
+
+
+def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
+    """Every partition with its head. Raises apsw.Error, TypeError or ValueError if the file is damaged."""
+    found: list[StoredPart] = []
+    rows: list[Any] = connection.execute(_PARTS).fetchall()
+    for id, stream, number, offset, chain, size in rows:
+        last: Any = connection.execute(Statements(id).last).get
+        head, end_size = (Mark(last[0] + 1, last[1]), last[2]) if last else (Mark(offset, chain), size)
+        found.append(StoredPart(id, Partition(stream, number), Mark(offset, chain), size, head, end_size))
+    return found
+
+
+def connect_writer(path: Path) -> apsw.Connection:
+    """The connection that writes: durable at each commit; creates the file if there is none."""
+    connection = apsw.Connection(str(path), statementcachesize=256)
+    try:
+        connection.set_busy_timeout(5000)
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
+        mode = connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "full")
+        connection.pragma("wal_autocheckpoint", 0)
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        connection.pragma("cache_size", -64 * 1024)
+        if mode != "wal" or connection.pragma("synchronous") != 2:
+            raise ConflictError(
+                f"SQLite runs in journal mode {mode!r} here; the log needs WAL with synchronous=FULL",
+                where=str(path),
+                fix="choose a data folder on a local disk",
+            )
+        _ensure_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_reader(path: Path) -> apsw.Connection:
+    """A connection that only reads; it neither blocks the writer nor checkpoints."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=256)
+    try:
+        connection.set_busy_timeout(5000)
+        check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_schema(connection: apsw.Connection, path: Path) -> None:
+    """Raises LogCorruptError or ConflictError unless the file is a log that this release reads."""
+    version = connection.pragma("user_version")
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise LogCorruptError(
+            "the file is no event log of rftd, or its first page is damaged",
+            where=str(path),
+            fix="restore the data folder from a backup, or choose another folder",
+        )
+    if version != SCHEMA_VERSION:
+        raise ConflictError(
+            f"the log's schema is version {version}; this release reads version {SCHEMA_VERSION}",
+            where=str(path),
+            fix="use the release of rftd that wrote it",
+        )
+
+
+def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if tables == 0 and connection.pragma("application_id") == 0:
+        with connection:
+            connection.execute(CREATE)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA_VERSION)
+    check_schema(connection, path)

@@ -1,0 +1,242 @@
+"""The one connection that writes: group commit, idempotency, hash chain, and recovery after a failed write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain as flatten
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from rftd.ops.errors import LogError, RftdError
+from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.remembered import check_mark, different
+from rftd.streams.backends.sqlite_errors import translate
+from rftd.streams.backends.sqlite_table import row_sum
+from rftd.streams.chain import GENESIS, Heads, Mark, link
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.topics import Partition
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """What one transaction did: a position per draft, the records that are new, and the heads that moved."""
+
+    positions: list[Position]
+    records: list[Record]
+    heads: Heads
+
+
+class _Part:
+    """A partition as the writer knows it."""
+
+    def __init__(self, id: int, start: Mark, start_size: int) -> None:
+        self.id = id
+        self.start = start
+        self.head = start
+        self.end_size = start_size
+        self.statements = schema.Statements(id)
+
+
+class _Run:
+    """What a transaction adds to one partition."""
+
+    def __init__(self, part: _Part) -> None:
+        self.part = part
+        self.offset, self.chain = part.head
+        self.end_size = part.end_size
+        self.rows: list[tuple[int, bytes, bytes, bytes, int, bytes, bytes]] = []
+
+
+class Store:
+    """The database of the embedded log; used by one thread at a time."""
+
+    def __init__(self, path: Path, point: Callable[[str], None]) -> None:
+        self._path = path
+        self._point = point
+        self._connection: apsw.Connection | None = None
+        self._parts: dict[Partition, _Part] = {}
+        self._acknowledged: Heads = {}
+        self._wal_pages = 0
+        try:
+            self._open()
+        except (apsw.Error, OSError, TypeError, ValueError) as error:
+            raise translate(error, str(path)) from error
+        self._acknowledged = self.heads
+
+    @property
+    def heads(self) -> Heads:
+        """The heads of all partitions that hold or held a record."""
+        return {partition: part.head for partition, part in self._parts.items()}
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """The open connection. Raises LogError if a write failed and reopening is still to come."""
+        if self._connection is None:
+            raise LogError("the log is between a failed write and its recovery", where=str(self._path))
+        return self._connection
+
+    def commit(self, drafts: Sequence[Draft]) -> Commit:
+        """Makes the drafts durable in one transaction; repeated ids keep their first position.
+
+        Raises LogFullError, LogCorruptError, LogLossError, or UnreachableError if the outcome is unknown. Whatever it
+        raises, the next commit begins by opening the file anew.
+        """
+        try:
+            moved = self._recover()
+            try:
+                commit = self._commit(drafts, {})
+            except apsw.ConstraintError:  # some id is known: the exception, so only then are ids looked up
+                self.connection.execute("ROLLBACK")
+                commit = self._commit(drafts, self._known(drafts))
+        except (apsw.Error, OSError, RftdError) as error:
+            self._abandon()
+            raise translate(error, str(self._path)) from error
+        self._acknowledged.update(commit.heads)
+        return Commit(commit.positions, commit.records, moved | commit.heads) if moved else commit
+
+    def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Deletes the records below `before_offset` with their ids."""
+        try:
+            self._recover()
+            part = self._parts.get(partition)
+            if part is None or before_offset <= part.start.next_offset:
+                return
+            connection = self.connection
+            before_offset = min(before_offset, part.head.next_offset)
+            offset, chain, end_size = connection.execute(part.statements.at, (before_offset - 1,)).get
+            with connection:
+                ids = connection.execute(part.statements.ids_below, (before_offset,)).fetchall()
+                connection.executemany(schema.REMOVE_ID, ids)
+                connection.execute(part.statements.remove_below, (before_offset,))
+                connection.execute(schema.MOVE_START, (offset + 1, chain, end_size, part.id))
+            part.start = Mark(offset + 1, chain)
+        except (apsw.Error, OSError) as error:
+            self._abandon()
+            raise translate(error, str(self._path)) from error
+
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the database if it has grown; what was committed is safe either way."""
+        if self._connection is None or self._wal_pages < schema.CHECKPOINT_PAGES:
+            return
+        forced = self._wal_pages >= schema.CHECKPOINT_FORCED_PAGES
+        mode = apsw.SQLITE_CHECKPOINT_RESTART if forced else apsw.SQLITE_CHECKPOINT_PASSIVE
+        try:
+            self._connection.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            return
+        except (apsw.Error, OSError):
+            self._abandon()
+
+    def close(self) -> None:
+        """Closes the file; idempotent."""
+        self._abandon()
+
+    def _open(self) -> None:
+        connection = schema.connect_writer(self._path)
+        try:
+            connection.set_wal_hook(self._on_commit)
+            self._parts = {}
+            for stored in schema.stored_parts(connection):
+                part = self._parts[stored.partition] = _Part(stored.id, stored.start, stored.start_size)
+                part.head, part.end_size = stored.head, stored.end_size
+        except BaseException:
+            connection.close(True)
+            raise
+        self._connection = connection
+
+    def _recover(self) -> Heads:
+        """Opens the file again if a write had failed; the heads that moved since the last acknowledgement."""
+        if self._connection is not None:
+            return {}
+        self._open()
+        # After a failed sync the kernel may hold pages that are marked clean and are not on disk: write them anew.
+        self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        for partition, mark in self._acknowledged.items():
+            part = self._parts.get(partition) or _Part(0, Mark(0, GENESIS), 0)
+            check_mark(partition, mark, head=part.head, start=part.start)
+            if mark.next_offset > part.start.next_offset:
+                row = self.connection.execute(part.statements.at, (mark.next_offset - 1,)).get
+                if row is None or row[1] != mark.chain:
+                    raise different(partition, mark)
+        return {partition: head for partition, head in self.heads.items() if self._acknowledged.get(partition) != head}
+
+    def _commit(self, drafts: Sequence[Draft], places: dict[bytes, Position]) -> Commit:
+        runs: dict[Partition, _Run] = {}
+        ids: list[tuple[bytes, int]] = []
+        positions: list[Position] = []
+        records: list[Record] = []
+        for draft in drafts:  # the hot loop: a few microseconds per record
+            id = draft.id.bytes
+            place = places.get(id)
+            if place is None:
+                partition, head, value = draft.partition, draft.head, draft.value
+                run = runs.get(partition)
+                if run is None:
+                    run = runs[partition] = _Run(self._part(partition, runs))
+                offset = run.offset
+                run.chain = chain = link(run.chain, head, value)
+                run.end_size += len(head) + len(value)
+                run.offset = offset + 1
+                run.rows.append((offset, id, chain, row_sum(id, chain, head, value), run.end_size, head, value))
+                ids.append((id, run.part.id << schema.PLACE_BITS | offset))
+                records.append(Record(partition, offset, chain, head, value))
+                place = places[id] = Position(partition, offset)
+            positions.append(place)
+        if records:
+            self._write(runs, ids)
+        return Commit(positions, records, {partition: run.part.head for partition, run in runs.items()})
+
+    def _write(self, runs: dict[Partition, _Run], ids: list[tuple[bytes, int]]) -> None:
+        connection = self.connection
+        connection.execute("BEGIN IMMEDIATE")
+        ids.sort()  # neighbours share a page
+        _insert(connection, schema.ADD_IDS, schema.ADD_ID, ids)
+        for partition, run in runs.items():
+            if partition not in self._parts:
+                connection.execute(schema.ADD_PART, (run.part.id, *partition, GENESIS))
+                connection.execute(run.part.statements.create)
+            _insert(connection, run.part.statements.add_many, run.part.statements.add_one, run.rows)
+        self._point("log.before_commit")
+        connection.execute("COMMIT")
+        self._point("log.after_commit")
+        for partition, run in runs.items():
+            run.part.head, run.part.end_size = Mark(run.offset, run.chain), run.end_size
+            self._parts[partition] = run.part
+
+    def _part(self, partition: Partition, runs: dict[Partition, _Run]) -> _Part:
+        """The partition, or a new one that exists once the transaction is committed."""
+        known = self._parts.get(partition)
+        if known is not None:
+            return known
+        used = [part.id for part in self._parts.values()] + [run.part.id for run in runs.values()]
+        return _Part(max(used, default=0) + 1, Mark(0, GENESIS), 0)
+
+    def _known(self, drafts: Sequence[Draft]) -> dict[bytes, Position]:
+        """First positions of those drafts whose ids are in the log."""
+        partitions = {part.id: partition for partition, part in self._parts.items()}
+        known: dict[bytes, Position] = {}
+        for draft in drafts:
+            place = self.connection.execute(schema.FIND_ID, (draft.id.bytes,)).get
+            if place is not None:
+                offset = place & (1 << schema.PLACE_BITS) - 1
+                known[draft.id.bytes] = Position(partitions[place >> schema.PLACE_BITS], offset)
+        return known
+
+    def _on_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _abandon(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(True)
+
+
+def _insert(connection: apsw.Connection, many: str, one: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    whole = len(rows) - len(rows) % schema.ROWS_AT_ONCE
+    for start in range(0, whole, schema.ROWS_AT_ONCE):
+        connection.execute(many, tuple(flatten.from_iterable(rows[start : start + schema.ROWS_AT_ONCE])))
+    if whole < len(rows):
+        connection.executemany(one, rows[whole:])

@@ -1,0 +1,179 @@
+"""The one thread that owns the store: takes what is queued, commits it as one group, then acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from rftd.ops import limits
+from rftd.ops.errors import RftdError
+from rftd.streams.backends.heads_file import HeadsFile
+from rftd.streams.backends.room import Room
+from rftd.streams.backends.sqlite_errors import translate
+from rftd.streams.backends.sqlite_store import Commit, Store
+from rftd.streams.backends.tail import Tail
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.topics import Partition
+
+
+class _Append:
+    """Drafts on their way to the log, and who waits for them."""
+
+    __slots__ = ("acknowledged", "drafts", "size_bytes")
+
+    def __init__(self, drafts: Sequence[Draft], size_bytes: int, acknowledged: asyncio.Future[list[Position]]) -> None:
+        self.drafts = drafts
+        self.size_bytes = size_bytes
+        self.acknowledged = acknowledged
+
+
+class _Truncate:
+    """A truncation in line with the appends."""
+
+    __slots__ = ("before_offset", "done", "partition")
+
+    def __init__(self, partition: Partition, before_offset: int, done: asyncio.Future[None]) -> None:
+        self.partition = partition
+        self.before_offset = before_offset
+        self.done = done
+
+
+_Job = _Append | _Truncate | None
+"""None ends the thread."""
+
+
+class Writer:
+    """Group commit: producers on the event loop, one thread that writes, one wake-up of the loop per commit."""
+
+    def __init__(self, store: Store, heads_file: HeadsFile, tail: Tail, point: Callable[[str], None]) -> None:
+        self._store = store
+        self._heads_file = heads_file
+        self._heads = store.heads
+        self._tail = tail
+        self._point = point
+        self._loop = asyncio.get_running_loop()
+        self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._held: list[_Job] = []
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._failure: RftdError | None = None
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> RftdError | None:
+        """Why the last commit failed; None while appends work."""
+        return self._failure
+
+    async def append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
+        """Positions of the drafts once they are durable; waits while the queue is full."""
+        self._under_way += 1
+        try:
+            await self._room.reserve(len(drafts), size_bytes)
+            acknowledged: asyncio.Future[list[Position]] = self._loop.create_future()
+            self._jobs.put(_Append(drafts, size_bytes, acknowledged))
+            return await acknowledged
+        finally:
+            self._under_way -= 1
+            if self._under_way == 0:
+                self._idle.set()
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Returns once the records are gone."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._jobs.put(_Truncate(partition, before_offset, done))
+        await done
+
+    async def close(self) -> None:
+        """Returns once everything queued is written and the thread has ended."""
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        self._jobs.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        while True:
+            job = self._held.pop() if self._held else self._jobs.get()
+            if job is None:
+                return
+            if isinstance(job, _Truncate):
+                self._truncate(job)
+            else:
+                self._commit(self._group(job))
+                self._store.checkpoint()  # after the acknowledgement: it delays the next commit only
+
+    def _group(self, first: _Append) -> list[_Append]:
+        """The first append and those queued behind it, up to the limits of one transaction."""
+        group = [first]
+        records, size = len(first.drafts), first.size_bytes
+        while records < limits.GROUP_COMMIT_RECORDS and size < limits.GROUP_COMMIT_SIZE_BYTES:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                break
+            if not isinstance(job, _Append):
+                self._held.append(job)
+                break
+            group.append(job)
+            records += len(job.drafts)
+            size += job.size_bytes
+        return group
+
+    def _commit(self, group: list[_Append]) -> None:
+        drafts = group[0].drafts if len(group) == 1 else [draft for append in group for draft in append.drafts]
+        commit: Commit | None = None
+        error: RftdError | None = None
+        try:
+            commit = self._store.commit(drafts)
+            if commit.heads:
+                self._heads.update(commit.heads)
+                self._heads_file.write(self._heads)
+            self._point("log.before_ack")
+        except RftdError as failure:
+            error = failure
+        except Exception as failure:
+            error = translate(failure, "log writer")
+        self._to_loop(self._deliver, group, commit, error)
+
+    def _deliver(self, group: list[_Append], commit: Commit | None, error: RftdError | None) -> None:
+        self._failure = error
+        if commit is not None:
+            self._tail.advance(commit.records, commit.heads)
+        start = 0
+        for append in group:
+            end = start + len(append.drafts)
+            self._room.release(len(append.drafts), append.size_bytes)
+            if append.acknowledged.done():  # its producer was cancelled
+                pass
+            elif error is not None:
+                append.acknowledged.set_exception(type(error)(error.what, where=error.where, fix=error.fix))
+            elif commit is not None:
+                append.acknowledged.set_result(commit.positions[start:end])
+            start = end
+
+    def _truncate(self, job: _Truncate) -> None:
+        error: RftdError | None = None
+        try:
+            self._store.truncate(job.partition, job.before_offset)
+        except RftdError as failure:
+            error = failure
+        self._to_loop(self._truncated, job, error)
+
+    def _truncated(self, job: _Truncate, error: RftdError | None) -> None:
+        if error is None:
+            self._tail.forget(job.partition, job.before_offset)
+        if not job.done.done():
+            if error is None:
+                job.done.set_result(None)
+            else:
+                job.done.set_exception(error)
+
+    def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop ended without closing the log; its producers are gone with it
+            return

@@ -1,0 +1,54 @@
+"""The backends that every contract test of `EventLog` runs on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rftd.streams.backends.memory import MemoryFaults, MemoryLog
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.log import EventLog
+
+
+class Harness:
+    """Opens the same log again and again, as a restarted daemon would."""
+
+    durable = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EventLog]:
+        log = await SqliteLog.open(self.folder)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
+class MemoryHarness(Harness):
+    durable = False
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EventLog]:
+        log = MemoryLog(MemoryFaults(seed=1, duplicate_p=0.2, delay_p=0.3))
+        yield log
+        await log.close()
+
+
+BACKENDS = {"memory": MemoryHarness, "sqlite": Harness}
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
+    return BACKENDS[request.param](tmp_path / "data")
+
+
+@pytest.fixture
+async def log(harness: Harness) -> AsyncIterator[EventLog]:
+    async with harness.open() as opened:
+        yield opened
