@@ -24,7 +24,6 @@ class Plugins(Generic[T]):
         self.kind = kind
         self.group = group
         self._table = dict(table)
-        self._found: dict[str, EntryPoint] | None = None
 
     def names(self) -> tuple[str, ...]:
         """Every name that `open` knows, ours first; imports none of them."""
@@ -74,6 +73,5 @@ class Plugins(Generic[T]):
         return made
 
     def _third_parties(self) -> dict[str, EntryPoint]:
-        if self._found is None:
-            self._found = {point.name: point for point in entry_points(group=self.group)}
-        return self._found
+        # Read anew each time: it is asked once per name and runner, and module-level state would outlive a test.
+        return {point.name: point for point in entry_points(group=self.group)}

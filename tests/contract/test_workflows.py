@@ -1,0 +1,165 @@
+"""What every registered workflow keeps, over a scripted rollout engine; a new one is covered by its registry line."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.streams.spec import FormatSpec, ModelSpec, SamplingSpec, TasksetSpec
+from rftd.workers.chat.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.runner import WorkflowRunner
+
+MODEL = ModelSpec(path="m", max_model_len=2048, max_prompt_tokens=1500, max_response_tokens=500)
+ROW = {"question": "16 - 7 = ?", "answer": "It is 16-7.\n#### 9"}
+RIGHT = "<think> 16 - 7 </think> <answer> \\boxed{9} </answer>"
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers with `reply`; its weights change after the first token. Optionally holds every request."""
+
+    reply: str = RIGHT
+    hold: bool = False
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    running: int = 0
+    requests: list[GenerationRequest] = field(default_factory=list)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return (5, 0)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.requests.append(request)
+        self.running += 1
+        self.started.set()
+        try:
+            if self.hold:
+                await asyncio.Event().wait()
+            tokens = (*self.reply.encode(), EOS)
+            # Log-probabilities that depend on the seed show whether an attempt is repeated exactly.
+            noise = np.random.default_rng(request.sampling.seed).random(len(tokens))
+            return Generation(
+                tokens=tokens,
+                logprobs=tuple(float(-value) for value in noise),
+                spans=(Span(4, 0, 0, 1), Span(5, 0, 1, len(tokens))),
+                finish="stop",
+            )
+        finally:
+            self.running -= 1
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        return weights.checksum
+
+    def stats(self) -> EngineStats:
+        return EngineStats(tokens_total=0, requests_total=0, running=self.running, waiting=0)
+
+    async def close(self) -> None:
+        return None
+
+
+def spec(workflow: str, *, reward: str | None = "accuracy_reward", prompt_type: str = "messages") -> TasksetSpec:
+    return TasksetSpec(
+        name="gsm8k",
+        path="train.jsonl",
+        format=FormatSpec(prompt_key="question", response_key="answer", prompt_type=prompt_type),
+        workflow=workflow,
+        reward=reward,
+        sampling=SamplingSpec(max_tokens=400),
+    )
+
+
+def runner(taskset: TasksetSpec, engine: ScriptedEngine, *, model: ModelSpec = MODEL) -> WorkflowRunner:
+    return WorkflowRunner(taskset, model=model, engine=engine, tokenizer=ByteTokenizer())
+
+
+def task(taskset: TasksetSpec, **columns: str) -> Task:
+    return make_task({**ROW, **columns}, spec=taskset, row=11)
+
+
+async def run(workflow: str, engine: ScriptedEngine, *, model: ModelSpec = MODEL, rollout: int = 1) -> RolloutResult:
+    taskset = spec(workflow)
+    return await runner(taskset, engine, model=model).run(task(taskset), UUID(int=rollout))
+
+
+pytestmark = pytest.mark.anyio
+every_workflow = pytest.mark.parametrize("workflow", WORKFLOWS.names())
+
+
+@every_workflow
+async def test_a_result_fits_together(workflow: str) -> None:
+    result = await run(workflow, ScriptedEngine())
+    result.check(MODEL.max_model_len)
+    assert result.reward == 1.0
+    assert result.metrics == {"accuracy": 1.0}
+    assert result.finish == "stop"
+    assert result.loss_mask.sum() > 0
+    assert (result.logprobs[result.loss_mask == 1] != 0).all()
+    assert {span.version for span in result.spans} == {4, 5}
+    trained = result.tokens[result.prompt_tokens :][result.loss_mask == 1]
+    assert bytes(int(token) for token in trained if token < EOS).decode() == result.text == RIGHT
+
+
+@every_workflow
+async def test_the_same_rollout_gives_the_same_result(workflow: str) -> None:
+    first, again, other = [await run(workflow, ScriptedEngine(), rollout=n) for n in (1, 1, 2)]
+    assert first.tokens.tobytes() == again.tokens.tobytes()
+    assert first.logprobs.tobytes() == again.logprobs.tobytes() != other.logprobs.tobytes()
+
+
+@every_workflow
+async def test_a_wrong_answer_earns_less(workflow: str) -> None:
+    assert (await run(workflow, ScriptedEngine(reply="<answer> \\boxed{8} </answer>"))).reward == 0.0
+
+
+@every_workflow
+async def test_a_prompt_that_does_not_fit_trains_nothing(workflow: str) -> None:
+    engine = ScriptedEngine()
+    result = await run(workflow, engine, model=msgspec.structs.replace(MODEL, max_prompt_tokens=5))
+    assert (result.reward, result.finish, result.loss_mask.tolist(), engine.requests) == (
+        0.0,
+        "prompt_truncated",
+        [0],
+        [],
+    )
+    with pytest.raises(RolloutError, match=r"(?s)the limit is 5.*taskset 'gsm8k' row 11"):
+        await run(
+            workflow,
+            engine,
+            model=msgspec.structs.replace(MODEL, max_prompt_tokens=5, enable_prompt_truncation=False),
+        )
+
+
+@every_workflow
+async def test_cancelling_frees_the_engine(workflow: str) -> None:
+    engine = ScriptedEngine(hold=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as scope:
+
+            async def stop() -> None:
+                await engine.started.wait()
+                scope.reschedule(0)
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(stop())
+                await run(workflow, engine)
+    assert engine.running == 0
+
+
+@every_workflow
+async def test_many_rollouts_share_one_instance(workflow: str) -> None:
+    taskset = spec(workflow)
+    shared = runner(taskset, ScriptedEngine())
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(shared.run(task(taskset), UUID(int=n))) for n in range(20)]
+    assert len({future.result().logprobs.tobytes() for future in running}) == 20

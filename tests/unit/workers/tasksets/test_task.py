@@ -1,0 +1,66 @@
+"""Tasks: how rows of different shapes become prompts and truths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rftd.ops.errors import DataError
+from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.workers.chat.message import Message
+from rftd.workers.tasksets.task import Task, make_task
+
+CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+
+
+def task(record: dict[str, Any], *, reward: str | None = None, **form: Any) -> Task:
+    spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(**form), reward=reward)
+    return make_task(record, spec=spec, row=7, epoch=2)
+
+
+def test_prompt_and_response_columns() -> None:
+    record = {"q": "1+1?", "a": 2, "level": 3}
+    made = task(record, prompt_key="q", response_key="a", prompt_type="plaintext", system_prompt="s", reply_prefix="r")
+    assert (made.prompt, made.truth, made.plaintext) == ("1+1?", "2", True)
+    assert made.messages == (Message("user", "1+1?"),)
+    assert (made.system_prompt, made.reply_prefix, made.raw) == ("s", "r", record)
+    assert (made.where, made.epoch) == ("taskset 't' row 7", 2)
+
+
+def test_messages_end_with_the_truth_or_with_a_question() -> None:
+    made = task({"message": CHAT})
+    assert (made.messages, made.truth) == ((Message("user", "hi"),), "ho")
+    assert task({"message": CHAT, "response": "he"}).truth == "he"
+    assert task({"message": CHAT[:1]}, response_key="").truth == ""
+    assert task({"prompt": CHAT[:1], "response": "he"}).messages == (Message("user", "hi"),)
+    assert task({"message": '[{"role": "user", "content": "hi"}]', "response": "he"}).prompt == "hi"
+
+
+def test_a_row_may_bring_its_own_system_prompt_workflow_and_reward() -> None:
+    record = {"prompt": "p", "response": "r", "sys": "own", "wf": "simple_workflow", "rw": "accuracy_reward"}
+    keys = {"system_prompt_key": "sys", "workflow_key": "wf", "reward_fn_key": "rw", "system_prompt": "s"}
+    made = task(record, reward="math_reward", **keys)
+    assert (made.system_prompt, made.workflow, made.reward) == ("own", "simple_workflow", "accuracy_reward")
+    del record["sys"], record["wf"], record["rw"]
+    made = task(record, reward="math_reward", **keys)
+    assert (made.system_prompt, made.workflow, made.reward) == ("s", "math_workflow", "math_reward")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            {"question": "q", "answer": "a"},
+            r"(?s)no value under 'prompt'; its keys are \['answer', 'question'\].*row 7",
+        ),
+        ({"prompt": "q"}, "no value under 'response'"),
+        ({"prompt": "q", "response": None}, "no value under 'response'"),
+        ({"message": "hello", "response": "r"}, "are not a list"),
+        ({"message": [], "response": "r"}, "are empty"),
+        ({"message": [{"role": "user"}], "response": "r"}, "`content`"),
+    ],
+)
+def test_a_missing_key_names_the_row_and_the_keys_it_has(record: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        task(record)

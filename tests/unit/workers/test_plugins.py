@@ -1,0 +1,52 @@
+"""Named extensions: ours, third parties', and what is said about unknown ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.plugins import Plugins
+
+
+def plugins() -> Plugins[Callable[[], object]]:
+    return Plugins("thing", group="rftd.things", table={"ours": "fractions:Fraction", "gone": "no_such_module:X"})
+
+
+def install(folder: Path, *, code: str, points: str) -> None:
+    """A third party's package, as the docstring of Plugins says that it can be: two folders on the path."""
+    (folder / "third_things.py").write_text(code)
+    info = folder / "third_things-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-things\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(f"[rftd.things]\n{points}\n")
+
+
+def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        tmp_path,
+        code="class Theirs:\n    def __init__(self, size=1): self.size = size\n",
+        points="theirs = third_things:Theirs\nours = third_things:Theirs\nbroken = third_things:Missing",
+    )
+    assert plugins().names() == ("ours", "gone")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = plugins()
+    assert known.names() == ("ours", "gone", "broken", "theirs")
+    assert vars(known.open("theirs", {"size": 3})) == {"size": 3}
+    assert type(known.open("ours")).__name__ == "Fraction"
+    assert known.builtin("ours") and not known.builtin("theirs")
+    with pytest.raises(ConfigError, match=r"thing 'broken' cannot be imported"):
+        known.open("broken")
+    with pytest.raises(ConfigError, match=r"'theirs' does not take its arguments \{'length': 3\}"):
+        known.open("theirs", {"length": 3})
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"(?s)unknown thing 'our'; known: ours, gone.*did you mean 'ours'"):
+        plugins().check("our")
+    with pytest.raises(ConfigError, match=r"(?s)unknown thing 'os\.system'.*group 'rftd\.things'"):
+        plugins().open("os.system")
+    with pytest.raises(ConfigError, match="ModuleNotFoundError"):
+        plugins().open("gone")
