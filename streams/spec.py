@@ -90,6 +90,8 @@ class OptimizerSpec(Spec, frozen=True, kw_only=True):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
     warmup_steps: int = 0
+    warmup_ratio: float = 0.0
+    """Instead of warmup_steps where that is 0: this share of total_steps, once the daemon knows them."""
     scheduler: str = "constant"
     """`constant` or `cosine`."""
     min_lr_ratio: float = 0.01
@@ -176,6 +178,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """One stage, complete."""
 
     name: str
+    folder: str = ""
+    """Absolute; its `global_step_N` lie below: job_dir itself for a file without `stages`, else job_dir/name."""
     kind: str
     """`train` (from a dataset; no explorer), or `both`."""
     total_steps: int
