@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rftd.workers.plugins import Plugins
-from rftd.workers.rewards.reward import Reward
 
-REWARDS: Final = Plugins[Reward](
+if TYPE_CHECKING:
+    from rftd.workers.rewards.reward import Reward
+
+REWARDS: Final[Plugins[Reward]] = Plugins(
     "reward",
     group="rftd.rewards",
     table={

@@ -35,9 +35,9 @@ def locate(sequence: int, *, rows: int, selector: str, seed: int) -> tuple[int, 
     return int(permutation(rows, seed + epoch)[place]), epoch
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def permutation(rows: int, seed: int) -> NDArray[np.int64]:
-    """The order of an epoch  # [rows] i8, read-only"""
+    """The order of an epoch  # [rows] i8, read-only. Two are kept: places near the end of an epoch alternate."""
     order = np.random.default_rng(seed % 2**64).permutation(rows)
     order.flags.writeable = False
     return order

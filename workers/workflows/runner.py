@@ -66,13 +66,7 @@ class WorkflowRunner:
         if name not in self._workflows:
             self._workflows[name] = WORKFLOWS.open(name, taskset.workflow_args if name == taskset.workflow else None)
         workflow = self._workflows[name]
-        wanted = reward or workflow.default_reward
-        if wanted is None:
-            raise ConfigError(
-                f"workflow {name!r} has no reward of its own and taskset {taskset.name!r} names none",
-                field="default_reward_fn_type",
-                fix=f"name one of: {', '.join(REWARDS.names())}",
-            )
+        wanted = reward or _own_reward(workflow, name, taskset)
         if wanted not in self._scorers:
             own = wanted == taskset.reward or (taskset.reward is None and name == taskset.workflow)
             self._scorers[wanted] = open_scorer(wanted, taskset.reward_args if own else None)
@@ -80,10 +74,26 @@ class WorkflowRunner:
 
 
 def check_names(taskset: TasksetSpec) -> None:
-    """Raises ConfigError if the taskset names a workflow or reward that nobody registered; imports none of them."""
+    """Raises ConfigError if the taskset names a workflow or reward that nobody registered, or lacks a reward.
+
+    Imports the workflow only where no reward is named.
+    """
     WORKFLOWS.check(taskset.workflow)
     if taskset.reward is not None:
         REWARDS.check(taskset.reward)
+    else:
+        _own_reward(WORKFLOWS.load(taskset.workflow), taskset.workflow, taskset)
+
+
+def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
+    wanted = getattr(workflow, "default_reward", None)
+    if wanted is None:
+        raise ConfigError(
+            f"workflow {name!r} has no reward of its own and taskset {taskset.name!r} names none",
+            field="default_reward_fn_type",
+            fix=f"name one of: {', '.join(REWARDS.names())}",
+        )
+    return str(wanted)
 
 
 def _named(error: Exception, task: Task) -> RolloutError:

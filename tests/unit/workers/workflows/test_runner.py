@@ -157,6 +157,9 @@ async def test_names_are_checked_before_anything_runs() -> None:
         check_names(taskset("maths_workflow"))
     with pytest.raises(ConfigError, match="unknown reward"):
         check_names(taskset(reward="nope"))
+    with pytest.raises(ConfigError, match="has no reward of its own"):
+        check_names(taskset(reward=None))
+    check_names(taskset("math_workflow", None))
     with pytest.raises(ConfigError, match="has no reward of its own and taskset 't' names none"):
         await run(taskset(reward=None))
 

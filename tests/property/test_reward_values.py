@@ -1,0 +1,42 @@
+"""Rewards of arbitrary text: always finite and in range; numbers agree however they are written."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rftd.workers.chat.message import Message
+from rftd.workers.rewards.answer import accuracy, agree
+from rftd.workers.rewards.registry import REWARDS
+from rftd.workers.rewards.reward import RewardResult
+from rftd.workers.tasksets.task import Task
+
+PIECES = ["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}", "####", "\\frac{", "}{", "/", ",", ".", "-"]
+TEXT = st.one_of(st.text(max_size=60), st.lists(st.sampled_from([*PIECES, "0", "12", " ", "x", "%"])).map("".join))
+TASK = Task(taskset="t", row=0, epoch=0, prompt="?", messages=(Message("user", "?"),), truth="", workflow="w")
+
+
+@given(response=TEXT, truth=TEXT)
+def test_no_text_breaks_a_reward(response: str, truth: str) -> None:
+    for name in REWARDS.names():
+        result = REWARDS.open(name).score(response, truth, TASK)
+        assert isinstance(result, RewardResult)
+        assert -0.1 <= result.value <= 1.1
+        assert result.value == sum(result.parts.values())
+
+
+@given(value=st.integers(-(10**12), 10**12), other=st.integers(-(10**12), 10**12))
+def test_whole_numbers_agree_however_they_are_written(value: int, other: int) -> None:
+    for written in (f"{value}", f"{value:,}", f"${value:,}", f"{value}.0", f"{value} apples", f"{2 * value}/2"):
+        assert agree(written, str(value))
+        assert accuracy(f"<answer>{written}</answer>", f"so\n#### {value:,}") == 1.0
+        assert agree(written, str(other)) is (value == other)
+
+
+@given(top=st.integers(-999, 999), bottom=st.integers(1, 999))
+def test_fractions_agree_by_value(top: int, bottom: int) -> None:
+    lowest = Fraction(top, bottom)
+    assert agree(f"\\frac{{{top}}}{{{bottom}}}", f"{lowest.numerator}/{lowest.denominator}")
+    assert agree(f"{top}/{bottom}", str(top / bottom)) is (Fraction(str(top / bottom)) == lowest)
