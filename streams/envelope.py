@@ -37,7 +37,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     """W3C trace context of its creation."""
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
+class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An encoded event on its way to the log; `head` and `value` are stored and hashed as they are."""
 
     partition: Partition
@@ -51,7 +51,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return len(self.head) + len(self.value)
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An event at its place in the log."""
 
     partition: Partition

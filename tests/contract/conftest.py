@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.log import EventLog
+from rftd.streams.socket.client import SocketLog
+from rftd.streams.socket.server import LogServer
 
 
 class Harness:
@@ -40,7 +43,20 @@ class MemoryHarness(Harness):
         await log.close()
 
 
-BACKENDS = {"memory": MemoryHarness, "sqlite": Harness}
+class SocketHarness(Harness):
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EventLog]:
+        async with super().open() as served:
+            with TemporaryDirectory(prefix="rftd-") as runtime:  # socket paths must be short
+                async with LogServer(served, Path(runtime) / "log.sock") as server:
+                    log = await SocketLog.connect(server.path)
+                    try:
+                        yield log
+                    finally:
+                        await log.close()
+
+
+BACKENDS = {"memory": MemoryHarness, "sqlite": Harness, "socket": SocketHarness}
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -1,0 +1,58 @@
+"""Where the log's socket lies and who may open it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from rftd.ops.errors import ConflictError, UsageError
+
+PATH_SIZE_BYTES: Final = 100
+"""Kernels allow 104 to 108 bytes for the path of a Unix socket."""
+
+
+def check_path(path: Path) -> None:
+    """Raises UsageError for a path that is too long for a socket."""
+    size = len(os.fsencode(path))
+    if size > PATH_SIZE_BYTES:
+        raise UsageError(
+            f"the socket's path has {size} bytes; the kernel allows about {PATH_SIZE_BYTES}",
+            where=str(path),
+            fix="choose a shorter runtime folder",
+        )
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at `path` that only this user may open; a dead one in its place is removed.
+
+    Raises ConflictError if another process listens there.
+    """
+    check_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(os.fspath(path))
+            except OSError:
+                path.unlink()
+            else:
+                raise ConflictError(
+                    "another process serves a log at this socket",
+                    where=str(path),
+                    fix="stop it, or choose another path",
+                )
+    listening = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o177)  # mode 0600 from the first moment on
+    try:
+        listening.bind(os.fspath(path))
+    except BaseException:
+        listening.close()
+        raise
+    finally:
+        os.umask(mask)
+    listening.setblocking(False)
+    listening.listen(128)
+    return listening

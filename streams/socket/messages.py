@@ -1,0 +1,125 @@
+"""Requests (client to server) and replies, as MessagePack arrays; `id` pairs them on one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import LogError, RftdError
+from rftd.streams.chain import Heads, Mark
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.topics import Partition
+
+PROTOCOL: Final = 1
+
+WireHeads = list[tuple[Partition, Mark]]
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    id: int
+
+
+class Hello(_Message, frozen=True, tag=1):
+    """First on each connection: are we the same release, and do you still have what you acknowledged?"""
+
+    protocol: int
+    heads: WireHeads
+
+
+class Append(_Message, frozen=True, tag=2):
+    drafts: list[Draft]
+
+
+class Read(_Message, frozen=True, tag=3):
+    partition: Partition
+    start: int
+    max_records: int
+    max_size_bytes: int
+
+
+class Fetch(_Message, frozen=True, tag=4):
+    """A long poll: answered when a partition grows beyond its position, or after `wait_s`."""
+
+    positions: list[tuple[Partition, int]]
+    wait_s: float
+    max_records: int
+
+
+class AskHeads(_Message, frozen=True, tag=5):
+    pass
+
+
+class CheckHeads(_Message, frozen=True, tag=6):
+    heads: WireHeads
+
+
+class Truncate(_Message, frozen=True, tag=7):
+    partition: Partition
+    before_offset: int
+
+
+class Cancel(_Message, frozen=True, tag=8):
+    """Nobody waits for the reply to request `id` any more. Not answered."""
+
+
+class Appended(_Message, frozen=True, tag=21):
+    positions: list[Position]
+    heads: WireHeads
+    """Of the partitions that the append touched: what the client remembers."""
+
+
+class Records(_Message, frozen=True, tag=22):
+    records: list[Record]
+
+
+class HeadsAre(_Message, frozen=True, tag=23):
+    heads: WireHeads
+
+
+class Done(_Message, frozen=True, tag=24):
+    pass
+
+
+class Failed(_Message, frozen=True, tag=25):
+    """The request raised."""
+
+    code: str
+    what: str
+    where: str | None
+    field: str | None
+    fix: str | None
+
+
+Request = Hello | Append | Read | Fetch | AskHeads | CheckHeads | Truncate | Cancel
+Reply = Appended | Records | HeadsAre | Done | Failed
+
+Make = Callable[[int], Request]
+"""Builds a request around its id."""
+
+encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def to_wire(heads: Heads) -> WireHeads:
+    """Heads as a message carries them."""
+    return list(heads.items())
+
+
+def failed(id: int, error: RftdError) -> Failed:
+    """The reply that carries an error."""
+    return Failed(id, error.code, error.what, error.where, error.field, error.fix)
+
+
+def error_of(reply: Failed) -> RftdError:
+    """The error that a reply carries, of the class with its code; LogError for a code of a newer release."""
+    kind = next((kind for kind in _kinds(RftdError) if kind.code == reply.code), LogError)
+    return kind(reply.what, where=reply.where, field=reply.field, fix=reply.fix)
+
+
+def _kinds(base: type[RftdError]) -> Iterator[type[RftdError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _kinds(kind)
