@@ -1,0 +1,1 @@
+"""Advantages, in reading order: `advantage` (the seam), `registry`, one file for each function."""

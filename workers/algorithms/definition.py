@@ -1,0 +1,46 @@
+"""What an algorithm is: names of registered parts with their arguments, and what they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage must provide for an algorithm, beyond a policy to train."""
+
+    rollouts: bool = True
+    """False for algorithms of dataset rows alone: their stage has no explorer."""
+    groups: bool = False
+    """Several rollouts of one task, closed together."""
+    old_logprobs: bool = False
+    """The log-probability of each token under the weights that drew it."""
+    reference: bool = False
+    """A frozen copy of the policy of the stage's beginning, if the KL coefficient is not zero."""
+    critic: bool = False
+    teacher: bool = False
+    expert_data: bool = False
+    """Rows of a dataset beside the rollouts."""
+
+
+class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """One algorithm. A part's arguments here are defaults: arguments of an experiment replace them as a whole."""
+
+    name: str
+    summary: str
+    source: str
+    """Where it was published."""
+    repeat_times: int = 1
+    advantage: str = "none"
+    advantage_args: dict[str, Any] = {}
+    policy_loss: str
+    policy_loss_args: dict[str, Any] = {}
+    kl_loss: str = "none"
+    kl_loss_args: dict[str, Any] = {}
+    entropy_loss: str = "none"
+    entropy_loss_args: dict[str, Any] = {}
+    loss_agg_mode: str = "token-mean"
+    sample_strategy: str = "default"
+    sample_strategy_args: dict[str, Any] = {}
+    needs: Needs = Needs()

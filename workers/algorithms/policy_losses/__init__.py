@@ -1,0 +1,1 @@
+"""Policy losses, in reading order: `policy_loss` (the seam), `registry`, one file for each loss."""

@@ -1,0 +1,49 @@
+"""`PolicyLoss`: the main term of an objective, for each token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOG_RATIO_LIMIT = 20.0
+"""Log-ratios are clamped to it, so that no ratio overflows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossTokens:
+    """The N trained tokens of some whole responses, one after the other: masked tokens are not among them."""
+
+    logprobs: Tensor  # [N], with gradient
+    entropies: Tensor  # [N], with gradient
+    old_logprobs: Tensor  # [N], under the weights that drew them; zeros for dataset rows
+    ref_logprobs: Tensor | None  # [N]
+    advantages: Tensor  # [N]
+    expert: Tensor  # [N] bool
+    sequence: Tensor  # [N] int64, which response
+    sequences: int
+
+    def sequence_mean(self, values: Tensor) -> Tensor:
+        """The mean over each token's own response  # [N] -> [N]"""
+        zeros = values.new_zeros(self.sequences)
+        sums = zeros.index_add(0, self.sequence, values)
+        counts = zeros.index_add(0, self.sequence, values.new_ones(values.shape))
+        return (sums / counts.clamp(min=1))[self.sequence]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLoss:
+    """A loss for each token, and what else to report for each token."""
+
+    loss: Tensor  # [N]
+    metrics: dict[str, Tensor]  # each [N], reported as the mean over the batch's trained tokens
+
+
+class PolicyLoss(Protocol):
+    """A pure function of the tokens. It depends on whole responses at most, never on how they are batched."""
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss before aggregation  # [N]"""
+        ...
