@@ -1,0 +1,107 @@
+"""Artifacts: bytes too large for an event, in files named by their sha256.
+
+Layout: `<root>/<first two digits>/<sha256>`. A file that is visible under its name is complete and durable: it is
+written beside, made durable, renamed, and then its folder is made durable. Nothing is ever changed in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from rftd.ops import faults
+from rftd.ops.errors import LogCorruptError, NotFoundError, UsageError
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class ArtifactStore:
+    """A folder of immutable files. Several processes may use it at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, data: bytes) -> str:
+        """The sha256 (hex) of `data`, which is on disk when this returns. Idempotent."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        path = self.path_of(sha256)
+        if not self._holds(path, len(data)):
+            make_durable_folder(path.parent)
+            with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+                try:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    faults.point("artifact.before_rename")
+                    os.replace(file.name, path)
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+            faults.point("artifact.after_rename")
+        # Another process may have renamed it and not yet made the name durable.
+        sync_folder(path.parent)
+        return sha256
+
+    def read(self, sha256: str) -> bytes:
+        """The bytes. Raises NotFoundError if there are none, LogCorruptError if they do not match their name."""
+        path = self.path_of(sha256)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"no artifact {sha256}", where=str(path), fix="restore the artifacts that belong to this log"
+            ) from error
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise LogCorruptError(
+                f"artifact {sha256} does not match its digest: {len(data)} bytes",
+                where=str(path),
+                fix="restore the file from a backup; what refers to it cannot be replayed without it",
+            )
+        return data
+
+    def read_range(self, sha256: str, offset: int, length: int) -> bytes:
+        """Bytes [offset, offset + length) of a verified artifact. Raises as `read`, or if it is shorter."""
+        data = self.read(sha256)
+        if offset < 0 or length < 0 or offset + length > len(data):
+            raise LogCorruptError(
+                f"bytes [{offset}, {offset + length}) of artifact {sha256} are asked for; it has {len(data)}",
+                where=str(self.path_of(sha256)),
+            )
+        return data[offset : offset + length]
+
+    def has(self, sha256: str) -> bool:
+        """True if the artifact is here; its bytes are not checked."""
+        return self.path_of(sha256).is_file()
+
+    def path_of(self, sha256: str) -> Path:
+        """Where the artifact is or would be. Raises UsageError for what is no sha256."""
+        if not _NAME.fullmatch(sha256):
+            raise UsageError(f"{sha256!r} is no sha256", fix="use 64 hexadecimal digits in lower case")
+        return self.root / sha256[:2] / sha256
+
+    @staticmethod
+    def _holds(path: Path, size_bytes: int) -> bool:
+        try:
+            return path.stat().st_size == size_bytes
+        except FileNotFoundError:
+            return False
+
+
+def make_durable_folder(folder: Path) -> None:
+    """Makes the folder and its parents so that they survive a power cut."""
+    missing = [part for part in (folder, *folder.parents) if not part.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in missing:
+        sync_folder(part.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""Checkpoint folders: registered in place, by the size and sha256 of each file.
+
+    <job_dir>/global_step_N/actor/...            one checkpoint, complete as soon as it is visible
+    <job_dir>/latest_checkpointed_iteration.txt  N of the newest
+    <job_dir>/latest_state_dict_iteration.txt    N of the newest that holds model weights
+
+What lies below `actor` is the business of the trainer engine that wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rftd.ops.errors import DataError
+from rftd.storage.artifacts import make_durable_folder, sync_folder
+from rftd.streams.events.checkpoint import FileRef
+
+LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
+LATEST_WEIGHTS: Final = "latest_state_dict_iteration.txt"
+
+
+def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef, ...]:
+    """Runs `write` on a folder beside `folder`, makes it durable and renames it; returns its files, by path.
+
+    A folder of that name, left by an earlier generation, is replaced. If `write` fails, nothing is left.
+    """
+    make_durable_folder(folder.parent)
+    temporary, replaced = (folder.with_name(f".{folder.name}.{kind}") for kind in ("tmp", "old"))
+    for leftover in (temporary, replaced):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        write(temporary)
+        files = files_of(temporary)
+        fsync_tree(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if folder.exists():
+        folder.rename(replaced)
+    temporary.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+    return files
+
+
+def files_of(folder: Path) -> tuple[FileRef, ...]:
+    """Every file below `folder` with its size and digest, ordered by path. Raises DataError for a symbolic link."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            raise DataError("a checkpoint holds a symbolic link", where=str(path), fix="replace it by the file")
+        if path.is_file():
+            size_bytes, sha256 = _digest(path)
+            files.append(FileRef(path.relative_to(folder).as_posix(), size_bytes, sha256))
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def verify(folder: Path, files: Sequence[FileRef]) -> None:
+    """Raises DataError, naming the first damaged file, unless every file is there with its size and digest."""
+    for file in files:
+        path = folder / file.path
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise DataError(f"{file.path!r} lies outside of the checkpoint", where=str(folder))
+        if not path.is_file():
+            raise _damaged(path, "is missing")
+        if path.stat().st_size != file.size_bytes:
+            raise _damaged(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
+        if _digest(path)[1] != file.sha256:
+            raise _damaged(path, "has other bytes than were committed")
+
+
+def mark_latest(job_dir: Path, stage_step: int) -> None:
+    """Writes both marker files: `global_step_<stage_step>` is the newest. Each is replaced at once, and durable."""
+    for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
+        temporary = job_dir / f".{name}.tmp"
+        with temporary.open("w", encoding="ascii") as file:
+            file.write(str(stage_step))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(job_dir / name)
+    sync_folder(job_dir)
+
+
+def latest(job_dir: Path) -> int | None:
+    """N of the newest checkpoint by its marker; None without one. Raises DataError if the marker holds no number."""
+    path = job_dir / LATEST_CHECKPOINT
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    if not text.isdecimal():
+        raise DataError(f"{text[:40]!r} is no step", where=str(path), fix="write the N of the newest global_step_N")
+    return int(text)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Makes every file and folder below and including `folder` durable."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(Path(root) / name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(root))
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
+
+
+def _damaged(path: Path, how: str) -> DataError:
+    return DataError(f"checkpoint file {path.name} {how}", where=str(path), fix="resume from an earlier checkpoint")
