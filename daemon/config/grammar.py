@@ -1,0 +1,111 @@
+"""How a text with `${...}` is taken apart: OmegaConf's grammar, as far as experiment files use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_DEPTH: Final = 8
+
+
+class GrammarError(ValueError):
+    """The text has a `${` that is not closed, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`${model.model_path}`: another field; leading dots make it relative."""
+
+    target: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`${oc.env:NAME,default}`."""
+
+    resolver: str
+    args: tuple[tuple[Piece, ...], ...]
+
+
+Piece = str | Reference | Call
+
+
+def has_interpolation(text: str) -> bool:
+    """True if the text holds a `${`."""
+    return "${" in text
+
+
+def parse_interpolation(text: str) -> tuple[Piece, ...]:
+    """The literal texts and interpolations of which `text` is made. Raises GrammarError."""
+    pieces, end = _pieces(text, 0, "", 0)
+    assert end == len(text)
+    return pieces
+
+
+def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece, ...], int]:
+    """Pieces from `start` to the first of `stops` (or the end), and where that is."""
+    if depth > _DEPTH:
+        raise GrammarError(f"nested deeper than {_DEPTH} levels")
+    pieces: list[Piece] = []
+    literal: list[str] = []
+    position, brackets = start, 0
+
+    def flush() -> None:
+        if literal:
+            pieces.append("".join(literal))
+            literal.clear()
+
+    while position < len(text):
+        char = text[position]
+        if text.startswith("${", position):
+            flush()
+            piece, position = _interpolation(text, position + 2, depth + 1)
+            pieces.append(piece)
+            continue
+        if stops and char in "'\"" and not pieces and not "".join(literal).strip():
+            quoted, position = _quoted(text, position)
+            literal[:] = [quoted]
+            continue
+        if stops and brackets == 0 and char in stops:
+            break
+        brackets += (char in "[{") - (char in "]}") if stops else 0
+        literal.append(char)
+        position += 1
+    flush()
+    return tuple(pieces), position
+
+
+def _interpolation(text: str, start: int, depth: int) -> tuple[Reference | Call, int]:
+    """What follows a `${` at `start`, and the position after its `}`."""
+    head, position = _pieces(text, start, ":}", depth)
+    if position >= len(text):
+        raise GrammarError("`${` is not closed by `}`")
+    if text[position] == "}":
+        target = _stripped(head)
+        if not target:
+            raise GrammarError("`${}` is empty")
+        return Reference(target), position + 1
+    name = "".join(piece for piece in head if isinstance(piece, str)).strip()
+    args: list[tuple[Piece, ...]] = []
+    while True:
+        arg, position = _pieces(text, position + 1, ",}", depth)
+        args.append(_stripped(arg))
+        if position >= len(text):
+            raise GrammarError("`${` is not closed by `}`")
+        if text[position] == "}":
+            return Call(name, tuple(args)), position + 1
+
+
+def _stripped(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    if pieces and isinstance(pieces[0], str):
+        pieces = (pieces[0].lstrip(), *pieces[1:])
+    if pieces and isinstance(pieces[-1], str):
+        pieces = (*pieces[:-1], pieces[-1].rstrip())
+    return tuple(piece for piece in pieces if piece != "")
+
+
+def _quoted(text: str, start: int) -> tuple[str, int]:
+    end = text.find(text[start], start + 1)
+    if end < 0:
+        raise GrammarError("a quote is not closed")
+    return text[start + 1 : end], end + 1

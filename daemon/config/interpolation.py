@@ -1,0 +1,253 @@
+"""`${...}` resolved on the client: environment variables, decoding, references to other fields."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rftd.daemon.config import normalise, secrets
+from rftd.daemon.config.field_path import FieldPath, parse, show
+from rftd.daemon.config.grammar import Call, GrammarError, Piece, Reference, has_interpolation, parse_interpolation
+from rftd.daemon.config.issue import ConfigErrors, Interpolation, Issue
+from rftd.daemon.config.scalar import EnvText, read_scalar
+from rftd.daemon.config.source import SourceMap
+from rftd.daemon.config.yaml_source import parse_yaml
+from rftd.ops import limits
+from rftd.ops.redaction import has_url_credentials, is_secret_field
+
+_CHAIN: Final = 12
+"""References that may follow one another; with CONFIG_DEPTH it bounds the stack."""
+
+
+class _Unresolvable(Exception):
+    """Carries the issue of one field."""
+
+    def __init__(self, issue: Issue) -> None:
+        super().__init__(issue.what)
+        self.issue = issue
+
+
+class _Dependent(Exception):
+    """A field needs one that was already reported."""
+
+
+class _TooLarge(Exception):
+    """References expand to more than any file may hold."""
+
+
+class _Failed:
+    """Stands for the value of a field that could not be resolved."""
+
+
+_FAILED: Final = _Failed()
+
+
+class _Resolver:
+    def __init__(self, tree: dict[str, Any], source: SourceMap, environ: Mapping[str, str]) -> None:
+        self.tree = tree
+        self.source = source
+        self.environ = environ
+        self.issues: list[Issue] = []
+        self.failed: set[FieldPath] = set()
+        self._done: dict[FieldPath, Any] = {}
+        self._under_way: list[FieldPath] = []
+        self._nodes = 0
+        self._chars = 0
+
+    def resolve(self, node: Any, path: FieldPath) -> Any:
+        """`node` with everything below it resolved; fields that failed are left out."""
+        self._spend(node, path)
+        if isinstance(node, dict):
+            pairs = {key: self.resolve(value, (*path, key)) for key, value in node.items()}
+            return {key: value for key, value in pairs.items() if value is not _FAILED}
+        if isinstance(node, list):
+            items = [self.resolve(value, (*path, index)) for index, value in enumerate(node)]
+            return [None if item is _FAILED else item for item in items]
+        if isinstance(node, str) and has_interpolation(node):
+            return self._field(node, path)
+        return node
+
+    def _field(self, text: str, path: FieldPath) -> Any:
+        if path in self.failed:
+            return _FAILED
+        if path in self._done:
+            return self._done[path]
+        if path in self._under_way:
+            loop = " -> ".join(show(step) for step in [*self._under_way[self._under_way.index(path) :], path])
+            raise _Unresolvable(Issue(path, f"refers to itself: {loop}", None, Interpolation))
+        if len(self._under_way) >= _CHAIN:
+            raise _Unresolvable(Issue(path, f"more than {_CHAIN} references follow one another", None, Interpolation))
+        self._under_way.append(path)
+        try:
+            pieces = parse_interpolation(text)
+            value = self._secret(pieces, path) if secrets.is_secret_path(path) else self._value(pieces, path)
+        except GrammarError as error:
+            return self._fail(
+                Issue(path, f"{error}", "write ${oc.env:NAME,default} or ${section.field}", Interpolation)
+            )
+        except _Dependent:
+            self.failed.add(path)
+            return _FAILED
+        except _Unresolvable as error:
+            if error.issue.path != path and len(self._under_way) > 1 and error.issue.path in self._under_way:
+                self.failed.add(path)
+                raise
+            return self._fail(error.issue)
+        finally:
+            self._under_way.pop()
+        self._done[path] = value
+        return value
+
+    def _fail(self, issue: Issue) -> _Failed:
+        self.failed.add(issue.path)
+        self.issues.append(issue)
+        return _FAILED
+
+    def _value(self, pieces: tuple[Piece, ...], path: FieldPath) -> Any:
+        if len(pieces) == 1 and not isinstance(pieces[0], str):
+            value = self._piece(pieces[0], path)
+            name = self._env_name(pieces[0], path)
+            if name and isinstance(value, str) and has_url_credentials(value):
+                return secrets.env_reference(name)
+            return value
+        text = self._text(pieces, path)
+        if has_url_credentials(text):
+            raise _Unresolvable(secrets.refusal(path, "a URL with a password must not be put together in the file"))
+        return text
+
+    def _text(self, pieces: tuple[Piece, ...], path: FieldPath) -> str:
+        parts: list[str] = []
+        for piece in pieces:
+            value = piece if isinstance(piece, str) else self._piece(piece, path)
+            if value is _FAILED:
+                raise _Dependent
+            if isinstance(value, dict | list):
+                raise _Unresolvable(Issue(path, "a section cannot stand inside a text", None, Interpolation))
+            parts.append(str(value))
+        text = "".join(parts)
+        self._spend(text, path)
+        return text
+
+    def _piece(self, piece: Reference | Call, path: FieldPath) -> Any:
+        if isinstance(piece, Reference):
+            return self._reference(self._text(piece.target, path), path)
+        if piece.resolver == "oc.env":
+            return self._env(piece, path)
+        if piece.resolver == "oc.decode" and len(piece.args) == 1:
+            return self._decode(self._text(piece.args[0], path), path)
+        known = "oc.env (${oc.env:NAME,default}) and oc.decode (${oc.decode:${oc.env:NAME}})"
+        raise _Unresolvable(
+            Issue(path, f"`${{{piece.resolver}:...}}` is no resolver of ours", f"there are {known}", Interpolation)
+        )
+
+    def _env(self, call: Call, path: FieldPath) -> Any:
+        name = self._text(call.args[0], path)
+        if not secrets.ENV_NAME.fullmatch(name) or len(call.args) > 2:
+            raise _Unresolvable(
+                Issue(path, f"`oc.env` takes a name and a default, not {name[:40]!r}", None, Interpolation)
+            )
+        if is_secret_field(name):
+            what = f"{name} holds a secret, and {path[-1]} would leave this machine as a value"
+            raise _Unresolvable(Issue(path, what, "only secret fields (api_key, ...) may name it", Interpolation))
+        if name in self.environ:
+            return EnvText(self.environ[name])
+        if len(call.args) == 1:
+            what = f"the environment variable {name} is not set"
+            fix = f"export {name}=..., or give a default: ${{oc.env:{name},default}}"
+            raise _Unresolvable(Issue(path, what, fix, Interpolation))
+        default = self._text(call.args[1], path)
+        return None if default == "null" else EnvText(default)
+
+    def _decode(self, text: str, path: FieldPath) -> Any:
+        if text[:1] not in ("[", "{"):
+            return read_scalar(text)
+        try:
+            value, _, issues = parse_yaml(text, show(path))
+        except ConfigErrors:
+            issues, value = [Issue(path, "")], None
+        if issues:
+            raise _Unresolvable(Issue(path, "`oc.decode` was given no readable value", None, Interpolation))
+        self._spend(value, path)
+        return value
+
+    def _secret(self, pieces: tuple[Piece, ...], path: FieldPath) -> Any:
+        """The reference in the place of a secret."""
+        piece = pieces[0]
+        if len(pieces) == 1 and isinstance(piece, Call) and piece.resolver == "oc.decode" and len(piece.args) == 1:
+            return self._secret(piece.args[0], path)
+        name = self._env_name(piece, path) if len(pieces) == 1 else None
+        if name and isinstance(piece, Call):
+            default = "".join(part for part in piece.args[1] if isinstance(part, str)) if len(piece.args) > 1 else ""
+            plain = len(piece.args) < 2 or all(isinstance(part, str) for part in piece.args[1])
+            if plain and (secrets.is_no_secret(default) or default == "null"):
+                return secrets.env_reference(name)
+        if len(pieces) == 1 and isinstance(piece, Reference):
+            target = self._target(self._text(piece.target, path), path)
+            if secrets.is_secret_path(target):
+                return self._reference_to(target, path)
+        raise _Unresolvable(secrets.refusal(path, "a secret must be one environment variable, without a default"))
+
+    def _env_name(self, piece: Piece, path: FieldPath) -> str | None:
+        if not isinstance(piece, Call) or piece.resolver != "oc.env":
+            return None
+        name = self._text(piece.args[0], path)
+        return name if secrets.ENV_NAME.fullmatch(name) else None
+
+    def _reference(self, text: str, path: FieldPath) -> Any:
+        target = self._target(text, path)
+        if secrets.is_secret_path(target):
+            what = f"{show(target)} is a secret, and {path[-1]} would leave this machine as a value"
+            raise _Unresolvable(Issue(path, what, None, Interpolation))
+        return self._reference_to(target, path)
+
+    def _target(self, text: str, path: FieldPath) -> FieldPath:
+        """The current name of the field that `text` refers to."""
+        dots = len(text) - len(text.lstrip("."))
+        parsed = parse(text[dots:])
+        written = self.source.written(path)
+        if parsed is None or dots > len(written):
+            raise _Unresolvable(Issue(path, f"`${{{text[:80]}}}` names no field", None, Interpolation))
+        absolute = (*written[: len(written) - dots], *parsed) if dots else parsed
+        return normalise.current_name(absolute)
+
+    def _reference_to(self, target: FieldPath, path: FieldPath) -> Any:
+        node: Any = self.tree
+        for depth, part in enumerate(target):
+            if isinstance(node, str) and has_interpolation(node):
+                node = self._field(node, target[:depth])
+            if isinstance(node, dict) and str(part) in node:
+                node = node[str(part)]
+            elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+                node = node[part]
+            else:
+                raise _Unresolvable(self._no_target(node, target, depth, path))
+        value = self.resolve(node, target)
+        if value is _FAILED:
+            self.failed.add(path)
+        return value
+
+    def _no_target(self, node: Any, target: FieldPath, depth: int, path: FieldPath) -> Issue:
+        near = difflib.get_close_matches(str(target[depth]), list(node) if isinstance(node, dict) else [], 1)
+        fix = f"did you mean `${{{show((*target[:depth], near[0]))}}}`?" if near else "refer to a field of this file"
+        return Issue(path, f"`${{{show(target)}}}` refers to a field that is not in the file", fix, Interpolation)
+
+    def _spend(self, node: Any, path: FieldPath) -> None:
+        self._nodes += 1
+        self._chars += len(node) if isinstance(node, str) else 0
+        if self._nodes > 4 * limits.CONFIG_NODES or self._chars > 4 * limits.CONFIG_SIZE_BYTES:
+            raise _TooLarge
+
+
+def resolve_interpolations(
+    tree: dict[str, Any], source: SourceMap, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], list[Issue], set[FieldPath]]:
+    """The tree without any `${...}`, what could not be resolved, and the fields that are therefore left out."""
+    resolver = _Resolver(tree, source, environ)
+    try:
+        resolved = resolver.resolve(tree, ())
+    except _TooLarge:
+        issue = Issue((), "references expand to more than an experiment file may hold", None, Interpolation)
+        return {}, [issue], {()}
+    assert isinstance(resolved, dict)
+    return resolved, resolver.issues, resolver.failed

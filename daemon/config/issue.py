@@ -1,0 +1,100 @@
+"""One thing that is wrong with an experiment file, and the kinds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.source import Place
+from rftd.ops.errors import ConfigError
+
+
+class FieldError(ConfigError):
+    """One issue at one place; `excerpt` is the line with a mark under it."""
+
+    excerpt: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if not self.excerpt:
+            return text
+        head, mark, tail = text.partition(f"\n  --> {self.where}")
+        return f"{head}{mark}\n{self.excerpt}{tail}"
+
+
+class SyntaxIssue(FieldError):
+    """The file is no YAML mapping, or has a key twice."""
+
+    code = "RFTD-CFG-002"
+
+
+class LimitIssue(FieldError):
+    """The file is larger or deeper than the daemon takes."""
+
+    code = "RFTD-CFG-003"
+
+
+class UnknownField(FieldError):
+    """No spelling has a field of this name."""
+
+    code = "RFTD-CFG-004"
+
+
+class WrongValue(FieldError):
+    """The value has the wrong type, or is none of the allowed ones."""
+
+    code = "RFTD-CFG-005"
+
+
+class Interpolation(FieldError):
+    """A `${...}` that cannot be resolved."""
+
+    code = "RFTD-CFG-006"
+
+
+class SecretIssue(FieldError):
+    """A secret that would leave the client as a value."""
+
+    code = "RFTD-CFG-007"
+
+
+class Contradiction(FieldError):
+    """Two fields that cannot both hold, or one that is missing."""
+
+    code = "RFTD-CFG-008"
+
+
+class Unsupported(FieldError):
+    """A feature of the guide that rftd cannot run yet and must not ignore."""
+
+    code = "RFTD-CFG-009"
+
+
+class ConfigErrors(ConfigError):
+    """Everything that is wrong with an experiment file, at once."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        count = len(errors)
+        super().__init__(f"{count} error{'s' if count != 1 else ''} in the experiment file")
+        self.errors: tuple[ConfigError, ...] = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(error) for error in self.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """What is wrong with which field, and what to do."""
+
+    path: FieldPath
+    what: str
+    fix: str | None = None
+    kind: type[FieldError] = WrongValue
+    at_key: bool = False
+    place: Place | None = None
+    """Where, if not where `path` stands."""
+
+    def under(self, prefix: FieldPath) -> Issue:
+        """The same issue of a field below `prefix`."""
+        return replace(self, path=prefix + self.path)

@@ -1,0 +1,145 @@
+"""The public calls: a file, or data that a client sent, to an `ExperimentSpec`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.interpolation import resolve_interpolations
+from rftd.daemon.config.issue import Interpolation, Issue, SyntaxIssue
+from rftd.daemon.config.normalise import normalise
+from rftd.daemon.config.overrides import apply_overrides
+from rftd.daemon.config.paths import absolute_paths
+from rftd.daemon.config.plain import check_plain
+from rftd.daemon.config.report import report
+from rftd.daemon.config.resolve.experiment import resolve_experiment
+from rftd.daemon.config.secrets import withhold_secrets
+from rftd.daemon.config.source import SourceMap
+from rftd.daemon.config.trainer_config import inline_trainer_config
+from rftd.daemon.config.validation import validate
+from rftd.daemon.config.yaml_source import parse_yaml
+from rftd.ops import limits
+from rftd.streams.spec import ExperimentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An experiment file, read: what the client sends and what it tells its user."""
+
+    config: dict[str, Any]
+    """Normalised, plain, without a `${...}` or a secret: what is sent, and what `rftd config show` prints."""
+    spec: ExperimentSpec
+    source: SourceMap
+    warnings: tuple[str, ...]
+    """What was read in an older spelling, then the specification's own."""
+
+
+def load_file(
+    path: Path | str,
+    *,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Submission:
+    """The experiment in a file, with `-s` overrides. Raises ConfigErrors that lists everything wrong."""
+    return load_text(read_text(Path(path)), str(path), overrides=overrides, environ=environ, cwd=cwd)
+
+
+def load_text(
+    text: str,
+    origin: str,
+    *,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Submission:
+    """Likewise for text that is already read, from standard input for example."""
+    environ = os.environ if environ is None else environ
+    cwd = (cwd or Path.cwd()).absolute()
+    tree, source, issues = parse_yaml(text, origin)
+    if not isinstance(tree, dict):
+        what = "the file is empty" if tree is None else "the file must be a mapping of sections"
+        raise report([*issues, Issue((), what, "start from examples/gsm8k.yaml", SyntaxIssue)], source)
+    tree, spelling, notes = normalise(tree, source)
+    issues += spelling
+    issues += apply_overrides(tree, overrides, source)
+    issues += inline_trainer_config(tree, cwd, environ)
+    tree, unresolved, failed = resolve_interpolations(tree, source, environ)
+    issues += unresolved
+    issues += withhold_secrets(tree, source)
+    absolute_paths(tree, cwd=cwd, environ=environ)
+    spec = _spec(tree, source, issues, failed)
+    return Submission(spec.config, spec, source, (*notes, *spec.warnings))
+
+
+def check_config(config: Mapping[str, Any], *, gpus: int = 0) -> ExperimentSpec:
+    """The specification of a config that a client sent. Raises ConfigErrors.
+
+    Either spelling, plain data; a `${...}` is refused, for nothing of this side's environment may be read by it, and
+    so are literal secrets and relative paths.
+    """
+    source = SourceMap("")
+    issues = check_plain(config if isinstance(config, dict) else dict(config))
+    if issues:
+        raise report(issues, source)
+    tree, spelling, _ = normalise(_copy(config), source)
+    issues += spelling
+    issues += withhold_secrets(tree, source)
+    return _spec(tree, source, issues, set(), gpus=gpus)
+
+
+def read_text(path: Path) -> str:
+    """The text of an experiment file. Raises ConfigErrors if there is none."""
+    source = SourceMap(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(limits.CONFIG_SIZE_BYTES + 1)
+        return data.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise report([Issue((), "no such file", "check the path", SyntaxIssue)], source) from None
+    except OSError as error:
+        what = f"cannot be read: {error.strerror or error}"
+        raise report([Issue((), what, "check the path and its permissions", SyntaxIssue)], source) from None
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}"
+        raise report([Issue((), what, "is it an experiment file? save it as UTF-8", SyntaxIssue)], source) from None
+
+
+def _spec(
+    tree: dict[str, Any], source: SourceMap, issues: list[Issue], failed: set[FieldPath], *, gpus: int = 0
+) -> ExperimentSpec:
+    """Validates and resolves; raises everything that was found so far and on the way."""
+    if not any(issue.kind is Interpolation for issue in issues):
+        issues += check_plain(tree)
+    experiment, wrong = validate(tree)
+    issues += [issue for issue in wrong if not _follows(issue.path, failed)]
+    if experiment is None or issues:
+        raise report(issues, source)
+    config = experiment.model_dump(exclude_unset=True)
+    spec, contradictions = resolve_experiment(experiment, _plain(config), gpus=gpus)
+    if spec is None:
+        raise report(contradictions, source)
+    return spec
+
+
+def _follows(path: FieldPath, failed: set[FieldPath]) -> bool:
+    return any(path[: len(cause)] == cause for cause in failed)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """Builtin types only: text of an environment variable is text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value

@@ -1,0 +1,125 @@
+"""Both spellings of the schema to the current one: moves between fields; values are read by the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rftd.daemon.config.field_path import FieldPath, child, matches, show
+from rftd.daemon.config.issue import Contradiction, Issue
+from rftd.daemon.config.source import SourceMap
+
+_BUFFERS: Final = (
+    ("buffer", "trainer_input", "experience_buffer"),
+    ("buffer", "trainer_input", "auxiliary_buffers", "*"),
+)
+_TASKSETS: Final = (
+    ("buffer", "explorer_input", "taskset"),
+    ("buffer", "explorer_input", "tasksets", "*"),
+    ("buffer", "explorer_input", "eval_tasksets", "*"),
+)
+
+
+def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
+    """Older place of a field to the current one, globally and within a stage."""
+    inside = ("buffer", "explorer_input")
+    pairs: list[tuple[FieldPath, FieldPath]] = [
+        (("buffer", name), (*inside, name))
+        for name in ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")
+    ]
+    for buffer in _BUFFERS:
+        pairs.append(((*buffer, "use_priority_queue"), (*buffer, "replay_buffer", "enable")))
+        pairs.append(((*buffer, "reuse_cooldown_time"), (*buffer, "replay_buffer", "reuse_cooldown_time")))
+    pairs += [((*taskset, "task_selector"), (*taskset, "data_selector")) for taskset in _TASKSETS]
+    pairs += [
+        (("algorithm", "optimizer", "warmup_style"), ("algorithm", "optimizer", "lr_scheduler_type")),
+        (("explorer", "runner_num"), ("explorer", "runner_per_model")),
+        (("explorer", "api_port"), ("explorer", "proxy_port")),
+        (("model", "tinker", "base_model"), ("model", "model_path")),
+    ]
+    return tuple(pairs) + tuple((("stages", "*", *old), ("stages", "*", *new)) for old, new in pairs)
+
+
+RENAMES: Final = _renames()
+
+
+def current_name(path: FieldPath) -> FieldPath:
+    """The current name of a field in either spelling; of a section, or of a field below one, likewise."""
+    for old, new in RENAMES:
+        if len(path) >= len(old) and matches(old, path[: len(old)]):
+            stars = iter(part for part, pattern in zip(path, old, strict=False) if pattern == "*")
+            return (*(next(stars) if part == "*" else part for part in new), *path[len(old) :])
+    return path
+
+
+def old_names(section: FieldPath) -> list[str]:
+    """Names that a section had in an older spelling; for suggestions."""
+    return [str(old[-1]) for old, _ in RENAMES if matches(old[:-1], section)]
+
+
+def normalise(tree: dict[str, Any], source: SourceMap) -> tuple[dict[str, Any], list[Issue], list[str]]:
+    """`tree` in the current spelling, contradictions between the spellings, and what changed, in words.
+
+    The tree is changed in place.
+    """
+    issues: list[Issue] = []
+    notes: list[str] = []
+    for old, _ in RENAMES:
+        _each(tree, old, (), lambda parent, here: _move(tree, parent, here, source, issues, notes))
+    return tree, issues, notes
+
+
+def _each(node: Any, pattern: FieldPath, path: FieldPath, act: Callable[[dict[str, Any], FieldPath], None]) -> None:
+    """Calls `act(parent, path)` for every field of the tree that has the shape of `pattern`."""
+    part, rest = pattern[0], pattern[1:]
+    if not rest:
+        if isinstance(node, dict) and part in node:
+            act(node, (*path, part))
+        return
+    if part == "*":
+        pairs = (
+            list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
+        )
+        for key, value in pairs:
+            _each(value, rest, (*path, key), act)
+    elif isinstance(node, dict) and part in node:
+        _each(node[part], rest, (*path, part), act)
+
+
+def _move(
+    tree: dict[str, Any],
+    parent: dict[str, Any],
+    here: FieldPath,
+    source: SourceMap,
+    issues: list[Issue],
+    notes: list[str],
+) -> None:
+    name = str(here[-1])
+    value = parent[name]
+    if here[-2:] == ("tinker", "base_model") and (value is None or not parent.get("enable")):
+        del parent[name]  # null means model_path; without tinker the guide ignores it
+        if value is not None:
+            notes.append(f"{show(here)} has no effect while {show((*here[:-1], 'enable'))} is false")
+        return
+    target = current_name(here)
+    section: Any = tree
+    for part in target[:-1]:
+        if isinstance(section, dict) and section.get(part) is None:
+            section[str(part)] = {}
+        section = child(section, part)
+    if not isinstance(section, dict):
+        return  # the section has the wrong type, which the schema reports
+    del parent[name]
+    present = section.get(target[-1])
+    if present is not None and value is not None and present != value:
+        fix = f"keep {show(target)} only"
+        issues.append(
+            Issue(here, f"set twice with different values, here and as {show(target)}", fix, Contradiction, at_key=True)
+        )
+        return
+    if value is None:
+        section.setdefault(target[-1], None)
+    else:
+        section[target[-1]] = value
+    source.moved.setdefault(target, here)
+    notes.append(f"{show(here)} is the older spelling of {show(target)}")

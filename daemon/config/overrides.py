@@ -1,0 +1,66 @@
+"""`-s key=value`: one field set from the command line, in either spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rftd.daemon.config import normalise
+from rftd.daemon.config.field_path import FieldPath, parse, show
+from rftd.daemon.config.issue import ConfigErrors, Issue, SyntaxIssue
+from rftd.daemon.config.source import Place, SourceMap
+from rftd.daemon.config.yaml_source import parse_yaml
+from rftd.ops import limits
+
+
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: SourceMap) -> list[Issue]:
+    """Sets each `key=value` in `tree`, the value read as YAML; returns what could not be set."""
+    issues: list[Issue] = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        place = Place(f"-s {key.strip()[:120]}")
+        path = parse(key.strip())
+        if not equals or path is None or len(path) > limits.CONFIG_DEPTH:
+            fix = "write -s section.field=value, for example -s buffer.batch_size=4"
+            issues.append(Issue((), "an override is written key=value", fix, SyntaxIssue, place=place))
+            continue
+        try:
+            value, _, problems = parse_yaml(text, str(place))
+        except ConfigErrors as error:
+            issues.append(Issue(path, f"the value is {error.errors[0].what}", "quote it", SyntaxIssue, place=place))
+            continue
+        issues += [Issue(path, problem.what, problem.fix, problem.kind, place=place) for problem in problems]
+        issue = _set(tree, normalise.current_name(path), value, source, place)
+        if issue is not None:
+            issues.append(issue)
+    return issues
+
+
+def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, place: Place) -> Issue | None:
+    node: Any = tree
+    for depth, part in enumerate(path):
+        last = depth == len(path) - 1
+        if isinstance(node, list):
+            if not isinstance(part, int) or part >= len(node):
+                what = f"{show(path[:depth])} is a list of {len(node)}: an item is named by its index, from 0"
+                return Issue(
+                    path, what, f"write {show((*path[:depth], 0))}" if node else None, SyntaxIssue, place=place
+                )
+        elif isinstance(node, dict):
+            part = str(part)
+            if not last and node.get(part) is None:
+                node[part] = {}
+        else:
+            what = f"{show(path[:depth])} is a single value, it has no field {part}"
+            return Issue(path, what, None, SyntaxIssue, place=place)
+        if not last:
+            node = node[part]
+            continue
+        node[part] = value
+        full = tuple(path)
+        for known in [known for known in source.values if known[: len(full)] == full]:
+            source.values.pop(known)
+            source.keys.pop(known, None)
+        source.moved.pop(full, None)
+        source.values[full] = source.keys[full] = place
+    return None

@@ -1,0 +1,70 @@
+"""Whether data is plain and within the limits, wherever it came from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.grammar import has_interpolation
+from rftd.daemon.config.issue import Interpolation, Issue, LimitIssue
+from rftd.ops import limits
+
+
+def check_plain(tree: Any) -> list[Issue]:
+    """What keeps `tree` from being kept in the log: depth, size, odd numbers and texts, a `${` left over."""
+    issues: list[Issue] = []
+    nodes, chars = 0, 0
+    stack: list[tuple[FieldPath, Any]] = [((), tree)]
+    while stack:
+        path, node = stack.pop()
+        nodes += 1
+        chars += len(node) if isinstance(node, str) else 8
+        if nodes > limits.CONFIG_NODES:
+            return [Issue((), f"more than {limits.CONFIG_NODES:,} values", None, LimitIssue)]
+        if chars > limits.CONFIG_SIZE_BYTES:
+            return [Issue((), f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes", None, LimitIssue)]
+        if isinstance(node, dict | list):
+            if len(path) >= limits.CONFIG_DEPTH:
+                issues.append(Issue(path[:4], f"nested deeper than {limits.CONFIG_DEPTH} levels", None, LimitIssue))
+                continue
+            pairs = node.items() if isinstance(node, dict) else enumerate(node)
+            for key, value in pairs:
+                problem = _text_problem(key) if isinstance(node, dict) else None
+                if problem is not None:
+                    issues.append(Issue(path, f"a key {problem[0]}", problem[1], problem[2]))
+                else:
+                    stack.append(((*path, key), value))
+            continue
+        problem = _problem(node)
+        if problem is not None:
+            issues.append(Issue(path, *problem))
+    return issues
+
+
+def _problem(value: Any) -> tuple[str, str | None, type[Any]] | None:
+    if isinstance(value, str):
+        found = _text_problem(value)
+        return found
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a finite number", None, LimitIssue
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "the number does not fit into 64 bits", None, LimitIssue
+    if value is None or isinstance(value, bool | int | float):
+        return None
+    return f"a {type(value).__name__} is no plain value", None, LimitIssue
+
+
+def _text_problem(text: Any) -> tuple[str, str | None, type[Any]] | None:
+    if not isinstance(text, str):
+        return f"must be text, not {type(text).__name__}", None, LimitIssue
+    if has_interpolation(text):
+        fix = "it is resolved where the file is: submit with `rftd submit`, which resolves it"
+        return "holds a `${`, which this side never resolves", fix, Interpolation
+    if "\0" in text:
+        return "holds a NUL character", "remove it", LimitIssue
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds a lone surrogate, which is no text", "remove it", LimitIssue
+    return None

@@ -1,0 +1,12 @@
+"""The schema's models to complete stages; nothing here reads a disk or a network.
+
+experiment.py  `resolve_experiment`: read this first
+stages.py      global sections and the stage's own, laid over one another
+stage.py       one stage, complete
+notes.py       collects issues and warnings
+lengths.py     model, prompt and response lengths
+tasksets.py    tasksets, datasets, workflows and rewards
+algorithm.py   the algorithm's own defaults and the optimizer
+pacing.py      synchronizer to schedule and staleness bound
+engines.py     which engines run it, and on what
+"""

@@ -1,0 +1,110 @@
+"""A valid file to the specification that the log keeps."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+from typing import Any
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.issue import Issue
+from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.resolve.stage import resolve_stage
+from rftd.daemon.config.resolve.stages import stage_configs
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import without_effect
+from rftd.daemon.config.schema.trainer import Trainer
+from rftd.streams.spec import ExperimentSpec, StageSpec
+
+
+def resolve_experiment(
+    experiment: Experiment, config: dict[str, Any], *, gpus: int = 0
+) -> tuple[ExperimentSpec | None, list[Issue]]:
+    """The specification, or None and everything that contradicts itself or cannot be run.
+
+    `config` is the same file as plain data, as `rftd config show` prints it.
+    """
+    issues = [*_check_root(experiment), *_check_stage_names(experiment), *_check_trainer_config(experiment)]
+    warnings = [_sentence(path, why) for path, why in without_effect(experiment)]
+    job_dir = _job_dir(experiment)
+    stages: list[StageSpec] = []
+    for stage in stage_configs(config):
+        notes = Notes()
+        spec = resolve_stage(stage, job_dir, gpus, notes)
+        issues += [_placed(issue, stage.prefix, config) for issue in notes.issues]
+        warnings += [warning for warning in notes.warnings if warning not in warnings]
+        if spec is not None:
+            stages.append(spec)
+    if issues:
+        return None, issues
+    return (
+        ExperimentSpec(
+            project=experiment.project,
+            group=experiment.group,
+            name=experiment.name,
+            job_dir=job_dir,
+            stages=tuple(stages),
+            deterministic=experiment.deterministic,
+            seed=experiment.seed,
+            config=config,
+            warnings=tuple(warnings),
+            labels=experiment.labels,
+        ),
+        [],
+    )
+
+
+def _job_dir(experiment: Experiment) -> str:
+    parts = [experiment.project, experiment.group, experiment.name]
+    return os.path.join(experiment.checkpoint_root_dir, *(part for part in parts if part))
+
+
+def _check_root(experiment: Experiment) -> list[Issue]:
+    root = experiment.checkpoint_root_dir
+    if os.path.isabs(root):
+        return []
+    what = f"must be absolute here, not {root!r}: this side has another working directory"
+    return [Issue(("checkpoint_root_dir",), what, "submit the file with `rftd submit`, or write the whole path")]
+
+
+def _check_stage_names(experiment: Experiment) -> list[Issue]:
+    seen: set[str] = set()
+    issues: list[Issue] = []
+    for index, stage in enumerate(experiment.stages):
+        if stage.stage_name in seen:
+            path: FieldPath = ("stages", index, "stage_name")
+            issues.append(Issue(path, f"two stages are named {stage.stage_name!r}", "give each its own name"))
+        seen.add(stage.stage_name)
+    return issues
+
+
+def _check_trainer_config(experiment: Experiment) -> list[Issue]:
+    """The client has put the global one in line; what is left cannot be read here."""
+    sections: list[tuple[FieldPath, Trainer]] = [(("trainer",), experiment.trainer)]
+    sections += [
+        (("stages", index, "trainer"), stage.trainer) for index, stage in enumerate(experiment.stages) if stage.trainer
+    ]
+    return [
+        Issue((*path, "trainer_config_path"), "is not read here", "write trainer_config inline")
+        for path, trainer in sections
+        if trainer.trainer_config_path
+    ]
+
+
+def _sentence(path: FieldPath, why: str) -> str:
+    return f"{show(path)} is read but has no effect yet" + (f": {why}" if why else "")
+
+
+def _placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
+    """The issue under the stage's name where the stage sets the field, else under the global one."""
+    if not prefix:
+        return issue
+    node: Sequence[Any] | dict[str, Any] | Any = config["stages"][prefix[1]]
+    below_stage = bool(issue.path) and isinstance(node, dict) and issue.path[0] in (*node, "mode")
+    if not below_stage:
+        return issue
+    for part in issue.path[:-1]:
+        node = node.get(str(part)) if isinstance(node, dict) else None
+        if node is None:
+            return issue
+    return issue.under(prefix)

@@ -1,0 +1,119 @@
+"""One stage, complete."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from rftd.daemon.config.issue import Unsupported
+from rftd.daemon.config.resolve.algorithm import learns_from_rows, resolve_algorithm
+from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
+from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
+from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.resolve.pacing import eval_interval_steps, resolve_pacing
+from rftd.daemon.config.resolve.stages import StageConfig
+from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training_taskset
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
+
+
+def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) -> StageSpec | None:
+    """The stage, or None after saying everything that is wrong with it."""
+    experiment = config.experiment
+    kind = _kind(experiment, notes)
+    total_steps = _total_steps(experiment, notes)
+    algorithm = resolve_algorithm(experiment.algorithm, experiment.trainer, total_steps, notes)
+    lengths = derive_lengths(experiment.model, notes)
+    if not experiment.model.model_path:
+        notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
+    if kind == "both":
+        check_cluster(experiment, gpus, notes)
+    _replay_notes(experiment, kind, notes)
+    rollout = resolve_rollout(experiment, gpus, notes) if kind == "both" else RolloutSpec()
+    trainer = resolve_trainer(experiment, lengths.model if lengths else 2, gpus, notes)
+    if algorithm is None or lengths is None or kind is None:
+        return None
+    explores = kind == "both"
+    sync, policy = resolve_pacing(experiment, algorithm, notes) if explores else (SyncSpec(), PolicySpec())
+    batch, train_batch = _batches(experiment, algorithm, explores, notes)
+    return StageSpec(
+        name=config.name,
+        folder=str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir,
+        kind=kind,
+        total_steps=total_steps,
+        total_epochs=0 if total_steps else experiment.buffer.total_epochs,
+        batch_size=batch,
+        train_batch_size=train_batch,
+        algorithm=algorithm,
+        model=_model(experiment, lengths),
+        taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
+        dataset=None if explores else dataset(experiment, notes),
+        evals=eval_tasksets(experiment, lengths, notes) if explores else (),
+        eval_interval=eval_interval_steps(experiment, sync.interval, notes) if explores else 0,
+        eval_on_startup=explores and experiment.explorer.eval_on_startup,
+        eval_at_end=explores,
+        max_read_timeout_s=experiment.buffer.trainer_input.experience_buffer.max_read_timeout,
+        policy=policy,
+        sync=sync,
+        rollout=rollout,
+        trainer=trainer,
+    )
+
+
+def _kind(experiment: Experiment, notes: Notes) -> str | None:
+    mode, algorithm = experiment.mode, experiment.algorithm.algorithm_type
+    if mode == "colocate":
+        notes.warn("mode colocate runs as both: explorer and trainer share what there is")
+        mode = "both"
+    if mode not in ("both", "train"):
+        notes.wrong(("mode",), f"{mode} is in the guide, but cannot be run yet", "write both or train", Unsupported)
+        return None
+    rows = learns_from_rows(algorithm)
+    if rows and mode == "both":
+        what = f"{algorithm} trains on the rows of a dataset, it does not explore"
+        notes.wrong(("mode",), f"is both, but {what}", "write mode: train")
+    if not rows and mode == "train":
+        what = f"is train, but {algorithm} learns from what explorers do"
+        notes.wrong(("mode",), what, "write mode: both, or algorithm_type: sft")
+    return mode
+
+
+def _total_steps(experiment: Experiment, notes: Notes) -> int:
+    """0 where epochs decide, for which the daemon must count the rows."""
+    buffer, trainer = experiment.buffer.total_steps, experiment.trainer.total_steps
+    if buffer is not None and trainer is not None and buffer != trainer:
+        notes.warn(f"trainer.total_steps {trainer} gives way to buffer.total_steps {buffer}")
+    return buffer or trainer or 0
+
+
+def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, notes: Notes) -> tuple[int, int]:
+    batch, train_batch = experiment.buffer.batch_size, experiment.buffer.train_batch_size
+    if explores:
+        return batch, train_batch or batch * algorithm.repeat_times
+    if not train_batch:
+        what = "a train stage must say how many rows one step consumes"
+        notes.wrong(("buffer", "train_batch_size"), what, "set buffer.train_batch_size")
+    return batch, train_batch
+
+
+def _replay_notes(experiment: Experiment, kind: str | None, notes: Notes) -> None:
+    buffer = experiment.buffer.trainer_input.experience_buffer
+    if kind != "both":
+        return
+    if buffer.storage_type != "queue":
+        notes.warn(f"experience_buffer.storage_type {buffer.storage_type} becomes queue: experiences live in the log")
+    if buffer.path is not None:
+        notes.warn("buffer.trainer_input.experience_buffer.path has no effect: the log keeps every experience")
+
+
+def _model(experiment: Experiment, lengths: Lengths) -> ModelSpec:
+    given = experiment.model
+    return ModelSpec(
+        path=given.model_path,
+        max_model_len=lengths.model,
+        max_prompt_tokens=lengths.prompt,
+        max_response_tokens=lengths.response,
+        min_response_tokens=lengths.min_response,
+        chat_template=given.custom_chat_template,
+        enable_prompt_truncation=given.enable_prompt_truncation,
+        trust_remote_code=given.trust_remote_code,
+    )

@@ -1,0 +1,181 @@
+"""Tasksets and datasets, with the workflow, the reward and the sampling that hold for each."""
+
+from __future__ import annotations
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Unsupported
+from rftd.daemon.config.resolve.lengths import Lengths
+from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.schema.buffer import ExplorerInput
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.taskset import Format, Taskset
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import FormatSpec, SamplingSpec, TasksetSpec
+from rftd.workers.rewards.registry import REWARDS
+from rftd.workers.workflows.registry import WORKFLOWS
+
+_INPUT: FieldPath = ("buffer", "explorer_input")
+_SELECTORS = ("sequential", "shuffle")
+
+
+def training_taskset(experiment: Experiment, lengths: Lengths, repeat_times: int, notes: Notes) -> TasksetSpec | None:
+    """The tasks to explore; None after saying what is missing."""
+    given = experiment.buffer.explorer_input
+    if given.taskset is not None and given.tasksets:
+        notes.wrong((*_INPUT, "tasksets"), "taskset and tasksets are both given", "keep one of them")
+        return None
+    if len(given.tasksets) > 1:
+        what = f"has {len(given.tasksets)} training tasksets, and rftd explores one for now"
+        notes.wrong((*_INPUT, "tasksets"), what, "keep the first, or join the files into one", Unsupported)
+        return None
+    path: FieldPath = (*_INPUT, "tasksets", 0) if given.tasksets else (*_INPUT, "taskset")
+    taskset = given.tasksets[0] if given.tasksets else given.taskset
+    if taskset is None:
+        notes.wrong(_INPUT, "names no taskset to explore", "set buffer.explorer_input.taskset.path")
+        return None
+    if taskset.repeat_times is not None and taskset.repeat_times != repeat_times:
+        notes.warn(f"taskset.repeat_times {taskset.repeat_times} gives way to algorithm.repeat_times {repeat_times}")
+    workflow = taskset.default_workflow_type or given.default_workflow_type
+    return _spec(
+        taskset, path, experiment, lengths, notes, name="taskset", repeat_times=repeat_times, workflow=workflow
+    )
+
+
+def eval_tasksets(experiment: Experiment, lengths: Lengths, notes: Notes) -> tuple[TasksetSpec, ...]:
+    """The held-out tasksets; their names are distinct."""
+    given = experiment.buffer.explorer_input
+    specs: list[TasksetSpec] = []
+    for index, taskset in enumerate(given.eval_tasksets):
+        path: FieldPath = (*_INPUT, "eval_tasksets", index)
+        spec = _spec(
+            taskset,
+            path,
+            experiment,
+            lengths,
+            notes,
+            name=f"eval_taskset_{index}",
+            repeat_times=taskset.repeat_times or 1,
+            workflow=taskset.default_workflow_type or given.default_eval_workflow_type or given.default_workflow_type,
+        )
+        if spec is None:
+            continue
+        if any(spec.name == other.name for other in specs):
+            notes.wrong((*path, "name"), f"two eval tasksets are named {spec.name!r}", "give each its own name")
+        specs.append(spec)
+    return tuple(specs)
+
+
+def dataset(experiment: Experiment, notes: Notes) -> TasksetSpec | None:
+    """The rows that a `train` stage learns from; None after saying what is missing."""
+    path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
+    buffer = experiment.buffer.trainer_input.experience_buffer
+    if not isinstance(buffer.path, str) or not buffer.path:
+        notes.wrong((*path, "path"), "a train stage needs the path of its dataset", "set it to a folder or .jsonl file")
+        return None
+    if "://" in buffer.path or buffer.storage_type == "sql":
+        what = "a train stage reads its rows from files"
+        notes.wrong((*path, "path"), what, "set it to a folder or .jsonl file", Unsupported)
+        return None
+    return TasksetSpec(
+        name=buffer.name or "experience_buffer",
+        path=buffer.path,
+        subset=buffer.subset_name,
+        split=buffer.split,
+        format=_format(buffer.format),
+        seed=experiment.seed,
+        limit_rows=buffer.limit_rows,
+    )
+
+
+def _spec(
+    taskset: Taskset,
+    path: FieldPath,
+    experiment: Experiment,
+    lengths: Lengths,
+    notes: Notes,
+    *,
+    name: str,
+    repeat_times: int,
+    workflow: str | None,
+) -> TasksetSpec | None:
+    if not taskset.path:
+        notes.wrong((*path, "path"), "is required", "set it to the folder or .jsonl file that holds the tasks")
+        return None
+    if taskset.storage_type != "file":
+        what = f"{taskset.storage_type} is read, but tasks come from files only"
+        notes.wrong((*path, "storage_type"), what, "write file", Unsupported)
+    selector = taskset.data_selector.selector_type
+    if selector not in _SELECTORS:
+        what = f"{selector} cannot be run yet"
+        notes.wrong((*path, "data_selector", "selector_type"), what, f"write {' or '.join(_SELECTORS)}", Unsupported)
+    if workflow is None:
+        notes.wrong(
+            (*path, "default_workflow_type"), "no workflow is named", "write default_workflow_type: math_workflow"
+        )
+        return None
+    given: ExplorerInput = experiment.buffer.explorer_input
+    reward = taskset.default_reward_fn_type or given.default_reward_fn_type
+    _known((*path, "default_workflow_type"), "workflow", workflow, notes)
+    _known((*path, "default_reward_fn_type"), "reward", reward, notes)
+    return TasksetSpec(
+        name=taskset.name or name,
+        path=taskset.path,
+        subset=taskset.subset_name,
+        split=taskset.split,
+        format=_format(taskset.format),
+        repeat_times=repeat_times,
+        workflow=workflow,
+        workflow_args=taskset.workflow_args,
+        reward=reward,
+        reward_args=taskset.reward_fn_args,
+        sampling=_sampling(taskset, path, experiment, lengths, notes),
+        selector=selector,
+        seed=taskset.data_selector.seed,
+        limit_rows=taskset.limit_rows,
+        max_retry_times=taskset.max_retry_times,
+    )
+
+
+def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
+    if name is None:
+        return
+    try:
+        (WORKFLOWS if kind == "workflow" else REWARDS).check(name)
+    except ConfigError as error:
+        notes.wrong(path, error.what, error.fix, Unsupported)
+
+
+def _format(given: Format) -> FormatSpec:
+    return FormatSpec(
+        prompt_type=given.prompt_type,
+        prompt_key=given.prompt_key,
+        response_key=given.response_key,
+        messages_key=given.messages_key,
+        system_prompt=given.system_prompt,
+        system_prompt_key=given.system_prompt_key,
+        reply_prefix=given.reply_prefix,
+        workflow_key=given.workflow_key,
+        reward_fn_key=given.reward_fn_key,
+    )
+
+
+def _sampling(
+    taskset: Taskset, path: FieldPath, experiment: Experiment, lengths: Lengths, notes: Notes
+) -> SamplingSpec:
+    """What `rollout_args` leaves open comes from `model`."""
+    args, model = taskset.rollout_args, experiment.model
+    longest = args.max_tokens or lengths.response
+    if longest > lengths.response:
+        notes.warn(f"rollout_args.max_tokens {longest} is over max_response_tokens: {lengths.response} is used")
+        longest = lengths.response
+    shortest = args.min_tokens if args.min_tokens is not None else min(lengths.min_response, longest)
+    if shortest > longest:
+        notes.wrong((*path, "rollout_args", "min_tokens"), f"is {shortest}, more than max_tokens {longest}")
+    return SamplingSpec(
+        temperature=args.temperature if args.temperature is not None else model.temperature,
+        top_p=args.top_p if args.top_p is not None else model.top_p,
+        top_k=args.top_k if args.top_k is not None else model.top_k,
+        max_tokens=longest,
+        min_tokens=shortest,
+        stop=tuple(args.stop),
+    )

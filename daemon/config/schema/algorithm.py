@@ -1,0 +1,51 @@
+"""Section `algorithm`: the objective."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rftd.daemon.config.schema.section import Args, Count, Section, Share, inert, section, word
+
+
+class Optimizer(Section):
+    """`algorithm.optimizer`; it reaches the actor only."""
+
+    lr: Annotated[float, Field(ge=0, le=1)] = 1e-6
+    lr_warmup_steps: Annotated[int, Field(ge=-1, le=10**9)] = -1
+    """-1: take the ratio."""
+    lr_warmup_steps_ratio: Share = 0.0
+    min_lr_ratio: Share = 0.01
+    lr_scheduler_type: Annotated[Literal["constant", "cosine"], word()] = "constant"
+    optimizer_type: Annotated[Literal["adam", "adamw", "sgd"], word()] = "adam"
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.999]
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.01
+    clip_grad: Annotated[float, Field(gt=0)] = 1.0
+
+
+class Algorithm(Section):
+    """`algorithm`; a part that is not given is the default of the type."""
+
+    algorithm_type: Annotated[str, word()] = "ppo"
+    repeat_times: Count | None = None
+    optimizer: Optimizer = section(Optimizer)
+    sample_strategy: Annotated[str | None, word(warmup="default")] = None
+    sample_strategy_args: Args | None = None
+    advantage_fn: Annotated[str | None, word()] = None
+    advantage_fn_args: Args | None = None
+    kl_penalty_fn: Annotated[str | None, word()] = inert("none")
+    kl_penalty_fn_args: Args | None = inert(None)
+    policy_loss_fn: Annotated[str | None, word()] = None
+    policy_loss_fn_args: Args | None = None
+    kl_loss_fn: Annotated[str | None, word()] = None
+    kl_loss_fn_args: Args | None = None
+    entropy_loss_fn: Annotated[str | None, word()] = None
+    entropy_loss_fn_args: Args | None = None
+    loss_agg_mode: (
+        Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"], word()]
+        | None
+    ) = None
+    enable_router_replay: bool = inert(False)
+    bypass_old_logprobs: bool = inert(True)
+    rollout_correction: Args | None = inert(None)

@@ -1,0 +1,47 @@
+"""The experiment file as a whole."""
+
+from __future__ import annotations
+
+from rftd.daemon.config.schema.algorithm import Algorithm
+from rftd.daemon.config.schema.buffer import Buffer
+from rftd.daemon.config.schema.cluster import Cluster
+from rftd.daemon.config.schema.data_processor import DataProcessor
+from rftd.daemon.config.schema.experiment_name import Mode, Name, OptionalName
+from rftd.daemon.config.schema.explorer import Explorer
+from rftd.daemon.config.schema.log import Log
+from rftd.daemon.config.schema.model import Model
+from rftd.daemon.config.schema.monitor import Monitor
+from rftd.daemon.config.schema.section import Section, Seed, inert, section
+from rftd.daemon.config.schema.service import Service
+from rftd.daemon.config.schema.stage import Stage
+from rftd.daemon.config.schema.synchronizer import Synchronizer
+from rftd.daemon.config.schema.trainer import Trainer
+
+
+class Experiment(Section):
+    """Every section of the configuration guide, and rftd's own `deterministic`, `seed` and `labels`."""
+
+    mode: Mode = "both"
+    project: Name = "Trinity-RFT"
+    group: OptionalName = ""
+    name: Name = "rft"
+    checkpoint_root_dir: str = ""
+    """Absolute by the time the daemon reads it."""
+    ray_namespace: str = inert("")
+    continue_from_checkpoint: bool = inert(True, why="each submission is an experiment of its own")
+    ignore_validator_suggestions: bool = inert(False)
+    deterministic: bool = False
+    seed: Seed = 42
+    labels: dict[str, str] = {}
+    algorithm: Algorithm = section(Algorithm)
+    data_processor: DataProcessor = section(DataProcessor, is_inert=True)
+    model: Model = section(Model)
+    cluster: Cluster = section(Cluster)
+    buffer: Buffer = section(Buffer)
+    explorer: Explorer = section(Explorer)
+    trainer: Trainer = section(Trainer)
+    monitor: Monitor = section(Monitor)
+    synchronizer: Synchronizer = section(Synchronizer)
+    service: Service = section(Service, is_inert=True)
+    log: Log = section(Log)
+    stages: list[Stage] = []

@@ -1,0 +1,71 @@
+"""Section `model`: the model and its lengths, in tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rftd.daemon.config.schema.section import Count, Natural, Section, Seed, inert, section
+
+
+class Lora(Section):
+    """One entry of `model.lora_configs`."""
+
+    name: str
+    path: str | None = None
+    base_model_name: str | None = None
+    lora_rank: Count = 32
+    lora_alpha: Count = 32
+    lora_dtype: str = "auto"
+    target_modules: Any = "all-linear"
+    exclude_modules: Any = None
+
+
+class Tinker(Section):
+    """`model.tinker`."""
+
+    enable: bool = False
+    rank: Count = inert(16)
+    seed: Seed | None = inert(None)
+    train_mlp: bool = inert(True)
+    train_attn: bool = inert(True)
+    train_unembed: bool = inert(True)
+    base_url: str | None = inert(None)
+
+
+class ExternalModel(Section):
+    """`model.external_model`: an endpoint that is only benchmarked."""
+
+    enable: bool = False
+    base_url_env: str = "OPENAI_BASE_URL"
+    api_key_env: str = "OPENAI_API_KEY"
+    model_name: str | None = None
+
+
+class Model(Section):
+    """`model`."""
+
+    model_path: str = ""
+    critic_model_path: str = inert("", why="no algorithm with a critic can be run yet")
+    trust_remote_code: bool = False
+    custom_chat_template: str | None = None
+    chat_template_path: str | None = inert(None)
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    logprobs: Natural = inert(0, why="the log-probability of each sampled token is always kept")
+    max_model_len: Count | None = None
+    max_prompt_tokens: Count | None = None
+    max_response_tokens: Count | None = None
+    min_response_tokens: Natural = 0
+    enable_prompt_truncation: bool = True
+    repetition_penalty: Annotated[float, Field(gt=0)] = inert(1.0)
+    enable_thinking: bool | None = inert(None)
+    lora_configs: list[Lora] | None = inert(None)
+    fully_sharded_loras: bool = inert(False)
+    max_cpu_loras: Natural | None = inert(None)
+    rope_scaling: dict[str, Any] | None = inert(None)
+    rope_theta: float | None = inert(None)
+    tinker: Tinker = section(Tinker)
+    external_model: ExternalModel = section(ExternalModel)

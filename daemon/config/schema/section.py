@@ -1,0 +1,105 @@
+"""What every section of the experiment file shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.scalar import EnvText, read_scalar
+
+Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
+Natural: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+Args: TypeAlias = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A mapping of the file: unknown keys are errors, values are not converted, an empty section is all defaults."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        text, section = _expects(cls, info.field_name or "")
+        if isinstance(value, EnvText):
+            return str(value) if text else read_scalar(value)
+        return {} if value is None and section else value
+
+
+@cache
+def _expects(cls: type[Section], name: str) -> tuple[bool, bool]:
+    """Whether the field takes text, and whether it is a section that is always there."""
+    annotation = cls.model_fields[name].annotation
+    members = set(_members(annotation))
+    is_section = isinstance(annotation, type) and issubclass(annotation, Section)
+    return bool(members & {str, Any}) or any(isinstance(member, str) for member in members), is_section
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) in (dict, list):
+        return
+    yield annotation
+    for part in get_args(annotation):
+        yield from _members(part) if not isinstance(part, str) else iter((part,))
+
+
+def inert(default: Any, *, why: str = "") -> Any:
+    """A field that is read and checked, and that rftd does not act on yet; set to something else, it is a warning."""
+    extra: dict[str, Any] = {"inert": True, "why": why}
+    if isinstance(default, dict | list):
+        return Field(default_factory=default.copy, json_schema_extra=extra)
+    return Field(default=default, json_schema_extra=extra)
+
+
+def section(kind: Callable[[], Any], *, is_inert: bool = False) -> Any:
+    """A section whose fields all have defaults."""
+    return Field(default_factory=kind, json_schema_extra={"inert": is_inert})
+
+
+def word(**older: str) -> BeforeValidator:
+    """Reads one of a few words in any case, and older words for some of them."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        lowered = value.lower()
+        return older.get(lowered, lowered)
+
+    return BeforeValidator(read)
+
+
+def _url(value: Any) -> Any:
+    named = isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str)
+    if value is None or isinstance(value, str) or named:
+        return str(value) if isinstance(value, str) else value
+    raise PydanticCustomError("url_type", "expected text, or {{env: NAME}}")
+
+
+Url: TypeAlias = Annotated[Any, PlainValidator(_url)]
+"""Text, or `{env: NAME}` where it holds a password; also for an `api_key`."""
+
+
+def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+    """Every field that the user set to something else than its default and that has no effect yet, with a reason."""
+    for name in sorted(model.model_fields_set, key=list(type(model).model_fields).index):
+        field = type(model).model_fields[name]
+        extra = field.json_schema_extra
+        is_inert = isinstance(extra, dict) and bool(extra.get("inert"))
+        value = getattr(model, name)
+        if is_inert:
+            if value != field.get_default(call_default_factory=True):
+                yield (*path, name), str(extra.get("why") or "") if isinstance(extra, dict) else ""
+        elif isinstance(value, Section):
+            yield from without_effect(value, (*path, name))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, Section):
+                    yield from without_effect(item, (*path, name, index))

@@ -1,0 +1,57 @@
+"""Section `trainer`: how steps are made and kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rftd.daemon.config.schema.section import Args, Count, Natural, Section, inert, section, word
+
+
+class Megatron(Section):
+    """`trainer.megatron`."""
+
+    tensor_model_parallel_size: Count = 1
+    pipeline_model_parallel_size: Count = 1
+    context_parallel_size: Count = 1
+    expert_model_parallel_size: Count = 1
+    virtual_pipeline_model_parallel_size: Count | None = None
+    expert_tensor_parallel_size: Count | None = None
+    sequence_parallel: bool = True
+
+
+class Trainer(Section):
+    """`trainer`."""
+
+    name: str = inert("trainer")
+    trainer_type: Annotated[Literal["verl", "torch", "tinker", "fake"], word()] = "verl"
+    trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = inert("fsdp2")
+    save_interval: Natural = 0
+    """0 = only at the end of a stage."""
+    enable_preview: bool = inert(True)
+    total_steps: Count | None = None
+    save_hf_checkpoint: Annotated[Literal["last", "always", "never"], word()] = "last"
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    use_dynamic_bsz: bool = inert(True)
+    use_remove_padding: bool = inert(True)
+    balance_batch: bool = inert(True)
+    critic_warmup: Natural = inert(0)
+    max_token_len_per_gpu: Count | None = None
+    ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
+    fix_actor_microbatch_loss_scale: bool = inert(False)
+    param_offload: bool = inert(False)
+    optimizer_offload: bool = inert(False)
+    grad_offload: bool = inert(False)
+    offload_policy: bool = inert(False)
+    save_strategy: Annotated[Literal["unrestricted", "single_thread", "single_process", "single_node"], word()] = inert(
+        "unrestricted"
+    )
+    max_checkpoints_to_keep: Natural = 0
+    """0 = all."""
+    megatron: Megatron = section(Megatron, is_inert=True)
+    trainer_config: Args | None = inert(None)
+    trainer_config_path: str = ""
+    """The older spelling: the client reads the file and puts it into trainer_config."""
+    engine_args: Args = {}
+    """rftd's own: handed to the engine as it is."""

@@ -1,0 +1,98 @@
+"""Where each field of an experiment file stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.ops.redaction import MASK
+
+_ASSIGNED = re.compile(
+    r"""((?:api_?key|token|passw(?:or)?d|secret|credentials?)["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,}{][^,}]*)""",
+    re.IGNORECASE,
+)
+_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s]+@")
+_EXCERPT_CHARS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in a file, counted from 1, or the `-s` flag that set a field (`line` 0)."""
+
+    origin: str
+    line: int = 0
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.origin}:{self.line}:{self.column}" if self.line else self.origin
+
+
+@dataclass(slots=True)
+class SourceMap:
+    """The place of every key and value of one experiment, by field; secrets in its lines can be covered."""
+
+    origin: str
+    lines: Sequence[str] = ()
+    values: dict[FieldPath, Place] = field(default_factory=dict)
+    keys: dict[FieldPath, Place] = field(default_factory=dict)
+    moved: dict[FieldPath, FieldPath] = field(default_factory=dict)
+    """Current name to the name in the file, for fields in an older spelling."""
+    covered: list[Place] = field(default_factory=list)
+
+    def written(self, path: FieldPath) -> FieldPath:
+        """The name under which the file has this field."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.moved:
+                return self.moved[path[:length]] + path[length:]
+        return path
+
+    def locate(self, path: FieldPath, *, at_key: bool = False) -> Place | None:
+        """The place of the field, or of the nearest section around it."""
+        path = self.written(path)
+        for length in range(len(path), -1, -1):
+            prefix = path[:length]
+            exact = length == len(path)
+            first, second = (self.keys, self.values) if at_key or not exact else (self.values, self.keys)
+            place = first.get(prefix) or second.get(prefix)
+            if place is not None:
+                return place
+        return None
+
+    def has(self, path: FieldPath) -> bool:
+        """True if the user wrote this field."""
+        path = self.written(path)
+        return path in self.values or path in self.keys
+
+    def cover(self, path: FieldPath) -> None:
+        """Hides the value of a field in every excerpt: it is a secret."""
+        place = self.values.get(self.written(path))
+        if place is not None and place.line:
+            self.covered.append(place)
+
+    def excerpt(self, place: Place) -> str | None:
+        """The line of `place` with a mark under it."""
+        if not 0 < place.line <= len(self.lines):
+            return None
+        line = self._masked(place.line)
+        if len(line) > _EXCERPT_CHARS:
+            return None
+        width = place.end_column - place.column if place.end_line == place.line else len(line) - place.column + 1
+        width = max(1, min(width, len(line) - place.column + 1))
+        number = str(place.line)
+        gutter = " " * len(number)
+        return f"{gutter} |\n{number} | {line}\n{gutter} | {' ' * (place.column - 1)}{'^' * width}"
+
+    def _masked(self, number: int) -> str:
+        line = self.lines[number - 1]
+        for place in self.covered:
+            if place.line <= number <= place.end_line:
+                start = place.column - 1 if number == place.line else 0
+                end = place.end_column - 1 if number == place.end_line else len(line)
+                line = line[:start] + "*" * (end - start) + line[end:]
+        line = _ASSIGNED.sub(lambda found: found[1] + "*" * len(found[2]), line)
+        line = _IN_URL.sub(rf"\g<1>{MASK}@", line)
+        return "".join(char if char.isprintable() else " " for char in line)

@@ -1,0 +1,144 @@
+"""Data against the schema: an `Experiment`, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rftd.daemon.config import normalise
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.issue import Issue, UnknownField, WrongValue
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import Section
+from rftd.daemon.config.secrets import is_secret_path
+from rftd.ops.redaction import MASK, redact
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "finite_number": "a finite number",
+}
+_KINDS = {"str": "text", "int": "number", "float": "number", "bool": "boolean", "list": "list", "dict": "mapping"}
+
+
+def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
+    """The experiment in `tree` (current spelling, plain data), or None and what is wrong."""
+    try:
+        return Experiment.model_validate(tree), []
+    except ValidationError as error:
+        return None, [_issue(detail) for detail in error.errors(include_url=False)]
+
+
+def _issue(detail: ErrorDetails) -> Issue:
+    path: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown(path)
+    given = _given(detail["input"], path)
+    if kind == "missing":
+        return Issue(path, "is required", None, WrongValue)
+    if kind == "literal_error":
+        allowed = str(context.get("expected", ""))
+        near = difflib.get_close_matches(
+            str(detail["input"]), [word.strip("'") for word in allowed.split("'")[1::2]], 1
+        )
+        fix = f"did you mean {near[0]!r}?" if near else None
+        return Issue(path, f"expected {allowed}, got {given}", fix, WrongValue)
+    if kind in _EXPECTED:
+        return Issue(path, f"expected {_EXPECTED[kind]}, got {given}", _type_fix(kind, detail["input"]), WrongValue)
+    message = detail["msg"][:1].lower() + detail["msg"][1:].replace("Input ", "").replace("input ", "")
+    return Issue(path, f"{message.removeprefix('input ')}, got {given}", None, WrongValue)
+
+
+def _given(value: Any, path: FieldPath) -> str:
+    kind = _KINDS.get(type(value).__name__, type(value).__name__)
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, dict | list):
+        return f"a {kind}"
+    if is_secret_path(path):
+        return MASK
+    text = repr(redact(value, str(path[-1]) if path else ""))
+    return f"the {kind} {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def _type_fix(kind: str, value: Any) -> str | None:
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return f'quote it: "{value}"'
+    if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
+        return "write it without quotes" if value.strip() else None
+    if kind == "int_from_float":
+        return f"write {int(value)}" if isinstance(value, float) and value == value // 1 else None
+    return None
+
+
+def _unknown(path: FieldPath) -> Issue:
+    name, section = str(path[-1]), path[:-1]
+    here = [*_names(section), *normalise.old_names(section)]
+    near = difflib.get_close_matches(name, here, 1, 0.6)
+    place = f" in {show(section)}" if section else ""
+    if near:
+        return Issue(path, f"unknown field{place}", f"did you mean {near[0]!r}?", UnknownField, at_key=True)
+    elsewhere = _elsewhere(name)
+    if elsewhere:
+        return Issue(path, f"unknown field{place}", f"did you mean {elsewhere}?", UnknownField, at_key=True)
+    fix = f"known here: {', '.join(here[:12])}" + (", ..." if len(here) > 12 else "") if here else None
+    return Issue(path, f"unknown field{place}", fix, UnknownField, at_key=True)
+
+
+def _names(section: FieldPath) -> list[str]:
+    """Fields that the schema has in a section."""
+    model: type[Section] | None = Experiment
+    for part in section:
+        if model is None:
+            return []
+        if isinstance(part, str) and part in model.model_fields:
+            model = _section_of(model.model_fields[part].annotation)
+        # an index, or a name in a mapping of sections, stays with the section that was found before it
+    return list(model.model_fields) if model else []
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)
+
+
+@functools.cache
+def _all_fields() -> tuple[FieldPath, ...]:
+    return tuple(_fields_below(Experiment, ()))
+
+
+def _fields_below(model: type[Section], path: FieldPath) -> Iterator[FieldPath]:
+    for name, field in model.model_fields.items():
+        if path == () and name == "stages":
+            continue
+        yield (*path, name)
+        below = _section_of(field.annotation)
+        if below is not None:
+            yield from _fields_below(below, (*path, name))
+
+
+def _elsewhere(name: str) -> str | None:
+    """The field of that very name, or of the nearest one, in another section."""
+    fields = _all_fields()
+    exact = [path for path in fields if path[-1] == name]
+    near = exact or [
+        path
+        for word in difflib.get_close_matches(name, {str(p[-1]) for p in fields}, 1, 0.8)
+        for path in fields
+        if path[-1] == word
+    ]
+    return show(min(near, key=len)) if near else None

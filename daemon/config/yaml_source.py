@@ -1,0 +1,249 @@
+"""`parse_yaml`: the text of an experiment file as plain data, with the place of every field.
+
+Built from parser events, so nothing is constructed that the file could choose, depth never meets the interpreter's
+stack, and an alias is counted as what it expands to.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import ConfigErrors, Issue, LimitIssue, SyntaxIssue
+from rftd.daemon.config.report import report
+from rftd.daemon.config.scalar import read_scalar
+from rftd.daemon.config.source import Place, SourceMap
+from rftd.ops import limits
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TEXT_TAGS: Final = frozenset({"!", "tag:yaml.org,2002:str"})
+_TYPED_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
+_CONTAINER_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+_MERGE: Final = "<<"
+
+
+class _Missing:
+    pass
+
+
+_MISSING: Final = _Missing()
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A mapping or list under construction."""
+
+    value: dict[Any, Any] | list[Any]
+    path: FieldPath
+    place: Place
+    anchor: str | None
+    first_node: int
+    key: Any = _MISSING
+    key_place: Place | None = None
+    merged: list[dict[Any, Any]] = field(default_factory=list)
+    deepest: int = 1
+
+
+@dataclass(slots=True)
+class _Anchor:
+    value: Any
+    nodes: int
+    depth: int
+
+
+class _Builder:
+    """Takes parser events, keeps data, places and issues."""
+
+    def __init__(self, source: SourceMap) -> None:
+        self.source = source
+        self.issues: list[Issue] = []
+        self.root: Any = _MISSING
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, _Anchor] = {}
+        self._nodes = 0
+        self._aliases = 0
+        self._documents = 0
+
+    def take(self, event: Any) -> None:
+        """Adds one event; raises ConfigErrors over a limit."""
+        place = self._place(event)
+        if isinstance(event, yaml.ScalarEvent):
+            self._count(1, place)
+            value = self._scalar(event, place)
+            if event.anchor:
+                self._anchors[event.anchor] = _Anchor(value, 1, 0)
+            self._add(value, place, depth=0)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._open(event, place)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._close(place)
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event, place)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                self._fail("a second document begins here", place, fix="keep one document: remove the line `---`")
+
+    def _open(self, event: Any, place: Place) -> None:
+        self._count(1, place)
+        if event.tag not in _CONTAINER_TAGS:
+            self._refuse_tag(event.tag, place)
+        if len(self._frames) >= limits.CONFIG_DEPTH:
+            self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", place)
+        value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
+        self._frames.append(_Frame(value, self._next_path(), place, event.anchor, self._nodes))
+
+    def _close(self, end: Place) -> None:
+        frame = self._frames.pop()
+        for extra in frame.merged:
+            assert isinstance(frame.value, dict)
+            for key, value in extra.items():
+                frame.value.setdefault(key, value)
+        if frame.anchor:
+            self._anchors[frame.anchor] = _Anchor(frame.value, self._nodes - frame.first_node + 1, frame.deepest)
+        self._add(frame.value, frame.place, depth=frame.deepest)
+
+    def _alias(self, event: Any, place: Place) -> None:
+        self._aliases += 1
+        if self._aliases > limits.CONFIG_ALIASES:
+            self._limit(f"more than {limits.CONFIG_ALIASES} aliases (`*name`)", place)
+        anchor = self._anchors.get(event.anchor)
+        if anchor is None:
+            self._fail(f"`*{event.anchor}` names no anchor above it", place)
+            return
+        self._count(anchor.nodes, place)
+        if len(self._frames) + anchor.depth > limits.CONFIG_DEPTH:
+            self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", place)
+        self._add(copy.deepcopy(anchor.value), place, depth=anchor.depth)
+
+    def _add(self, value: Any, place: Place, *, depth: int) -> None:
+        if not self._frames:
+            self.root = value
+            self.source.values[()] = place
+            return
+        frame = self._frames[-1]
+        frame.deepest = max(frame.deepest, depth + 1)
+        if isinstance(frame.value, list):
+            self.source.values[(*frame.path, len(frame.value))] = place
+            frame.value.append(value)
+        elif isinstance(frame.key, _Missing):
+            frame.key, frame.key_place = value, place
+        else:
+            self._add_pair(frame, value, place)
+
+    def _add_pair(self, frame: _Frame, value: Any, place: Place) -> None:
+        assert isinstance(frame.value, dict)
+        key, key_place = frame.key, frame.key_place or place
+        frame.key = _MISSING
+        if key == _MERGE and isinstance(value, dict | list):
+            parts = value if isinstance(value, list) else [value]
+            frame.merged += [part for part in parts if isinstance(part, dict)]
+            return
+        if not isinstance(key, str):
+            key = self._key_text(key, key_place)
+        path = (*frame.path, key)
+        if key in frame.value:
+            first = self.source.keys.get(path)
+            where = f", first on line {first.line}" if first else ""
+            self.issues.append(
+                Issue(path, f"the key appears twice{where}", "remove one of the two", SyntaxIssue, place=key_place)
+            )
+            return
+        frame.value[key] = value
+        self.source.keys[path] = key_place
+        self.source.values[path] = place
+
+    def _key_text(self, key: Any, place: Place) -> str:
+        """Keys are names: `1:` or `on:` is the text the user wrote."""
+        if isinstance(key, Hashable) and place.line and place.end_line == place.line:
+            line = self.source.lines[place.line - 1] if place.line <= len(self.source.lines) else ""
+            return line[place.column - 1 : place.end_column - 1].strip("'\" ") or str(key)
+        self.issues.append(Issue((), "a key must be a word", None, SyntaxIssue, place=place))
+        return str(key)[:40]
+
+    def _scalar(self, event: Any, place: Place) -> Any:
+        tag = event.tag
+        if tag in _TYPED_TAGS or (tag is None and event.implicit[0]):
+            return read_scalar(event.value)
+        if tag is not None and tag not in _TEXT_TAGS:
+            self._refuse_tag(tag, place)
+        return event.value
+
+    def _next_path(self) -> FieldPath:
+        if not self._frames:
+            return ()
+        frame = self._frames[-1]
+        if isinstance(frame.value, list):
+            return (*frame.path, len(frame.value))
+        return frame.path if isinstance(frame.key, _Missing) else (*frame.path, str(frame.key)[:80])
+
+    def _place(self, event: Any) -> Place:
+        start, end = event.start_mark, event.end_mark
+        return Place(self.source.origin, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+    def _count(self, nodes: int, place: Place) -> None:
+        self._nodes += nodes
+        if self._nodes > limits.CONFIG_NODES:
+            self._limit(f"more than {limits.CONFIG_NODES:,} values, aliases expanded", place)
+
+    def _refuse_tag(self, tag: str, place: Place) -> None:
+        self.issues.append(
+            Issue(
+                (),
+                f"the tag {tag[:80]!r} is not allowed",
+                "remove it; only plain data is read",
+                SyntaxIssue,
+                place=place,
+            )
+        )
+
+    def _limit(self, what: str, place: Place) -> None:
+        self.issues.append(Issue((), what, "make the file smaller", LimitIssue, place=place))
+        raise report(self.issues, self.source)
+
+    def _fail(self, what: str, place: Place, fix: str | None = None) -> None:
+        self.issues.append(Issue((), what, fix, SyntaxIssue, place=place))
+        raise report(self.issues, self.source)
+
+
+def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
+    """The data in `text` (None if there is none), where everything stands, and duplicate keys and the like.
+
+    Raises ConfigErrors if it is no YAML or over a limit.
+    """
+    source = SourceMap(origin, text.splitlines())
+    if len(text.encode("utf-8", "surrogatepass")) > limits.CONFIG_SIZE_BYTES:
+        what = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
+        raise report([Issue((), what, "an experiment file holds settings, not data", LimitIssue)], source)
+    builder = _Builder(source)
+    try:
+        for event in _events(text):
+            builder.take(event)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, source) from None
+    except (yaml.YAMLError, UnicodeError, ValueError) as error:
+        what = f"not readable as YAML: {str(error).splitlines()[0][:160]}"
+        raise report([Issue((), what, "save it as UTF-8 text", SyntaxIssue)], source) from None
+    root = None if isinstance(builder.root, _Missing) else builder.root
+    return root, source, builder.issues
+
+
+def _events(text: str) -> Iterator[Any]:
+    return iter(yaml.parse(text, Loader=_LOADER))
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap) -> ConfigErrors:
+    mark = error.problem_mark or error.context_mark
+    place = Place(source.origin, mark.line + 1, mark.column + 1) if mark else None
+    what = f"not valid YAML: {error.problem or 'syntax error'}"
+    if error.context:
+        what += f" ({error.context})"
+    fix = "check the indentation, quotes and brackets up to here"
+    if "\t" in (source.lines[mark.line] if mark and mark.line < len(source.lines) else ""):
+        fix = "indent with spaces, not tabs"
+    return report([Issue((), what, fix, SyntaxIssue, place=place)], source)

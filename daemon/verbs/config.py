@@ -1,0 +1,85 @@
+"""`rftd config`: what an experiment file says, and whether it can be run. Neither asks the daemon."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rftd.daemon.config.loading import Submission
+
+_FILE = click.argument("file", type=click.Path(allow_dash=True))
+_SET = click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+
+
+@click.group("config")
+def config_group() -> None:
+    """Read an experiment file: `show` prints it in the current spelling, `check` says what is wrong."""
+
+
+@config_group.command("show")
+@_FILE
+@_SET
+@_JSON
+def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """Print FILE as the daemon would read it: current spelling, `${...}` resolved, secrets as `{env: NAME}`."""
+    submission = _load(file, overrides)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(submission.config, indent=2, ensure_ascii=False))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(submission.config, sort_keys=False, allow_unicode=True), nl=False)
+
+
+@config_group.command("check")
+@_FILE
+@_SET
+@_JSON
+def check(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """Say whether FILE can be submitted: `ok` and warnings, or every error at once (exit 2)."""
+    submission = _load(file, overrides, as_json=as_json)
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"ok": True, "warnings": list(submission.warnings), "errors": []}, indent=2))
+        return
+    spec = submission.spec
+    click.echo(f"ok: {spec.project}/{spec.name}, {_stages(submission)}")
+    for warning in submission.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _stages(submission: Submission) -> str:
+    parts = []
+    for stage in submission.spec.stages:
+        steps = f"{stage.total_steps} steps" if stage.total_steps else f"{stage.total_epochs} epochs"
+        parts.append(f"{stage.name} ({stage.algorithm.kind}, {steps})")
+    return " then ".join(parts)
+
+
+def _load(file: str, overrides: tuple[str, ...], *, as_json: bool = False) -> Submission:
+    from rftd.daemon.config.issue import ConfigErrors
+    from rftd.daemon.config.loading import load_file, load_text
+
+    try:
+        if file == "-":
+            return load_text(sys.stdin.read(), "<stdin>", overrides=overrides)
+        return load_file(file, overrides=overrides)
+    except ConfigErrors as errors:
+        if as_json:
+            import json
+
+            found = [
+                {"code": e.code, "field": e.field, "what": e.what, "where": e.where, "fix": e.fix}
+                for e in errors.errors
+            ]
+            click.echo(json.dumps({"ok": False, "warnings": [], "errors": found}, indent=2))
+        else:
+            click.echo(str(errors), err=True)
+        raise click.exceptions.Exit(errors.exit_status) from None

@@ -1,0 +1,88 @@
+"""The guide's own experiments resolve to what is kept beside this test; a change of meaning shows as a difference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rftd.daemon.config.loading import Submission, check_config, load_file
+from rftd.streams.events.experiment import ExperimentSubmitted
+from rftd.streams.spec import ExperimentSpec
+
+ROOT = Path(__file__).parents[4]
+GOLDEN = ROOT / "tests" / "golden" / "config"
+EXAMPLE = ROOT / "examples" / "gsm8k.yaml"
+STAGES = """
+stages:
+  - stage_name: sft_warmup
+    mode: train
+    algorithm:
+      algorithm_type: sft
+    buffer:
+      train_batch_size: 128
+      total_steps: 10
+      trainer_input:
+        experience_buffer:
+          name: sft_warmup_dataset
+          path: /PATH/TO/YOUR/SFT/DATASET
+  - stage_name: rft # leave empty to use the original configs for RFT
+"""
+
+
+def _load(name: str, folder: Path) -> Submission:
+    file = EXAMPLE
+    if name == "gsm8k_stages":
+        file = folder / "gsm8k.yaml"
+        file.write_text(EXAMPLE.read_text() + STAGES)
+    return load_file(file, environ={}, cwd=Path("/home/user"))
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_stages"])
+def test_the_quick_start_resolves_to_its_golden_specification(name: str, tmp_path: Path) -> None:
+    submission = _load(name, tmp_path)
+    expected = msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes(), type=ExperimentSpec)
+    assert submission.spec == expected
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_stages"])
+def test_the_daemon_resolves_what_the_client_sends_to_the_same(name: str, tmp_path: Path) -> None:
+    submission = _load(name, tmp_path)
+    sent = json.loads(json.dumps(submission.config))
+    assert check_config(sent) == submission.spec
+
+
+def test_the_specification_travels_as_an_event(tmp_path: Path) -> None:
+    event = ExperimentSubmitted(spec=_load("gsm8k_stages", tmp_path).spec)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=ExperimentSubmitted) == event
+
+
+def test_the_guides_variables_are_read_from_the_environment() -> None:
+    environ = {
+        "TRINITY_CHECKPOINT_ROOT_DIR": "/ckpt",
+        "TRINITY_MODEL_PATH": "/models/tiny",
+        "TRINITY_TASKSET_PATH": "data/gsm8k/train.jsonl",
+    }
+    spec = load_file(EXAMPLE, environ=environ, cwd=Path("/home/user")).spec
+    (stage,) = spec.stages
+    assert stage.taskset is not None
+    assert spec.job_dir == "/ckpt/<project_name>/<experiment_name>" == stage.folder
+    assert stage.model.path == "/models/tiny"
+    assert stage.taskset.path == "/home/user/data/gsm8k/train.jsonl"
+
+
+def test_the_test_of_the_issue_is_a_matter_of_overrides() -> None:
+    overrides = [
+        "model.model_path=/tiny",
+        "buffer.batch_size=4",
+        "algorithm.repeat_times=4",
+        "buffer.total_steps=2",
+        "model.max_response_tokens=32",
+        "buffer.explorer_input.eval_tasksets[0].limit_rows=16",
+    ]
+    (stage,) = load_file(EXAMPLE, overrides=overrides, environ={}, cwd=Path("/w")).spec.stages
+    assert (stage.total_steps, stage.total_epochs, stage.train_batch_size) == (2, 0, 16)
+    assert stage.evals[0].limit_rows == 16
+    assert stage.evals[0].sampling.max_tokens == 32

@@ -1,0 +1,189 @@
+"""Derived values: lengths, batches, steps, schedules, engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+
+def _lengths(*pairs: tuple[str, int | None]) -> list[str]:
+    return [f"model.{name}={'null' if value is None else value}" for name, value in pairs]
+
+
+LENGTHS = [
+    # model, prompt, response, shortest -> the same, derived
+    ((2048, 1000, 1000, 0), (2048, 1000, 1000, 0)),
+    ((None, 512, 512, 0), (1024, 512, 512, 0)),
+    ((2048, None, None, 0), (2048, 1024, 1024, 0)),
+    ((2049, None, None, 0), (2049, 1024, 1025, 0)),
+    ((2048, 500, None, 0), (2048, 500, 1548, 0)),
+    ((2048, None, 1024, 0), (2048, 1024, 1024, 0)),
+    ((2048, None, 4096, 0), (2048, 1, 2047, 0)),
+    ((2048, 4096, None, 0), (2048, 2047, 1, 0)),
+    ((2048, None, 2048, 0), (2048, 1, 2047, 0)),
+    ((2048, 1000, 1000, 1000), (2048, 1000, 1000, 999)),
+    ((2048, 1000, 1000, 5), (2048, 1000, 1000, 5)),
+]
+
+
+@pytest.mark.parametrize(("given", "derived"), LENGTHS)
+def test_lengths_follow_the_guides_table(load: Load, given: tuple[Any, ...], derived: tuple[int, ...]) -> None:
+    names = ("max_model_len", "max_prompt_tokens", "max_response_tokens", "min_response_tokens")
+    model = load(overrides=_lengths(*zip(names, given, strict=True))).spec.stages[0].model
+    assert (model.max_model_len, model.max_prompt_tokens, model.max_response_tokens, model.min_response_tokens) == (
+        derived
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((2000, 1001, 1000), "less than max_prompt_tokens + max_response_tokens = 1001 + 1000"),
+        ((None, 512, None), "cannot be derived"),
+        ((None, None, None), "cannot be derived"),
+        ((1, None, None), "at least 2"),
+    ],
+)
+def test_lengths_that_contradict_are_refused(errors: Errors, given: tuple[Any, ...], words: str) -> None:
+    names = ("max_model_len", "max_prompt_tokens", "max_response_tokens")
+    (text,) = errors(overrides=_lengths(*zip(names, given, strict=True)))
+    assert words in text
+    assert "model.max_model_len" in text
+
+
+def test_a_training_batch_defaults_to_every_answer_of_the_step(load: Load) -> None:
+    assert load().spec.stages[0].train_batch_size == 8
+    assert load(overrides=["buffer.train_batch_size=6"]).spec.stages[0].train_batch_size == 6
+
+
+def test_steps_win_over_epochs(load: Load) -> None:
+    stage = load(overrides=["buffer.total_epochs=3"]).spec.stages[0]
+    assert (stage.total_steps, stage.total_epochs) == (5, 0)
+    stage = load(overrides=["buffer.total_epochs=3", "buffer.total_steps=null"]).spec.stages[0]
+    assert (stage.total_steps, stage.total_epochs) == (0, 3)
+    stage = load(overrides=["trainer.total_steps=9", "buffer.total_steps=null"]).spec.stages[0]
+    assert stage.total_steps == 9
+
+
+def test_an_algorithm_brings_its_own_repeat_times(load: Load, errors: Errors) -> None:
+    assert load(overrides=["algorithm.repeat_times=null"]).spec.stages[0].algorithm.repeat_times == 8
+    (text,) = errors(overrides=["algorithm.repeat_times=1"])
+    assert "every advantage is zero" in text
+
+
+def test_arguments_are_laid_over_the_functions_defaults(load: Load) -> None:
+    algorithm = load(overrides=["algorithm.policy_loss_fn_args={clip_range: 0.1}"]).spec.stages[0].algorithm
+    assert algorithm.policy_loss_args["clip_range"] == 0.1
+    assert len(algorithm.policy_loss_args) > 1
+
+
+@pytest.mark.parametrize(
+    ("style", "interval", "offset", "staleness", "inflight"),
+    [
+        ("fixed", 1, 0, 0, 1),
+        ("fixed", 4, 0, 3, 4),
+        ("fixed", 1, 1, 1, 2),
+        ("fixed", 4, 1, 4, 5),
+        ("fully_async", 1, 0, 2, 2),
+        ("fully_async", 4, 0, 5, 2),
+        ("dynamic_by_explorer", 1, 0, 2, 2),
+        ("trainer_driven", 1, 0, 2, 2),
+    ],
+)
+def test_the_schedule_decides_what_may_be_trained_on(
+    load: Load, style: str, interval: int, offset: int, staleness: int, inflight: int
+) -> None:
+    overrides = [
+        f"synchronizer.sync_{k}={v}" for k, v in {"style": style, "interval": interval, "offset": offset}.items()
+    ]
+    stage = load(overrides=overrides).spec.stages[0]
+    assert stage.sync.style == ("fixed" if style == "fixed" else "fully_async")
+    assert (stage.policy.max_staleness_versions, stage.policy.max_inflight_batches) == (staleness, inflight)
+
+
+def test_staleness_control_sets_the_bound(load: Load, errors: Errors) -> None:
+    control = ["algorithm.sample_strategy=staleness_control", "synchronizer.sync_style=fully_async"]
+    stage = load(overrides=[*control, "algorithm.sample_strategy_args.max_staleness=7"]).spec.stages[0]
+    assert stage.policy.max_staleness_versions == 7
+    (text,) = errors(
+        overrides=[*control, "algorithm.sample_strategy_args.max_staleness=1", "synchronizer.sync_interval=4"]
+    )
+    assert "up to 3 steps old" in text
+
+
+def test_deterministic_means_in_order(load: Load, errors: Errors) -> None:
+    spec = load(overrides=["deterministic=true", "seed=7"]).spec
+    assert spec.stages[0].policy.kind == "in_order"
+    assert (spec.seed, spec.stages[0].rollout.seed) == (7, 7)
+    (text,) = errors(overrides=["deterministic=true", "synchronizer.sync_offset=1"])
+    assert "sync_offset" in text
+
+
+def test_engines_of_the_guide_run_on_torch_without_a_gpu(load: Load) -> None:
+    submission = load(overrides=["trainer.engine_args={threads: 2, lr_scale: 3}", "trainer.trainer_type=verl"])
+    stage = submission.spec.stages[0]
+    assert (stage.rollout.engine, stage.trainer.engine) == ("torch", "torch")
+    assert (stage.trainer.threads, stage.trainer.engine_args) == (2, {"lr_scale": 3})
+    assert sum("torch" in warning for warning in submission.spec.warnings) == 2
+    quiet = load(overrides=["trainer.trainer_type=fake", "explorer.rollout_model.engine_type=fake"])
+    assert quiet.spec.stages[0].rollout.engine == quiet.spec.stages[0].trainer.engine == "fake"
+    assert not any("torch" in warning for warning in quiet.spec.warnings)
+
+
+def test_a_cluster_must_leave_the_trainer_a_slot(load: Load, errors: Errors) -> None:
+    two = ["cluster.node_num=1", "cluster.gpu_per_node=2"]
+    assert any("2 process slots" in warning for warning in load(overrides=two).spec.warnings)
+    (text,) = errors(overrides=[*two, "explorer.rollout_model.engine_num=2"])
+    assert "none is left for the trainer" in text
+
+
+def test_workflows_and_rewards_take_the_nearest_given_name(load: Load) -> None:
+    text = """
+    checkpoint_root_dir: /c
+    algorithm: {algorithm_type: grpo}
+    model: {model_path: /m, max_model_len: 64, temperature: 0.7}
+    buffer:
+      default_workflow_type: math_workflow
+      default_reward_fn_type: math_reward
+      explorer_input:
+        default_eval_workflow_type: simple_workflow
+        taskset: {path: /t}
+        eval_tasksets:
+          - {path: /e, rollout_args: {temperature: 0.1}}
+          - {path: /f, default_workflow_type: math_boxed_workflow, default_reward_fn_type: math_boxed_reward}
+    """
+    stage = load(text).spec.stages[0]
+    assert stage.taskset is not None
+    assert (stage.taskset.workflow, stage.taskset.reward) == ("math_workflow", "math_reward")
+    assert [(e.name, e.workflow, e.reward) for e in stage.evals] == [
+        ("eval_taskset_0", "simple_workflow", "math_reward"),
+        ("eval_taskset_1", "math_boxed_workflow", "math_boxed_reward"),
+    ]
+    assert [e.sampling.temperature for e in stage.evals] == [0.1, 0.7]
+
+
+@pytest.mark.parametrize(("asked", "interval", "floored"), [(50, 8, 48), (3, 8, 8), (50, 1, 50), (0, 8, 0)])
+def test_evaluation_falls_on_published_versions(load: Load, asked: int, interval: int, floored: int) -> None:
+    overrides = [f"explorer.eval_interval={asked}", f"synchronizer.sync_interval={interval}"]
+    assert load(overrides=overrides).spec.stages[0].eval_interval == floored
+
+
+def test_warm_up_is_counted_once_the_steps_are_known(load: Load) -> None:
+    ratio = "algorithm.optimizer.lr_warmup_steps_ratio=0.4"
+    optimizer = load(overrides=[ratio]).spec.stages[0].algorithm.optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_ratio) == (2, 0.0)
+    optimizer = load(overrides=[ratio, "buffer.total_steps=null"]).spec.stages[0].algorithm.optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_ratio) == (0, 0.4)
+
+
+def test_the_trainers_clip_wins_over_the_optimizers(load: Load) -> None:
+    clip = "algorithm.optimizer.clip_grad=0.5"
+    assert load(overrides=[clip]).spec.stages[0].algorithm.optimizer.grad_clip == 0.5
+    assert load(overrides=[clip, "trainer.grad_clip=2"]).spec.stages[0].algorithm.optimizer.grad_clip == 2.0
