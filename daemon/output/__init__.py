@@ -1,0 +1,9 @@
+"""What people and programs read on a terminal. In reading order:
+
+failure     an error on standard error, and its exit status; a report for a bug
+data        JSON, JSON lines or YAML on standard output
+sparkline   a curve in one line of text
+quantity    ages, sizes and rates in few characters
+table       plain tables
+page        the one page of `rftd get` and `rftd watch`
+"""

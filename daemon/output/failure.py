@@ -1,0 +1,94 @@
+"""An error as its reader sees it: what, where, why, a fix; and the exit status that a script sees."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from rftd.ops.clock import Clock, SystemClock, iso
+from rftd.ops.errors import RftdError
+from rftd.ops.redaction import redact
+
+BUG: Final = 70
+INTERRUPTED: Final = 130
+
+
+def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None = None) -> int:
+    """Prints `error` on standard error and returns the exit status of the process."""
+    known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+    if known is not None:
+        print(as_json(known) if _wants_json(arguments) else as_text(known), file=sys.stderr)  # noqa: T201
+        return known.exit_status
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(error)):
+        return INTERRUPTED
+    path = write_report(error, arguments, clock or SystemClock())
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    print(  # noqa: T201
+        f"error[RFTD-BUG] {what}\n  this is a bug in rftd, not in your input\n  fix: send the report {path}",
+        file=sys.stderr,
+    )
+    return BUG
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group of errors, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def as_text(error: RftdError) -> str:
+    """The error in its own words, then where to read more."""
+    codes = list(dict.fromkeys(part.code for part in parts(error)))
+    return f"{error}\n  more: {'; '.join(f'rftd explain {code}' for code in codes[:3])}"
+
+
+def as_json(error: RftdError) -> str:
+    """The error for a program; standard output stays free for data."""
+    found = [
+        {"code": part.code, "what": part.what, "field": part.field, "where": part.where, "fix": part.fix}
+        for part in parts(error)
+    ]
+    return json.dumps({"exit": error.exit_status, "errors": found}, ensure_ascii=False)
+
+
+def parts(error: RftdError) -> Sequence[RftdError]:
+    """The errors that one error stands for: everything wrong with a file, for example."""
+    several = getattr(error, "errors", ())
+    return [part for part in several if isinstance(part, RftdError)] or [error]
+
+
+def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -> Path:
+    """A file with the traceback, readable by its owner only; values that look secret are masked."""
+    words = [_masked(word) for word in arguments]
+    text = "\n".join(
+        [
+            f"time: {iso(clock.now_ns())}",
+            f"python: {sys.version}",
+            f"command: rftd {' '.join(words)}",
+            "",
+            "".join(traceback.format_exception(error)),
+        ]
+    )
+    with tempfile.NamedTemporaryFile("w", prefix="rftd-bug-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write(text)
+    return Path(file.name)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    words = list(arguments)
+    chosen = any(flag in ("-o", "--output") and form.startswith("json") for flag, form in pairwise(words))
+    return "--json" in words or chosen
+
+
+def _masked(word: str) -> str:
+    name, equals, value = word.rpartition("=")
+    return f"{name}={redact(value, name.rpartition('.')[2])}" if equals else str(redact(word))

@@ -1,0 +1,129 @@
+"""`Settings`: the options that every verb shares, given before the verb or after it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS: Final = ("table", "json", "jsonl", "yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the caller asked of any verb."""
+
+    server: str | None = None
+    data: str | None = None
+    output: str = "table"
+    color: bool = True
+    verbosity: int = 0
+    """-1 quiet, 0 normal, 1 and up more."""
+    timeout_s: float = 30.0
+
+    @property
+    def machine_readable(self) -> bool:
+        """True if standard output is for a program."""
+        return self.output != "table"
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or a number with ms, s, m or h."""
+
+    name = "duration"
+    _FACTORS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no duration: write 30s, 500ms, 2m or 1h", param, ctx)
+        return float(match[1]) * self._FACTORS[match[2] or ""]
+
+
+def current(ctx: click.Context) -> Settings:
+    """The settings so far, of this command or of one around it."""
+    return ctx.obj if isinstance(ctx.obj, Settings) else Settings(color="NO_COLOR" not in os.environ)
+
+
+def data_folder(settings: Settings, environ: Mapping[str, str] | None = None) -> str:
+    """The daemon's folder: `--data`, `RFTD_DATA`, else `.rftd` here."""
+    environ = os.environ if environ is None else environ
+    return settings.data or environ.get("RFTD_DATA") or ".rftd"
+
+
+def shared_options(function: F) -> F:
+    """Adds the shared options to a group or a verb; the verb finds the result by `click.pass_obj`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def _setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def change(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        settings = current(ctx)
+        if value is not None and value is not False and value != 0:
+            settings = replace(settings, **{field: value})
+        ctx.obj = settings
+
+    return change
+
+
+def _json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj = replace(current(ctx), output="json")
+
+
+def _no_color(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj = replace(current(ctx), color=False)
+
+
+def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj = replace(current(ctx), verbosity=-1)
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--server",
+        metavar="URL",
+        expose_value=False,
+        callback=_setter("server"),
+        help="The daemon's address; else RFTD_SERVER, else the daemon of --data.",
+    ),
+    click.option(
+        "--data",
+        metavar="DIR",
+        expose_value=False,
+        callback=_setter("data"),
+        help="The daemon's folder; else RFTD_DATA, else ./.rftd.",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Choice(FORMATS),
+        expose_value=False,
+        callback=_setter("output"),
+        help="Form of standard output.",
+    ),
+    click.option("--json", is_flag=True, expose_value=False, callback=_json, help="The same as -o json."),
+    click.option("--no-color", is_flag=True, expose_value=False, callback=_no_color, help="Plain text."),
+    click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_quiet, help="Only what was asked for."),
+    click.option("-v", "--verbose", count=True, expose_value=False, callback=_setter("verbosity"), help="Say more."),
+    click.option(
+        "--timeout",
+        type=Duration(),
+        metavar="TIME",
+        expose_value=False,
+        callback=_setter("timeout_s"),
+        help="Longest wait for one answer of the daemon (30s).",
+    ),
+)
