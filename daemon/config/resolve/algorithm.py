@@ -2,92 +2,143 @@
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from typing import Any, Final
 
-from rftd.daemon.config.issue import Contradiction, Unsupported
-from rftd.daemon.config.resolve import algorithm_table as table
+from rftd.daemon.config.issue import Contradiction, Unsupported, WrongValue
 from rftd.daemon.config.resolve.notes import Notes
-from rftd.daemon.config.schema.algorithm import Algorithm
+from rftd.daemon.config.schema.algorithm import Algorithm, Optimizer
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, OptimizerSpec
+from rftd.workers.algorithms import registry
+from rftd.workers.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.algorithms.definition import AlgorithmDefinition
+from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.algorithms.kl_losses import KL_LOSSES
+from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
+from rftd.workers.plugins import Plugins
 
-_PARTS = ("advantage", "policy_loss", "kl_loss", "entropy_loss")
+_PARTS: Final[dict[str, Plugins[Any]]] = {
+    "advantage": ADVANTAGES,
+    "policy_loss": POLICY_LOSSES,
+    "kl_loss": KL_LOSSES,
+    "entropy_loss": ENTROPY_LOSSES,
+}
+_STRATEGIES: Final = ("default", "staleness_control")
+_REPEAT_TIMES: Final = {"grpo": 8}
+"""As in the guides' examples, where the algorithm itself only needs two."""
+_GUIDE: Final = (
+    *("ppo", "grpo", "dapo", "reinforceplusplus", "rloo", "opmd", "asymre", "topr", "cispo", "gspo", "sapo", "mix"),
+    *(
+        "mix_chord",
+        "raft",
+        "sppo",
+        "rec",
+        "multi_step_grpo",
+        "gigpo",
+        "on_policy_distill",
+        "jsd",
+        "dpo",
+        "sft",
+        "cpt",
+        "m2po",
+    ),
+)
+"""Types of the guide; those that the registry lacks cannot be run yet."""
 
 
-def resolve_algorithm(given: Algorithm, trainer: Trainer, total_steps: int, notes: Notes) -> AlgorithmSpec | None:
-    """The objective of one stage, or None after saying that its type cannot be run."""
+def find_algorithm(given: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
+    """The definition of the type, or None after saying that it cannot be run."""
     kind = given.algorithm_type
-    entry = table.find(kind)
-    if entry is None:
-        known = kind in table.GUIDE
-        what = f"{kind!r} is in the guide, but cannot be run yet" if known else f"no algorithm is named {kind!r}"
-        fix = f"rftd has: {', '.join(table.names())}"
-        near = None if known else table.nearest(kind)
-        notes.wrong(
-            ("algorithm", "algorithm_type"), what, f"did you mean {near!r}? {fix}" if near else fix, Unsupported
-        )
+    try:
+        return registry.lookup(kind)
+    except ConfigError as error:
+        fix = f"rftd has: {', '.join(registry.names())}"
+        if kind in _GUIDE:
+            notes.wrong(
+                ("algorithm", "algorithm_type"), f"{kind} is in the guide, but cannot be run yet", fix, Unsupported
+            )
+        else:
+            near = difflib.get_close_matches(kind, _GUIDE, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            notes.wrong(("algorithm", "algorithm_type"), error.what, hint + fix, WrongValue)
         return None
+
+
+def resolve_algorithm(
+    given: Algorithm, definition: AlgorithmDefinition, trainer: Trainer, total_steps: int, notes: Notes
+) -> AlgorithmSpec:
+    """The objective of one stage, complete."""
     parts: dict[str, Any] = {}
-    for part in _PARTS:
-        name = getattr(given, f"{part}_fn") or getattr(entry, part)
-        if name not in table.functions(part):
-            what = f"{name!r} cannot be run yet"
-            fix = f"rftd has: {', '.join(table.functions(part))}"
-            notes.wrong(("algorithm", f"{part}_fn"), what, fix, Unsupported)
+    for part, plugins in _PARTS.items():
+        own: str = getattr(definition, part)
+        name: str = getattr(given, f"{part}_fn") or own
+        default: dict[str, Any] = getattr(definition, f"{part}_args") if name == own else {}
         parts[part] = name
-        parts[f"{part}_args"] = {**table.default_args(part, name), **(getattr(given, f"{part}_fn_args") or {})}
-    strategy = given.sample_strategy or "default"
-    if strategy not in table.STRATEGIES:
-        fix = f"rftd has: {', '.join(table.STRATEGIES)}"
-        notes.wrong(("algorithm", "sample_strategy"), f"{strategy!r} cannot be run yet", fix, Unsupported)
+        parts[f"{part}_args"] = {**default, **(getattr(given, f"{part}_fn_args") or {})}
+        _check_part(part, plugins, name, parts[f"{part}_args"], notes)
+    strategy = given.sample_strategy or definition.sample_strategy
+    default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
+    if strategy not in _STRATEGIES:
+        fix = f"rftd has: {', '.join(_STRATEGIES)}"
+        notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
     return AlgorithmSpec(
-        kind=kind,
-        repeat_times=_repeat_times(given, entry, notes),
+        kind=given.algorithm_type,
+        repeat_times=_repeat_times(given, definition, notes),
         **parts,
-        loss_agg_mode=given.loss_agg_mode or entry.loss_agg_mode,
+        loss_agg_mode=given.loss_agg_mode or definition.loss_agg_mode,
         sample_strategy=strategy,
-        sample_strategy_args=dict(given.sample_strategy_args or {}),
-        optimizer=_optimizer(given, trainer, total_steps),
+        sample_strategy_args={**default, **(given.sample_strategy_args or {})},
+        optimizer=_optimizer(given.optimizer, trainer, total_steps),
     )
 
 
-def learns_from_rows(kind: str) -> bool:
-    """True if the type trains on the rows of a dataset, without exploring."""
-    entry = table.find(kind)
-    return entry is not None and entry.rows
+def _check_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> None:
+    """Ours are made, to see that the arguments fit; a third party's module is not imported here."""
+    try:
+        plugins.check(name)
+    except ConfigError as error:
+        notes.wrong(("algorithm", f"{part}_fn"), error.what, error.fix, Unsupported)
+        return
+    if plugins.builtin(name):
+        try:
+            plugins.open(name, args)
+        except ConfigError as error:
+            notes.wrong(("algorithm", f"{part}_fn_args"), error.what, error.fix, WrongValue)
 
 
-def _repeat_times(given: Algorithm, entry: table.Entry, notes: Notes) -> int:
-    asked = given.repeat_times
-    if entry.rows:
+def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> int:
+    asked, kind = given.repeat_times, given.algorithm_type
+    if not definition.needs.rollouts:
         if asked not in (None, 1):
-            notes.warn(f"algorithm.repeat_times has no effect with {given.algorithm_type}, which trains on rows")
+            notes.warn(f"algorithm.repeat_times has no effect with {kind}, which trains on rows")
         return 1
+    default = _REPEAT_TIMES.get(kind, definition.repeat_times)
     if asked is None:
-        return entry.repeat_times
-    if entry.group and asked < 2:
+        return default
+    if definition.needs.groups and asked < 2:
         what = (
-            f"is {asked}, but {given.algorithm_type} compares the answers to one task with each other: "
+            f"is {asked}, but {kind} compares the answers to one task with each other: "
             "with a single answer every advantage is zero and nothing is learnt"
         )
-        fix = f"set it to 2 or more, or leave it out for {entry.repeat_times}"
-        notes.wrong(("algorithm", "repeat_times"), what, fix, Contradiction)
+        notes.wrong(
+            ("algorithm", "repeat_times"), what, f"set it to 2 or more, or leave it out for {default}", Contradiction
+        )
     return asked
 
 
-def _optimizer(given: Algorithm, trainer: Trainer, total_steps: int) -> OptimizerSpec:
-    optimizer = given.optimizer
-    ratio = optimizer.lr_warmup_steps_ratio
-    warmup = optimizer.lr_warmup_steps if optimizer.lr_warmup_steps >= 0 else int(ratio * total_steps)
-    clip = trainer.grad_clip if "grad_clip" in trainer.model_fields_set else optimizer.clip_grad
+def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int) -> OptimizerSpec:
+    ratio = given.lr_warmup_steps_ratio
+    counted = given.lr_warmup_steps >= 0
     return OptimizerSpec(
-        kind=optimizer.optimizer_type,
-        lr=optimizer.lr,
-        betas=(optimizer.betas[0], optimizer.betas[1]),
-        weight_decay=optimizer.weight_decay,
-        warmup_steps=warmup,
-        warmup_ratio=ratio if optimizer.lr_warmup_steps < 0 and not total_steps else 0.0,
-        scheduler=optimizer.lr_scheduler_type,
-        min_lr_ratio=optimizer.min_lr_ratio,
-        grad_clip=clip,
+        kind=given.optimizer_type,
+        lr=given.lr,
+        betas=(given.betas[0], given.betas[1]),
+        weight_decay=given.weight_decay,
+        warmup_steps=given.lr_warmup_steps if counted else int(ratio * total_steps),
+        warmup_ratio=0.0 if counted or total_steps else ratio,
+        scheduler=given.lr_scheduler_type,
+        min_lr_ratio=given.min_lr_ratio,
+        grad_clip=trainer.grad_clip if "grad_clip" in trainer.model_fields_set else given.clip_grad,
     )

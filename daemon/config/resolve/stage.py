@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from rftd.daemon.config.issue import Unsupported
-from rftd.daemon.config.resolve.algorithm import learns_from_rows, resolve_algorithm
+from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
 from rftd.daemon.config.resolve.notes import Notes
@@ -14,14 +14,15 @@ from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training_taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
+from rftd.workers.algorithms.definition import AlgorithmDefinition
 
 
 def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
     experiment = config.experiment
-    kind = _kind(experiment, notes)
+    definition = find_algorithm(experiment.algorithm, notes)
+    kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
-    algorithm = resolve_algorithm(experiment.algorithm, experiment.trainer, total_steps, notes)
     lengths = derive_lengths(experiment.model, notes)
     if not experiment.model.model_path:
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
@@ -30,8 +31,9 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     _replay_notes(experiment, kind, notes)
     rollout = resolve_rollout(experiment, gpus, notes) if kind == "both" else RolloutSpec()
     trainer = resolve_trainer(experiment, lengths.model if lengths else 2, gpus, notes)
-    if algorithm is None or lengths is None or kind is None:
+    if definition is None or lengths is None or kind is None:
         return None
+    algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
     explores = kind == "both"
     sync, policy = resolve_pacing(experiment, algorithm, notes) if explores else (SyncSpec(), PolicySpec())
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
@@ -59,7 +61,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     )
 
 
-def _kind(experiment: Experiment, notes: Notes) -> str | None:
+def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str | None:
     mode, algorithm = experiment.mode, experiment.algorithm.algorithm_type
     if mode == "colocate":
         notes.warn("mode colocate runs as both: explorer and trainer share what there is")
@@ -67,7 +69,9 @@ def _kind(experiment: Experiment, notes: Notes) -> str | None:
     if mode not in ("both", "train"):
         notes.wrong(("mode",), f"{mode} is in the guide, but cannot be run yet", "write both or train", Unsupported)
         return None
-    rows = learns_from_rows(algorithm)
+    if definition is None:
+        return mode
+    rows = not definition.needs.rollouts
     if rows and mode == "both":
         what = f"{algorithm} trains on the rows of a dataset, it does not explore"
         notes.wrong(("mode",), f"is both, but {what}", "write mode: train")

@@ -78,10 +78,21 @@ def test_an_algorithm_brings_its_own_repeat_times(load: Load, errors: Errors) ->
     assert "every advantage is zero" in text
 
 
-def test_arguments_are_laid_over_the_functions_defaults(load: Load) -> None:
-    algorithm = load(overrides=["algorithm.policy_loss_fn_args={clip_range: 0.1}"]).spec.stages[0].algorithm
-    assert algorithm.policy_loss_args["clip_range"] == 0.1
-    assert len(algorithm.policy_loss_args) > 1
+def test_arguments_are_laid_over_the_functions_defaults(load: Load, errors: Errors) -> None:
+    algorithm = load(overrides=["algorithm.policy_loss_fn_args={clip_ratio_c: 2.5}"]).spec.stages[0].algorithm
+    assert algorithm.policy_loss_args == {"clip_range": 0.2, "clip_ratio_c": 2.5}
+    assert load(overrides=["algorithm.kl_loss_fn=none"]).spec.stages[0].algorithm.kl_loss_args == {}
+    (text,) = errors(overrides=["algorithm.policy_loss_fn_args={clip_rang: 0.1}"])
+    assert "algorithm.policy_loss_fn_args" in text and "clip_rang" in text
+    (text,) = errors(overrides=["algorithm.kl_loss_fn=k4"])
+    assert "algorithm.kl_loss_fn" in text
+
+
+def test_an_algorithm_that_cannot_be_run_is_said_to_be(errors: Errors) -> None:
+    (text,) = errors(overrides=["algorithm.algorithm_type=dapo"])
+    assert "is in the guide, but cannot be run yet" in text
+    (text,) = errors(overrides=["algorithm.algorithm_type=gropo"])
+    assert "did you mean 'grpo'?" in text
 
 
 @pytest.mark.parametrize(
