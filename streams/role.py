@@ -16,6 +16,7 @@ from rftd.streams.events.experiment import Fence, HeadRef
 from rftd.streams.fencing import Role
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
 from rftd.streams.topics import Partition
 
 
@@ -31,6 +32,7 @@ class RoleLease:
         partitions: Iterable[Partition],
         owner: UUID,
         writer: Writer,
+        clock: Clock,
     ) -> None:
         self.writer = writer
         self._log = log
@@ -38,6 +40,7 @@ class RoleLease:
         self._role = role
         self._partitions = tuple(partitions)
         self._owner = owner
+        self._clock = clock
 
     @classmethod
     async def acquire(
@@ -74,7 +77,7 @@ class RoleLease:
             )
             for number, partition in enumerate(partitions)
         ]
-        lease = cls(log, follower, role=role, partitions=partitions, owner=owner, writer=writer)
+        lease = cls(log, follower, role=role, partitions=partitions, owner=owner, writer=writer, clock=clock)
         faults.point("fence.before_read_back")
         await lease.append(drafts)
         return lease
@@ -86,7 +89,7 @@ class RoleLease:
         """
         if not drafts:
             return []
-        positions = await self._log.append(drafts)
+        positions = await append_when_space(self._log, drafts, clock=self._clock)
         await self._follower.reach(positions)
         self.check()
         return positions

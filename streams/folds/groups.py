@@ -25,7 +25,20 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 class Group:
     """One open group. A rollout's first terminal event in the log's order is the one that counts."""
 
-    __slots__ = ("attempts", "epoch", "failed", "id", "leases", "members", "repeat_times", "row", "sequence", "stage")
+    __slots__ = (
+        "attempts",
+        "epoch",
+        "failed",
+        "id",
+        "leases",
+        "members",
+        "min_version",
+        "pinned",
+        "repeat_times",
+        "row",
+        "sequence",
+        "stage",
+    )
 
     def __init__(self, id: UUID) -> None:
         self.id = id
@@ -35,6 +48,8 @@ class Group:
         self.epoch = -1
         self.repeat_times = 0
         self.attempts = 0
+        self.min_version = 0
+        self.pinned = False
         self.leases: dict[UUID, Lease] = {}
         self.members: dict[int, task.Member] = {}
         self.failed: dict[int, tuple[str, str]] = {}
@@ -99,6 +114,7 @@ class Groups:
         group.row, group.epoch = event.row, event.epoch
         group.repeat_times = event.repeat_times
         group.attempts = max(group.attempts, event.attempt)
+        group.min_version, group.pinned = event.min_version, event.pinned
         if event.lease in self._expired:
             return
         lease = Lease(

@@ -18,6 +18,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     index: int
     """Of the member in its group."""
     stage: int
+    group_size: int
+    """Members of its group."""
 
 
 class Books:
@@ -83,7 +85,7 @@ class Ledger:
         self.books.failed_rollouts += event.failed
         group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
         for index, member in enumerate(event.members):
-            entry = Waiting(member, group, index, event.stage)
+            entry = Waiting(member, group, index, event.stage, len(event.members))
             if member.experience not in self._ahead:
                 self.waiting[member.experience] = entry
             elif (planned_in := self._ahead.pop(member.experience)) in self._items:

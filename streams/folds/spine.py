@@ -49,6 +49,8 @@ class Spine:
         """The stage under way; -1 before the first."""
         self.first_version = 0
         """The weight version at which that stage began."""
+        self.first_versions: dict[int, int] = {}
+        """At which each stage began."""
         self.stage_started_ns = 0
         self.stage_completed = False
         self.planned = 0
@@ -57,6 +59,8 @@ class Spine:
         """Where each step's plan lies: what a new trainer re-reads."""
         self.plans: dict[int, Plan] = {}
         """Plans that the present generation has not executed."""
+        self.abandoned: dict[int, int] = {}
+        """How often each step's batch was abandoned."""
         self.decided_at_ns = 0
         """The last clock reading that a decision recorded (rule 9)."""
         self.generation = -1
@@ -82,6 +86,7 @@ class Spine:
             case batch.BatchAbandoned():
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
+                self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
                 self.planned = max(self.plan_offsets, default=0)
             case batch.ExperienceRetired():
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
@@ -142,7 +147,7 @@ class Spine:
                 self._end(Status.FAILED, event.code, event.reason)
             case experiment.StageStarted():
                 self.stage = event.stage
-                self.first_version = event.first_version
+                self.first_version = self.first_versions[event.stage] = event.first_version
                 self.stage_started_ns = decoded.head.time_ns
                 self.stage_completed = False
             case experiment.StageCompleted():

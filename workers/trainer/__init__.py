@@ -1,1 +1,10 @@
-"""The trainer: its loop, the trainer engine's seam (`engine`), and one file or folder for each engine."""
+"""The trainer: one process that executes planned batches in spine order and selects nothing (rule 1).
+
+engine      `TrainerEngine`: the seam
+engines/    one file or folder for each engine
+assembly    a plan, with the records that it names, as a batch of arrays
+history     where to take the history up: the newest good checkpoint
+saving      checkpoints: files first, then their event
+publishing  weights for explorers: files first, then their event; old ones retired
+trainer     the process's loop
+"""

@@ -1,0 +1,45 @@
+"""The daemon's folder: what lies where, and the short folder for its socket."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """endpoint.json: where the daemon of this folder answers."""
+
+    url: str
+    pid: int
+
+
+class DataFolder:
+    """`--data DIR`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.log = self.root / "log"
+        self.state_url = f"sqlite+aiosqlite:///{self.root / 'state.db'}"
+        self.endpoint = self.root / "endpoint.json"
+
+    @property
+    def socket(self) -> Path:
+        """The log's Unix socket. Outside the folder, since a socket's path is limited to about 100 bytes."""
+        base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+        name = sha256(str(self.root).encode()).hexdigest()[:12]
+        return base / f"rftd-{os.getuid()}-{name}" / "log.sock"
+
+    def prepare(self) -> None:
+        """Makes the folders, closed to other users."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def announce(self, endpoint: Endpoint) -> None:
+        """Writes endpoint.json, whole or not at all."""
+        temporary = self.endpoint.with_suffix(".tmp")
+        temporary.write_bytes(msgspec.json.encode(endpoint))
+        temporary.replace(self.endpoint)

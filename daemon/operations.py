@@ -1,0 +1,46 @@
+"""`Operations`: what the HTTP API, and through it the CLI, may ask of a daemon. Reads go to `storage.queries`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.envelope import Position
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """A submission that is in the log."""
+
+    experiment: UUID
+    name: str
+    event: UUID
+    """Id of experiment.submitted: the request id."""
+    position: Position
+    """A read `after` this position sees it."""
+    warnings: tuple[str, ...]
+
+
+class Operations(Protocol):
+    """Commands. Each is idempotent by its request id, and is in the log when it returns."""
+
+    async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
+        """Takes in an experiment: validates it, looks at its model and datasets, appends it.
+
+        `config` is the client's normalised configuration (`rftd.daemon.config`). Raises ConfigError, DataError (nothing
+        was appended), ConflictError (its folder is in use).
+        """
+        ...
+
+    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+        """Pauses a running experiment. Raises NotFoundError, ConflictError (with its state)."""
+        ...
+
+    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+        """Resumes a paused one. Raises as `pause`."""
+        ...
+
+    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+        """Ends one that has not ended. Raises as `pause`."""
+        ...

@@ -1,0 +1,73 @@
+"""`Controller`: decides the life of one experiment. Pure: the folded state in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, RolloutError, TrainError, UsageError
+from rftd.streams.events import experiment
+from rftd.streams.events.registry import Event
+from rftd.streams.events.worker import WorkerStopped
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.workers.dispatcher.evaluation import due_evals
+
+HOPELESS = frozenset(kind.code for kind in (ConfigError, DataError, UsageError, NonFiniteLossError, TrainError))
+"""Errors of a worker that a restart cannot mend."""
+
+
+class Controller:
+    """Decisions of one experiment's controller. The caller appends them, folds them, and asks again."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def decide(self) -> Sequence[Event]:
+        """The next event of the experiment's life, if one is due."""
+        spine = self._state.spine
+        if spine.status is Status.QUEUED:
+            return [experiment.ExperimentStarted()]
+        if spine.status not in (Status.RUNNING, Status.PAUSED):
+            return ()
+        if (failure := self._failure()) is not None:
+            return [failure]
+        if spine.status is Status.PAUSED:
+            return ()
+        assert spine.spec is not None
+        stages = spine.spec.stages
+        if spine.stage < 0:
+            return [experiment.StageStarted(stage=0, name=stages[0].name, first_version=0)]
+        if not spine.stage_completed:
+            if not self._stage_is_done():
+                return ()
+            return [experiment.StageCompleted(stage=spine.stage, last_version=spine.last_version)]
+        if spine.stage + 1 == len(stages):
+            return [experiment.ExperimentCompleted()]
+        index = spine.stage + 1
+        return [experiment.StageStarted(stage=index, name=stages[index].name, first_version=spine.last_version)]
+
+    def _stage_is_done(self) -> bool:
+        """Every step executed and checkpointed, every evaluation in, every book closed."""
+        state, spine = self._state, self._state.spine
+        return (
+            spine.version >= spine.last_version
+            and any(step == spine.last_version for step, _ in state.checkpoints)
+            and not state.groups.open
+            and not state.ledger.waiting
+            and next(due_evals(state, spine.stage_spec()), None) is None
+        )
+
+    def _failure(self) -> experiment.ExperimentFailed | None:
+        state = self._state
+        if state.groups.empty_in_a_row >= limits.FAILED_GROUPS_IN_A_ROW:
+            code, reason = state.groups.last_error
+            return experiment.ExperimentFailed(
+                code=code or RolloutError.code,
+                reason=f"no rollout of {state.groups.empty_in_a_row} groups in a row succeeded; the last: {reason}",
+                role="explorer",
+            )
+        for gone in state.roster.gone.values():
+            if isinstance(gone, WorkerStopped) and gone.code in HOPELESS:
+                return experiment.ExperimentFailed(code=gone.code, reason=gone.reason, role=gone.role)
+        return None

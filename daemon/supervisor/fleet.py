@@ -1,0 +1,157 @@
+"""The worker processes of one experiment: start, adopt, restart with back-off, drain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import WorkError
+from rftd.ops.logs import Logger
+from rftd.streams.events.worker import WorkerLost, WorkerStarted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
+
+
+class Berth(msgspec.Struct, kw_only=True):
+    """One wanted worker and the process that fills its place."""
+
+    order: WorkerOrder
+    handle: Handle | None = None
+    restarts: int = 0
+    """In a row, without progress between them."""
+    start_at_s: float = 0.0
+    progress: int = -1
+    """The experiment's progress when the process was started."""
+
+
+class Fleet:
+    """Keeps the processes of one experiment as its specification wants them."""
+
+    def __init__(
+        self,
+        state: RunState,
+        spec: ExperimentSpec,
+        executor: Executor,
+        liveness: Liveness,
+        *,
+        clock: Clock,
+        log: Logger,
+    ) -> None:
+        self._state = state
+        self._executor = executor
+        self._liveness = liveness
+        self._clock = clock
+        self._log = log
+        self._berths = [Berth(order=order) for order in _orders(state.experiment, spec)]
+
+    def adopt(self) -> None:
+        """Takes over the workers that the log shows as live, where their process still runs (rule 13)."""
+        for started in self._state.roster.live.values():
+            for berth in self._berths:
+                if berth.handle is None and _fits(started, berth.order):
+                    berth.handle = self._executor.adopt(started)
+                    berth.progress = self._progress()
+                    if berth.handle is not None:
+                        self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
+
+    async def tend(self) -> list[WorkerLost]:
+        """Starts what is missing and due, and names the workers that were lost since.
+
+        Raises WorkError once a worker was restarted `limits.RESTARTS_IN_A_ROW` times without any progress.
+        """
+        now_s = self._clock.monotonic_s()
+        for berth in self._berths:
+            if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
+                self._ended(berth, code, now_s)
+            if berth.handle is None and now_s >= berth.start_at_s:
+                berth.progress = self._progress()
+                berth.handle = await self._executor.start(berth.order)
+                self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
+        self._kill_silent(now_s)
+        return list(self._lost())
+
+    async def drain(self) -> None:
+        """Asks every process to leave, and ends those that have not after `limits.DRAIN_TIMEOUT_S`."""
+        for berth in self._berths:
+            if berth.handle is not None:
+                berth.handle.terminate()
+        deadline_s = self._clock.monotonic_s() + limits.DRAIN_TIMEOUT_S + 2.0
+        while any(berth.handle is not None and berth.handle.exit_code() is None for berth in self._berths):
+            if self._clock.monotonic_s() > deadline_s:
+                self.kill()
+            await self._clock.sleep(0.05)
+
+    def kill(self) -> None:
+        """Ends every process at once."""
+        for berth in self._berths:
+            if berth.handle is not None:
+                berth.handle.kill()
+
+    def _progress(self) -> int:
+        return self._state.spine.furthest + self._state.ledger.books.produced + len(self._state.spine.evaluated)
+
+    def _ended(self, berth: Berth, code: int, now_s: float) -> None:
+        berth.restarts = 0 if self._progress() > berth.progress else berth.restarts + 1
+        if berth.restarts > limits.RESTARTS_IN_A_ROW:
+            raise WorkError(
+                f"the {berth.order.role} in slot {berth.order.slot} ended {berth.restarts} times in a row, "
+                f"last with exit status {code}",
+                where=str(berth.order.log_path),
+                fix="see the end of its log",
+            )
+        delay_s = limits.RESTART_BACKOFF_S[min(berth.restarts, len(limits.RESTART_BACKOFF_S) - 1)]
+        self._log.warning("worker.ended", role=berth.order.role, slot=berth.order.slot, code=code, restart_in_s=delay_s)
+        berth.handle = None
+        berth.start_at_s = now_s + delay_s
+
+    def _kill_silent(self, now_s: float) -> None:
+        """A process that lives but sends no heartbeat hangs; it is ended, and started anew like any other."""
+        for started in self._state.roster.live.values():
+            for berth in self._berths:
+                if (
+                    berth.handle is not None
+                    and berth.handle.pid == started.pid
+                    and self._liveness.silent(started.worker, now_s)
+                ):
+                    self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
+                    berth.handle.kill()
+
+    def _lost(self) -> Iterator[WorkerLost]:
+        held = {berth.handle.pid for berth in self._berths if berth.handle is not None}
+        for started in self._state.roster.live.values():
+            if started.pid not in held:
+                yield WorkerLost(
+                    worker=started.worker, role=started.role, slot=started.slot, reason="its process ended"
+                )
+
+
+def _orders(experiment: UUID, spec: ExperimentSpec) -> Iterator[WorkerOrder]:
+    """One trainer, and explorers if any stage explores or evaluates."""
+    logs = Path(spec.job_dir) / "log"
+    yield WorkerOrder(
+        experiment=experiment,
+        role="trainer",
+        slot=-1,
+        threads=max(stage.trainer.threads for stage in spec.stages),
+        log_path=logs / "trainer.log",
+    )
+    exploring = [stage for stage in spec.stages if stage.kind != "train"]
+    for slot in range(max((stage.rollout.explorers for stage in exploring), default=0)):
+        yield WorkerOrder(
+            experiment=experiment,
+            role="explorer",
+            slot=slot,
+            threads=max(stage.rollout.threads for stage in exploring),
+            log_path=logs / f"explorer_{slot}.log",
+        )
+
+
+def _fits(started: WorkerStarted, order: WorkerOrder) -> bool:
+    return started.role == order.role and started.slot == order.slot

@@ -1,0 +1,69 @@
+"""What only the daemon can know before it accepts an experiment: models, rows, digests. Reads files, writes none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rftd.ops.errors import ConfigError, DataError
+from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.policies.registry import make_policy
+from rftd.workers.rewards.registry import REWARDS
+from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
+from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.trainer.engines.registry import ENGINES as TRAINER_ENGINES
+from rftd.workers.workflows.registry import WORKFLOWS
+
+
+def preflight(spec: ExperimentSpec) -> ExperimentSpec:
+    """The specification with rows, digests and step counts filled in. Raises ConfigError, DataError. Blocks."""
+    return msgspec.structs.replace(spec, stages=tuple(_stage(stage) for stage in spec.stages))
+
+
+def _stage(stage: StageSpec) -> StageSpec:
+    _known(stage.rollout.engine, ROLLOUT_ENGINES, "rollout engine")
+    _known(stage.trainer.engine, TRAINER_ENGINES, "trainer engine")
+    make_policy(stage.policy)
+    if stage.trainer.engine != "fake":
+        _model(stage.model.path)
+    taskset = _counted(stage.taskset) if stage.taskset else None
+    dataset = _counted(stage.dataset) if stage.dataset else None
+    evals = tuple(_counted(each) for each in stage.evals)
+    for each in (taskset, *evals):
+        if each is not None:
+            WORKFLOWS.check(each.workflow)
+            if each.reward is not None:
+                REWARDS.check(each.reward)
+    total_steps = stage.total_steps
+    if total_steps == 0:
+        rows = taskset.rows if taskset else dataset.rows if dataset else 0
+        size = stage.batch_size if taskset else stage.train_batch_size
+        total_steps = stage.total_epochs * rows // size
+        if total_steps == 0:
+            raise ConfigError(
+                f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
+                field="buffer.batch_size" if taskset else "buffer.train_batch_size",
+                fix="use a smaller batch, more epochs, or buffer.total_steps",
+            )
+    return msgspec.structs.replace(stage, taskset=taskset, dataset=dataset, evals=evals, total_steps=total_steps)
+
+
+def _known(name: str, known: tuple[str, ...], what: str) -> None:
+    if name not in known:
+        raise ConfigError(f"no {what} {name!r} in this daemon", fix=f"one of {', '.join(known)}")
+
+
+def _model(path: str) -> None:
+    folder = Path(path)
+    if not folder.is_dir() or not (folder / "config.json").is_file():
+        raise DataError(
+            f"no model in {path!r}" if folder.is_dir() else f"no such model folder: {path!r}",
+            field="model.model_path",
+            fix="give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)",
+        )
+
+
+def _counted(spec: TasksetSpec) -> TasksetSpec:
+    with Taskset.open(spec) as taskset:
+        return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)

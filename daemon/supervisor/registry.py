@@ -1,0 +1,88 @@
+"""Every experiment in the log, by state and in order of submission: a fold of the spines' life events."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams import topics
+from rftd.streams.codec import decode, decode_head
+from rftd.streams.envelope import Record
+from rftd.streams.events import experiment
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.log import EventLog, start_of
+from rftd.streams.topics import Partition
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """One experiment."""
+
+    id: UUID
+    name: str
+    job_dir: str
+    submitted_ns: int
+    spine: Spine
+
+    @property
+    def status(self) -> Status | None:
+        return self.spine.status
+
+
+class Registry:
+    """Reads only life events: payloads of plans and steps are not decoded."""
+
+    def __init__(self, log: EventLog) -> None:
+        partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
+        self._log = log
+        self._fences = FenceView()
+        self._subscription = log.subscribe(start_of(partitions))
+        self.entries: dict[UUID, Entry] = {}
+
+    async def catch_up(self) -> None:
+        """Reads everything up to the present heads."""
+        heads = await self._log.heads()
+        goals = {p: heads[p].next_offset for p in self._subscription.positions if p in heads}
+        while any(self._subscription.positions[partition] < goal for partition, goal in goals.items()):
+            await self.pump(1.0)
+
+    async def pump(self, wait_s: float) -> int:
+        """Reads what has arrived, waiting at most `wait_s`; returns how many records."""
+        records = await self._subscription.next(wait_s=wait_s)
+        for record in records:
+            self._take(record)
+        return len(records)
+
+    async def close(self) -> None:
+        """Ends the subscription."""
+        await self._subscription.close()
+
+    def position(self) -> dict[Partition, int]:
+        """How far it has read."""
+        return dict(self._subscription.positions)
+
+    def next_in_line(self) -> Entry | None:
+        """The experiment whose turn it is: one that was under way, else the oldest that waits."""
+        under_way = [entry for entry in self.entries.values() if entry.status in (Status.RUNNING, Status.PAUSED)]
+        queued = [entry for entry in self.entries.values() if entry.status is Status.QUEUED]
+        return min(under_way or queued, key=lambda entry: entry.submitted_ns, default=None)
+
+    def _take(self, record: Record) -> None:
+        head = decode_head(record)
+        if head.experiment is None or not (head.type.startswith("experiment.") or head.type == "fence"):
+            return
+        decoded = decode(record)
+        if not self._fences.admit(record.partition, head, decoded.event):
+            return
+        event = decoded.event
+        if isinstance(event, experiment.ExperimentSubmitted):
+            self.entries[head.experiment] = Entry(
+                id=head.experiment,
+                name=event.spec.name,
+                job_dir=event.spec.job_dir,
+                submitted_ns=head.time_ns,
+                spine=Spine(),
+            )
+        if (entry := self.entries.get(head.experiment)) is not None:
+            entry.spine.apply(decoded)

@@ -1,0 +1,182 @@
+"""One experiment under way: planner, dispatcher and controller decide on one fold; each writes under its own lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from rftd.daemon.supervisor.controller import Controller
+from rftd.daemon.supervisor.fleet import Fleet
+from rftd.ops import faults
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.ids import Ids
+from rftd.ops.logs import Logger
+from rftd.streams import topics
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Position
+from rftd.streams.events import experiment as life
+from rftd.streams.events.registry import Event
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.fencing import Role
+from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.folds.spine import Status
+from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+from rftd.streams.role import RoleLease
+from rftd.streams.topics import Partition, partition_of
+from rftd.workers.dispatcher.decision import Decision
+from rftd.workers.dispatcher.dispatcher import Dispatcher
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.executors.executor import Executor
+from rftd.workers.membership import explain
+from rftd.workers.planner.planner import Planner
+from rftd.workers.process import start_of_experiment
+
+TICK_S = 0.1
+
+
+class Run:
+    """Drives one experiment from its turn to its end."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        experiment: UUID,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+    ) -> None:
+        self._log = log
+        self._executor = executor
+        self._owner = owner
+        self._clock = clock
+        self._ids = ids
+        self._logger = logger
+        self._liveness = Liveness()
+        self._commands: asyncio.Queue[tuple[Event, UUID, asyncio.Future[Position]]] = asyncio.Queue(64)
+        self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+
+    async def drive(self) -> None:
+        """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
+
+        Raises FencedError if another daemon took the experiment over.
+        """
+        start = await start_of_experiment(self._log, self.state.experiment)
+        positions = {partition: start.get(partition, 0) for partition in partitions_of(self.state.experiment)}
+        follower = Follower(
+            self._log, self.state, experiment=self.state.experiment, positions=positions, clock=self._clock
+        )
+        try:
+            await follower.catch_up()
+            await self._lead(follower)
+        finally:
+            await follower.close()
+
+    async def command(self, event: Event, request_id: UUID) -> Position:
+        """Appends what the owner wishes under the controller's lease. Raises ConflictError if it is illegal."""
+        answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        await self._commands.put((event, request_id, answer))
+        return await answer
+
+    async def _lead(self, follower: Follower) -> None:
+        state = self.state
+        spine = partition_of(topics.EXPERIMENTS, state.experiment)
+        tasks = [partition for partition in follower.positions if partition.stream == topics.TASKS]
+        controller_lease = await self._acquire(follower, "controller", [spine])
+        planner_lease = await self._acquire(follower, "planner", [spine])
+        dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
+        controller, planner = Controller(state), Planner(state)
+        dispatcher = Dispatcher(state, self._liveness)
+        assert state.spine.spec is not None
+        fleet = Fleet(state, state.spine.spec, self._executor, self._liveness, clock=self._clock, log=self._logger)
+        fleet.adopt()
+        writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
+        while not (state.spine.status is not None and state.spine.status.ended):
+            await follower.pump(wait_s=TICK_S)
+            await self._obey(controller_lease)
+            await self._append(controller_lease, "controller", [Decision(event) for event in controller.decide()])
+            try:
+                lost = await fleet.tend()
+            except RftdError as error:
+                failed = life.ExperimentFailed(code=error.code, reason=explain(error), role="daemon")
+                await self._append(controller_lease, "controller", [Decision(failed)])
+                break
+            if lost:
+                drafts = [writer.draft(event, experiment=state.experiment) for event in lost]
+                await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+            await self._append(dispatcher_lease, "dispatcher", dispatcher.decide(self._clock.monotonic_s()))
+            plans = planner.decide(follower.positions, self._clock.now_ns())
+            await self._append(planner_lease, "planner", [Decision(event) for event in plans])
+        await fleet.drain()
+        self._refuse_commands()
+
+    async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
+        return await RoleLease.acquire(
+            self._log,
+            follower,
+            role=Role(self.state.experiment, role),
+            partitions=partitions,
+            owner=self._owner,
+            source=f"daemon/{self._owner}",
+            clock=self._clock,
+            ids=self._ids,
+        )
+
+    async def _append(self, lease: RoleLease, role: str, decisions: Sequence[Decision]) -> None:
+        if not decisions:
+            return
+        faults.point(f"{role}.before_append")
+        await lease.append(
+            [
+                lease.writer.draft(event, experiment=self.state.experiment, partition=partition or self._home(event))
+                for event, partition in decisions
+            ]
+        )
+        faults.point(f"{role}.after_append")
+
+    def _home(self, event: Event) -> Partition:
+        stream = topics.TASKS if isinstance(event, GroupClosed) else topics.EXPERIMENTS
+        return partition_of(stream, self.state.experiment)
+
+    async def _obey(self, lease: RoleLease) -> None:
+        while not self._commands.empty():
+            event, request_id, answer = self._commands.get_nowait()
+            try:
+                check_transition(self.state.spine.status, event)
+            except ConflictError as error:
+                answer.set_exception(error)
+                continue
+            draft = lease.writer.draft(event, experiment=self.state.experiment, id=request_id)
+            answer.set_result((await lease.append([draft]))[0])
+
+    def _refuse_commands(self) -> None:
+        while not self._commands.empty():
+            event, _, answer = self._commands.get_nowait()
+            try:
+                check_transition(self.state.spine.status, event)
+            except ConflictError as error:
+                answer.set_exception(error)
+
+
+LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
+    life.ExperimentPaused: (Status.RUNNING,),
+    life.ExperimentResumed: (Status.PAUSED,),
+    life.ExperimentCancelled: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
+}
+
+
+def check_transition(status: Status | None, event: Event) -> None:
+    """Raises ConflictError if the event may not follow the state."""
+    legal = LEGAL[type(event)]
+    if status not in legal:
+        verb = type(event).__name__.removeprefix("Experiment").lower()
+        raise ConflictError(
+            f"it is {status}; only {' or '.join(legal)} can be {verb}", fix="see its state with rftd get"
+        )

@@ -1,0 +1,180 @@
+"""`Supervisor`: takes experiments in, runs them one by one, and carries out commands. Implements `Operations`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.operations import Accepted
+from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.supervisor.registry import Entry, Registry
+from rftd.daemon.supervisor.run import Run, check_transition
+from rftd.ops import limits
+from rftd.ops.clock import Clock, iso
+from rftd.ops.errors import ConflictError, FencedError, NotFoundError
+from rftd.ops.ids import Ids, derive
+from rftd.ops.logs import Logger
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.events import experiment as life
+from rftd.streams.events.registry import Event
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.executors.executor import Executor
+
+IDLE_S = 0.5
+
+
+class Supervisor:
+    """One daemon's supervisor. `drive` runs for as long as the daemon."""
+
+    def __init__(
+        self, log: EventLog, executor: Executor, *, owner: UUID, clock: Clock, ids: Ids, logger: Logger
+    ) -> None:
+        self._log = log
+        self._executor = executor
+        self._owner = owner
+        self._clock = clock
+        self._ids = ids
+        self._logger = logger
+        self._registry = Registry(log)
+        self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
+        self._one_submission = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self.run: Run | None = None
+        """The experiment under way."""
+
+    async def drive(self) -> None:
+        """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
+        while True:
+            await self._refresh()
+            entry = self._registry.next_in_line()
+            if entry is None:
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(IDLE_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+                continue
+            await self._run(entry)
+
+    async def _run(self, entry: Entry) -> None:
+        self.run = Run(
+            self._log,
+            entry.id,
+            self._executor,
+            owner=self._owner,
+            clock=self._clock,
+            ids=self._ids,
+            logger=self._logger,
+        )
+        self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
+        try:
+            await self.run.drive()
+        except FencedError:
+            self._logger.warning("experiment.taken_over", experiment=str(entry.id))
+            raise
+        finally:
+            self.run = None
+
+    async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
+        """See `Operations.submit`."""
+        from rftd.daemon.config.loading import check_config
+
+        spec = await asyncio.to_thread(lambda: preflight(check_config(config)))
+        experiment = derive(request_id, "experiment")
+        async with self._one_submission:
+            await self._refresh()
+            known = self._registry.entries.get(experiment)
+            if known is None:
+                spec = await self._housed(spec)
+                self._room()
+            draft = self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment, id=request_id)
+            position = (await append_when_space(self._log, [draft], clock=self._clock))[0]
+            if known is None or known.status is Status.SUBMITTED:
+                await self._accept(experiment, spec)
+        self._changed.set()
+        return Accepted(
+            experiment=experiment, name=spec.name, event=request_id, position=position, warnings=spec.warnings
+        )
+
+    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+        """See `Operations.pause`."""
+        return await self._command(experiment, life.ExperimentPaused(reason=reason), request_id)
+
+    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+        """See `Operations.resume`."""
+        return await self._command(experiment, life.ExperimentResumed(reason=reason), request_id)
+
+    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+        """See `Operations.cancel`."""
+        return await self._command(experiment, life.ExperimentCancelled(reason=reason), request_id)
+
+    async def _command(self, experiment: UUID, event: Event, request_id: UUID) -> Position:
+        await self._refresh()
+        entry = self._registry.entries.get(experiment)
+        if entry is None:
+            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        if self.run is not None and self.run.state.experiment == experiment:
+            return await self.run.command(event, request_id)
+        check_transition(entry.status, event)
+        draft = self._writer.draft(event, experiment=experiment, id=request_id)
+        position = (await append_when_space(self._log, [draft], clock=self._clock))[0]
+        await self._refresh()
+        return position
+
+    async def _accept(self, experiment: UUID, spec: ExperimentSpec) -> None:
+        heads = as_refs(await self._log.heads())
+        events: list[Event] = [life.ExperimentWarned(text=text) for text in spec.warnings]
+        events.append(life.ExperimentAccepted(start=heads))
+        drafts: list[Draft] = [
+            self._writer.draft(event, experiment=experiment, id=derive(experiment, "accept", number))
+            for number, event in enumerate(events)
+        ]
+        await append_when_space(self._log, drafts, clock=self._clock)
+
+    async def _housed(self, spec: ExperimentSpec) -> ExperimentSpec:
+        """The specification with a job folder of its own. Raises ConflictError if the folder is in use."""
+        live = [entry for entry in self._registry.entries.values() if entry.status and not entry.status.ended]
+        if any(entry.job_dir == spec.job_dir for entry in live):
+            raise ConflictError(
+                f"an experiment that has not ended uses {spec.job_dir}", field="name", fix="cancel it, or choose a name"
+            )
+        used = await asyncio.to_thread(_used, Path(spec.job_dir))
+        if not used:
+            return spec
+        if spec.config.get("continue_from_checkpoint", True):
+            raise ConflictError(
+                f"{spec.job_dir} holds another experiment",
+                field="name",
+                fix="choose another name, or set continue_from_checkpoint: false for a folder with a time stamp",
+            )
+        stamp = _stamp(self._clock.now_ns())
+        return msgspec.structs.replace(spec, name=f"{spec.name}_{stamp}", job_dir=f"{spec.job_dir}_{stamp}")
+
+    def _room(self) -> None:
+        queued = sum(1 for entry in self._registry.entries.values() if entry.status is Status.QUEUED)
+        if queued >= limits.QUEUED_EXPERIMENTS:
+            raise ConflictError(f"{queued} experiments wait already", fix="cancel some of them")
+
+    async def _refresh(self) -> None:
+        """Reads the registry up to the log's present heads; one reader at a time."""
+        async with self._reading:
+            await self._registry.catch_up()
+
+
+def _used(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _stamp(now_ns: int) -> str:
+    return iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))

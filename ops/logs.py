@@ -1,0 +1,48 @@
+"""structlog set-up: one line an event, JSON for machines, console for people; secrets are masked."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Protocol
+
+import structlog
+
+from rftd.ops.redaction import redact
+
+
+class Logger(Protocol):
+    """What a component logs to: an event name and fields, never a sentence with values inside."""
+
+    def debug(self, event: str, **fields: Any) -> Any: ...
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+def configure(*, level: str = "INFO", as_json: bool = True) -> None:
+    """Sets this process's logging: to standard error, since standard output is for data."""
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            structlog.processors.format_exc_info,
+            _mask,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def logger(**fields: Any) -> Logger:
+    """A logger whose lines carry these fields."""
+    bound: Logger = structlog.get_logger(**fields)
+    return bound
+
+
+def _mask(_logger: Any, _method: str, event: Any) -> Any:
+    return {name: redact(value, name) for name, value in event.items()}

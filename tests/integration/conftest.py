@@ -1,0 +1,173 @@
+"""A whole rftd inside one process: real log, real roles, fake engines; workers are tasks instead of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rftd.daemon.supervisor.preflight import preflight
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.ids import Ids, SystemIds
+from rftd.ops.logs import logger
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.log import EventLog
+from rftd.streams.spec import (
+    AlgorithmSpec,
+    ExperimentSpec,
+    FormatSpec,
+    ModelSpec,
+    PolicySpec,
+    RolloutSpec,
+    SamplingSpec,
+    StageSpec,
+    SyncSpec,
+    TasksetSpec,
+    TrainerSpec,
+)
+from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.workers.process import run_explorer, run_trainer
+
+
+class TaskHandle:
+    """A worker that is a task of this loop."""
+
+    pid = -1
+
+    def __init__(self, task: asyncio.Task[None], stop: asyncio.Event) -> None:
+        self.task = task
+        self._stop = stop
+
+    def exit_code(self) -> int | None:
+        if not self.task.done():
+            return None
+        return 0 if not self.task.cancelled() and self.task.exception() is None else 1
+
+    def terminate(self) -> None:
+        self._stop.set()
+
+    def kill(self) -> None:
+        self.task.cancel()
+
+
+class TaskExecutor:
+    """Runs workers as tasks; `pid` is this process's, so losing one is seen by its handle alone."""
+
+    def __init__(self, log: EventLog, clock: Clock, ids: Ids) -> None:
+        self.log, self.clock, self.ids = log, clock, ids
+        self.handles: list[TaskHandle] = []
+
+    async def start(self, order: WorkerOrder) -> Handle:
+        stop = asyncio.Event()
+        bound = logger(role=order.role)
+        if order.role == "trainer":
+            work = run_trainer(self.log, order.experiment, stop, clock=self.clock, ids=self.ids, logger=bound)
+        else:
+            work = run_explorer(
+                self.log, order.experiment, order.slot, stop, clock=self.clock, ids=self.ids, logger=bound
+            )
+        handle = TaskHandle(asyncio.ensure_future(work), stop)
+        import os
+
+        handle.pid = os.getpid()
+        self.handles.append(handle)
+        return handle
+
+    def adopt(self, started: WorkerStarted) -> Handle | None:
+        return None
+
+
+def sums(path: Path, rows: int) -> Path:
+    """A jsonl taskset of sums."""
+    path.write_text(
+        "".join(json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) + "\n" for a in range(rows))
+    )
+    return path
+
+
+def fake_spec(folder: Path, **changes: Any) -> ExperimentSpec:
+    """An SFT stage of 3 steps and a GRPO stage of 5, on fake engines; `changes` replace fields of the GRPO stage."""
+    form = FormatSpec(prompt_type="plaintext", prompt_key="question", response_key="answer")
+    taskset = TasksetSpec(
+        name="sums",
+        path=str(sums(folder / "train.jsonl", 40)),
+        format=form,
+        workflow="simple_workflow",
+        reward="exact_match_reward",
+        sampling=SamplingSpec(max_tokens=8),
+    )
+    held_out = msgspec.structs.replace(
+        taskset,
+        name="held_out",
+        path=str(sums(folder / "eval.jsonl", 12)),
+        sampling=SamplingSpec(max_tokens=8, temperature=0.0),
+    )
+    model = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)
+    engines = {
+        "rollout": RolloutSpec(engine="fake", concurrency=8, max_timeout_s=20.0),
+        "trainer": TrainerSpec(engine="fake", save_interval=2),
+        "model": model,
+    }
+    job = folder / "job"
+    sft = StageSpec(
+        name="warmup",
+        kind="train",
+        folder=str(job / "warmup"),
+        total_steps=3,
+        batch_size=4,
+        train_batch_size=4,
+        algorithm=AlgorithmSpec(kind="sft"),
+        dataset=taskset,
+        **engines,
+    )
+    grpo = StageSpec(
+        name="rft",
+        kind="both",
+        folder=str(job / "rft"),
+        total_steps=5,
+        batch_size=4,
+        train_batch_size=16,
+        algorithm=AlgorithmSpec(kind="grpo", repeat_times=4, advantage="grpo", policy_loss="ppo"),
+        taskset=taskset,
+        evals=(held_out,),
+        policy=PolicySpec(max_staleness_versions=2, max_inflight_batches=3),
+        sync=SyncSpec(style="fully_async"),
+        **engines,
+    )
+    grpo = msgspec.structs.replace(grpo, **changes)
+    spec = ExperimentSpec(project="test", name="fake", job_dir=str(job), stages=(sft, grpo), config={})
+    return preflight(spec)
+
+
+@pytest.fixture
+def clock() -> SystemClock:
+    return SystemClock()
+
+
+@pytest.fixture
+def ids(clock: SystemClock) -> SystemIds:
+    return SystemIds(clock)
+
+
+class FakeWorld:
+    """What the tests of this folder build their runs from."""
+
+    spec = staticmethod(fake_spec)
+    executor = TaskExecutor
+
+    @staticmethod
+    def fixed(interval: int, offset: int) -> dict[str, Any]:
+        """The GRPO stage's fields for `sync_style: fixed`."""
+        return {
+            "sync": SyncSpec(style="fixed", interval=interval, offset=offset),
+            "policy": PolicySpec(max_staleness_versions=offset + interval - 1, max_inflight_batches=interval + offset),
+        }
+
+
+@pytest.fixture
+def fake_world() -> FakeWorld:
+    return FakeWorld()

@@ -1,0 +1,67 @@
+"""The main flow on the embedded log with fake engines: submit, explore, plan, train, publish, checkpoint, evaluate."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds, derive
+from rftd.ops.logs import logger
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec
+
+
+async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    heads = as_refs(await log.heads())
+    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+    return experiment
+
+
+async def completed(log: EventLog, spec: ExperimentSpec, executor, clock: SystemClock, ids: SystemIds) -> RunState:
+    experiment = await submitted(log, spec, clock, ids)
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    async with asyncio.timeout(60):
+        await run.drive()
+    return run.state
+
+
+@pytest.mark.anyio
+async def test_two_stages_run_to_their_end(tmp_path: Path, clock, ids, fake_world) -> None:
+    log = await SqliteLog.open(tmp_path / "log")
+    spec = fake_world.spec(tmp_path)
+    state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    spine = state.spine
+    assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
+    assert spine.version == 8
+    assert len(spine.evaluated) == 2
+    books = state.ledger.books.as_counts(len(state.ledger.waiting))
+    assert books["balance"] == 0 and books["waiting"] == 0
+    assert books["planned"] == 5 * 16
+    await log.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("interval", "offset"), [(1, 0), (1, 1), (2, 0)])
+async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
+    tmp_path: Path, clock, ids, fake_world, interval: int, offset: int
+) -> None:
+    log = await SqliteLog.open(tmp_path / "log")
+    spec = fake_world.spec(tmp_path, **fake_world.fixed(interval, offset))
+    state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert sum(state.ledger.books.retired.values()) == 0
+    await log.close()

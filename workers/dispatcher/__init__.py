@@ -1,0 +1,9 @@
+"""The dispatcher: the only writer of leases, expiries, closed groups and eval.completed (rule 1).
+
+decision     an event and the partition that it goes to
+liveness     who was heard of when: scheduling, never truth
+closing      groups that are over
+leasing      groups that may start, and where
+evaluation   held-out tasksets: what is due, leased and complete
+dispatcher   all of it, in order
+"""

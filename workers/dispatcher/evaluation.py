@@ -1,0 +1,96 @@
+"""Evaluations: held-out tasksets, answered by one pinned weight version each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.ids import derive
+from rftd.streams.events.step import EvalCompleted
+from rftd.streams.events.task import EvalLeased
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.decision import Decision, slot_partition
+from rftd.workers.dispatcher.leasing import LEASE_GRACE_S
+from rftd.workers.policies.schedule import eval_steps
+
+
+def eval_id(experiment: UUID, stage: int, version: int, taskset: int) -> UUID:
+    """The id of the evaluation of one taskset by one weight version."""
+    return derive(experiment, "eval", stage, version, taskset)
+
+
+def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
+    """(version, taskset index) of each evaluation of the stage that is due and not completed, oldest first."""
+    spine = state.spine
+    done = min(spine.furthest, spine.last_version) - spine.first_version
+    for step in eval_steps(stage):
+        if step > done:
+            return
+        for taskset in range(len(stage.evals)):
+            version = spine.first_version + step
+            if eval_id(state.experiment, spine.stage, version, taskset) not in spine.evaluated:
+                yield version, taskset
+
+
+def complete_evals(state: RunState) -> Iterator[Decision]:
+    """eval.completed for each evaluation of which every row is scored."""
+    assert state.spine.spec is not None
+    for id, evaluation in state.evals.open.items():
+        if evaluation.taskset < 0:
+            continue
+        taskset = state.spine.spec.stages[evaluation.stage].evals[evaluation.taskset]
+        if evaluation.rows_scored() < taskset.rows:
+            continue
+        generation = max(scored.generation for scored in evaluation.scores.values())
+        yield Decision(
+            EvalCompleted(
+                eval=id,
+                stage=evaluation.stage,
+                taskset=taskset.name,
+                version=evaluation.version,
+                generation=generation,
+                rows=taskset.rows,
+                score=evaluation.mean_reward(),
+                metrics={"response_length/mean": evaluation.mean_tokens()},
+            )
+        )
+
+
+def lease_evals(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> Iterator[Decision]:
+    """Leases of rows that are due, at most one for each explorer at a time."""
+    busy = {lease.worker for evaluation in state.evals.open.values() for lease in evaluation.leases.values()}
+    idle = [worker for worker in explorers if worker.worker not in busy]
+    for version, taskset in due_evals(state, stage):
+        published = state.weights.of_version(version, state.spine)
+        if published is None:
+            continue
+        id = eval_id(state.experiment, state.spine.stage, version, taskset)
+        evaluation = state.evals.open.get(id)
+        rows = stage.evals[taskset].rows
+        leased = {lease.row_start for lease in evaluation.leases.values()} if evaluation else set()
+        for start in range(0, rows, limits.EVAL_CHUNK_ROWS):
+            if start in leased or (evaluation is not None and start in evaluation.scores):
+                continue
+            if not idle:
+                return
+            worker = idle.pop(0)
+            attempt = (evaluation.attempts.get(start, 0) if evaluation else 0) + 1
+            event = EvalLeased(
+                lease=derive(id, "lease", start, attempt),
+                slot=worker.slot,
+                worker=worker.worker,
+                eval=id,
+                stage=state.spine.stage,
+                taskset=taskset,
+                row_start=start,
+                row_end=min(start + limits.EVAL_CHUNK_ROWS, rows),
+                version=version,
+                generation=published.generation,
+                attempt=attempt,
+                deadline_s=stage.rollout.max_timeout_s + LEASE_GRACE_S,
+                digest=stage.evals[taskset].digest,
+            )
+            yield Decision(event, slot_partition(worker.slot))

@@ -1,0 +1,108 @@
+"""Groups that may start, and where: admission by the stage's policy, credits by the workers' capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rftd.ops.ids import derive
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.groups import Group
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.workers.dispatcher.decision import Decision, slot_partition
+from rftd.workers.planner.planner import view_of
+from rftd.workers.policies.registry import make_policy
+from rftd.workers.policies.schedule import required_step
+from rftd.workers.tasksets.order import locate
+
+LEASE_GRACE_S = 30.0
+"""What a lease's deadline adds to the rollout's own time-out, which the explorer enforces."""
+
+
+class Credits:
+    """Rollouts that each explorer can still take: its capacity and one group more, so that it never runs dry."""
+
+    def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
+        self._free = {worker.worker: worker.capacity + ahead for worker in explorers}
+        self._workers = {worker.worker: worker for worker in explorers}
+        for lease in state.groups.leases.values():
+            if lease.worker in self._free and (group := state.groups.open.get(lease.group)) is not None:
+                missing = set(group.missing)
+                self._free[lease.worker] -= sum(1 for rollout in lease.rollouts if rollout in missing)
+
+    def take(self, rollouts: int) -> WorkerStarted | None:
+        """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
+        best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
+        if best is None or self._free[best] < rollouts:
+            return None
+        self._free[best] -= rollouts
+        return self._workers[best]
+
+
+def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
+    """Leases: first what expired leases left undone, then new groups as far as the policy admits them."""
+    for group in list(state.groups.open.values()):
+        if group.sequence >= 0 and not group.leases and group.missing:
+            worker = credits.take(len(group.missing))
+            if worker is None:
+                return
+            yield _again(state, stage, worker, group)
+    yield from _new_groups(state, stage, credits)
+
+
+def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
+    view = view_of(state, stage)
+    sequence = state.groups.next_sequence.get(state.spine.stage, 0)
+    repeat_times = stage.algorithm.repeat_times
+    supply = view.planned_experiences + len(view.waiting) + view.inflight_rollouts
+    for number in range(make_policy(stage.policy).admit(view)):
+        # The batch that this group will feed, not its sequence, says which weights it needs: groups that failed or
+        # went stale were replaced by later ones.
+        feeds_step = 1 + (supply + number * repeat_times) // stage.train_batch_size
+        version = state.spine.first_version + required_step(stage.sync, feeds_step)
+        if state.weights.of_version(version, state.spine) is None:
+            return
+        worker = credits.take(repeat_times)
+        if worker is None:
+            return
+        yield _first(state, stage, worker, sequence + number, version)
+
+
+def _first(state: RunState, stage: StageSpec, worker: WorkerStarted, sequence: int, version: int) -> Decision:
+    taskset = _taskset(stage)
+    row, epoch = locate(sequence, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed)
+    group = Group(derive(state.experiment, "group", state.spine.stage, sequence))
+    group.sequence, group.stage, group.row, group.epoch = sequence, state.spine.stage, row, epoch
+    group.repeat_times = stage.algorithm.repeat_times
+    group.min_version, group.pinned = version, stage.sync.style == "fixed"
+    return _again(state, stage, worker, group)
+
+
+def _again(state: RunState, stage: StageSpec, worker: WorkerStarted, group: Group) -> Decision:
+    """The next lease of a group, for the rollouts that it still misses."""
+    attempt = group.attempts + 1
+    pinned = group.pinned and state.weights.of_version(group.min_version, state.spine) is not None
+    event = TaskLeased(
+        lease=derive(group.id, "lease", attempt),
+        slot=worker.slot,
+        worker=worker.worker,
+        group=group.id,
+        sequence=group.sequence,
+        stage=group.stage,
+        row=group.row,
+        epoch=group.epoch,
+        rollouts=group.missing,
+        repeat_times=group.repeat_times,
+        attempt=attempt,
+        deadline_s=stage.rollout.max_timeout_s + LEASE_GRACE_S,
+        min_version=group.min_version,
+        pinned=pinned,
+        digest=_taskset(stage).digest,
+    )
+    return Decision(event, slot_partition(worker.slot))
+
+
+def _taskset(stage: StageSpec) -> TasksetSpec:
+    assert stage.taskset is not None and stage.taskset.rows > 0, stage.name
+    return stage.taskset

@@ -1,0 +1,91 @@
+"""One rollout: its workflow under a time-out, with retries, into the event that it ends with."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError, RolloutError, RolloutTimeoutError
+from rftd.ops.ids import NAMESPACE, derive
+from rftd.streams.arrays import Array
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.spec import RolloutSpec
+from rftd.workers.membership import explain
+from rftd.workers.tasksets.task import Task
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.runner import WorkflowRunner
+
+
+def rollout_id(group: UUID, rollout: int) -> UUID:
+    """The id of a group's rollout; the experience's id derives from it."""
+    return derive(group, "rollout", rollout)
+
+
+def experience_id(group: UUID, rollout: int) -> UUID:
+    """The id of the experience that a rollout leaves, and of its event: a repeated rollout is a duplicate."""
+    return derive(rollout_id(group, rollout), "experience")
+
+
+def sampling_seed(experiment_seed: int, stage: int, sequence: int, rollout: int) -> UUID:
+    """What sampling derives from: the experiment's seed and the rollout's place, not its ids (rule 14)."""
+    return derive(NAMESPACE, "sampling", experiment_seed, stage, sequence, rollout)
+
+
+class Attempts:
+    """Runs rollouts of one stage's taskset."""
+
+    def __init__(self, runner: WorkflowRunner, spec: RolloutSpec, *, seed: int, clock: Clock) -> None:
+        self._runner = runner
+        self._spec = spec
+        self._seed = seed
+        self._clock = clock
+
+    async def run(self, lease: TaskLeased, rollout: int, task: Task) -> ExperienceProduced | RolloutFailed:
+        """The rollout's end: an experience, or after `max_retry_times` more attempts its last error."""
+        began_s = self._clock.monotonic_s()
+        error: RftdError = RolloutError("no attempt was made")
+        for _ in range(self._spec.max_retry_times + 1):
+            try:
+                async with asyncio.timeout(self._spec.max_timeout_s):
+                    result = await self._runner.run(
+                        task,
+                        rollout_id(lease.group, rollout),
+                        seed=sampling_seed(self._seed, lease.stage, lease.sequence, rollout),
+                    )
+            except TimeoutError:
+                error = RolloutTimeoutError(
+                    f"no result within {self._spec.max_timeout_s} s", where=task.where, fix="raise explorer.max_timeout"
+                )
+            except RftdError as failure:
+                error = failure
+            else:
+                return _experience(lease, rollout, result, self._clock.monotonic_s() - began_s)
+        return RolloutFailed(
+            group=lease.group,
+            rollout=rollout,
+            stage=lease.stage,
+            lease=lease.lease,
+            code=error.code,
+            reason=explain(error),
+        )
+
+
+def _experience(lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float) -> ExperienceProduced:
+    return ExperienceProduced(
+        experience=experience_id(lease.group, rollout),
+        group=lease.group,
+        rollout=rollout,
+        stage=lease.stage,
+        lease=lease.lease,
+        tokens=Array.of(result.tokens, "u4"),
+        prompt_tokens=result.prompt_tokens,
+        loss_mask=Array.of(result.loss_mask, "u1"),
+        logprobs=Array.of(result.logprobs, "f4"),
+        spans=result.spans,
+        reward=result.reward,
+        metrics=result.metrics,
+        finish=result.finish,
+        duration_s=duration_s,
+    )

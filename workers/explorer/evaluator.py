@@ -1,0 +1,87 @@
+"""The evaluator: held-out rows, answered by a pinned weight version on an engine of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.ops.ids import derive
+from rftd.streams.arrays import Array
+from rftd.streams.events.experience import EvalScored
+from rftd.streams.events.task import EvalLeased
+from rftd.streams.spec import StageSpec
+from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
+from rftd.workers.tasksets.task import Task
+from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.workflows.runner import WorkflowRunner
+
+OpenEngine = Callable[[], Awaitable[RolloutEngine]]
+
+
+class Evaluator:
+    """Answers one eval lease at a time. Its engine is opened at the first and stays."""
+
+    def __init__(self, open_engine: OpenEngine, tokenizer: Tokenizer, *, at_once: int, clock: Clock) -> None:
+        self._open_engine = open_engine
+        self._tokenizer = tokenizer
+        self._places = asyncio.Semaphore(at_once)
+        self._engine: RolloutEngine | None = None
+        self._one_lease = asyncio.Lock()
+        self._clock = clock
+
+    async def score(self, lease: EvalLeased, stage: StageSpec, taskset: Taskset, weights: WeightsRef) -> EvalScored:
+        """The rewards of the lease's rows; a row whose workflow or reward fails scores 0 and is counted.
+
+        Raises RolloutError if the weights cannot be loaded.
+        """
+        async with self._one_lease:
+            engine = await self._ready(weights)
+            spec = stage.evals[lease.taskset]
+            runner = WorkflowRunner(spec, model=stage.model, engine=engine, tokenizer=self._tokenizer)
+            tasks = [taskset.task(row) for row in range(lease.row_start, lease.row_end)]
+            async with asyncio.TaskGroup() as group:
+                running = [
+                    group.create_task(self._row(runner, lease.eval, task, stage.rollout.max_timeout_s))
+                    for task in tasks
+                ]
+            results = [task.result() for task in running]
+        failed = sum(1 for reward, _ in results if math.isnan(reward))
+        return EvalScored(
+            eval=lease.eval,
+            lease=lease.lease,
+            stage=lease.stage,
+            taskset=lease.taskset,
+            row_start=lease.row_start,
+            version=weights.version,
+            generation=weights.generation,
+            rewards=Array.of([0.0 if math.isnan(reward) else reward for reward, _ in results], "f4"),
+            tokens=Array.of([tokens for _, tokens in results], "u4"),
+            metrics={"failed_rows": float(failed)},
+        )
+
+    async def close(self) -> None:
+        """Closes the engine. Idempotent."""
+        if self._engine is not None:
+            await self._engine.close()
+            self._engine = None
+
+    async def _ready(self, weights: WeightsRef) -> RolloutEngine:
+        if self._engine is None:
+            self._engine = await self._open_engine()
+        if self._engine.version != (weights.version, weights.generation):
+            await self._engine.load_weights(weights)
+        return self._engine
+
+    async def _row(self, runner: WorkflowRunner, eval: UUID, task: Task, timeout_s: float) -> tuple[float, int]:
+        async with self._places:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    result = await runner.run(task, derive(eval, "row", task.row))
+            except (RftdError, TimeoutError):
+                return math.nan, 0
+        return result.reward, len(result.tokens) - result.prompt_tokens

@@ -1,0 +1,242 @@
+"""`Explorer`: the process's loop. It takes leases of its slot, runs their rollouts, and follows the weights."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError, RftdError
+from rftd.ops.logs import Logger
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import EvalLeased, TaskLeased
+from rftd.streams.events.weights import WeightsActivated, WeightsPublished
+from rftd.streams.follower import Follower
+from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.workers.explorer.attempt import Attempts, experience_id
+from rftd.workers.explorer.evaluator import Evaluator
+from rftd.workers.explorer.gate import Gate
+from rftd.workers.explorer.outbox import Outbox
+from rftd.workers.explorer.view import ExplorerView
+from rftd.workers.membership import Membership
+from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
+from rftd.workers.rollout.engines.registry import open_engine, open_tokenizer_of
+from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.workflows.runner import WorkflowRunner
+
+WEIGHTS_RETRY_S = 0.2
+EVAL_AT_ONCE = 64
+
+
+class Explorer:
+    """One explorer process of one experiment."""
+
+    def __init__(self, member: Membership, follower: Follower, view: ExplorerView, log: Logger) -> None:
+        self._member = member
+        self._follower = follower
+        self._view = view
+        self._log = log
+        self._gate = Gate()
+        self._outbox = Outbox(member.log, member.clock)
+        self._running: dict[UUID, list[asyncio.Task[None]]] = {}
+        self._tasksets: dict[str, Taskset] = {}
+        self._attempts: dict[int, Attempts] = {}
+        self._engine: RolloutEngine | None = None
+        self._evaluator: Evaluator | None = None
+        self._places = asyncio.Semaphore(1)
+        self._failures = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
+        await self._follower.catch_up()
+        spine = self._view.spine
+        assert spine.spec is not None
+        stage = next((each for each in spine.spec.stages if each.kind != "train"), spine.spec.stages[0])
+        engine = self._engine = await open_engine(
+            spine.spec, stage, slots=stage.rollout.concurrency, clock=self._member.clock
+        )
+        tokenizer = await asyncio.to_thread(open_tokenizer_of, stage)
+        self._places = asyncio.Semaphore(stage.rollout.concurrency)
+        spec = spine.spec
+        self._evaluator = Evaluator(
+            lambda: open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock),
+            tokenizer,
+            at_once=EVAL_AT_ONCE,
+            clock=self._member.clock,
+        )
+        for index, each in enumerate(spec.stages):
+            if each.taskset is not None:
+                runner = WorkflowRunner(each.taskset, model=each.model, engine=engine, tokenizer=tokenizer)
+                self._attempts[index] = Attempts(runner, each.rollout, seed=spec.seed, clock=self._member.clock)
+        await self._member.join(stage.rollout.concurrency)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(self._outbox.run()),
+                    tasks.create_task(self._member.beat(self._refresh)),
+                    tasks.create_task(self._follow_weights(engine)),
+                ]
+                async with asyncio.TaskGroup() as rollouts:
+                    await self._take_leases(stop, rollouts)
+                    if stop.is_set():
+                        await self._drain(rollouts)
+                    self._drop(list(self._running))
+                await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
+                for task in background:
+                    task.cancel()
+        finally:
+            await self._evaluator.close()
+            await engine.close()
+
+    async def _take_leases(self, stop: asyncio.Event, rollouts: asyncio.TaskGroup) -> None:
+        view = self._view
+        while not stop.is_set() and not (view.spine.status is not None and view.spine.status.ended):
+            await self._follower.pump(wait_s=0.5)
+            while view.leased:
+                lease = view.leased.popleft()
+                if isinstance(lease, EvalLeased):
+                    work = [rollouts.create_task(self._evaluate(lease))]
+                else:
+                    work = [rollouts.create_task(self._rollout(lease, rollout)) for rollout in lease.rollouts]
+                self._running[lease.lease] = work
+            self._drop(list(view.ended))
+            view.ended.clear()
+            self._forget_done()
+            await self._gate.notify()
+
+    async def _drain(self, rollouts: asyncio.TaskGroup) -> None:
+        work = [task for tasks in self._running.values() for task in tasks if not task.done()]
+        if work:
+            await asyncio.wait(work, timeout=limits.DRAIN_TIMEOUT_S)
+
+    def _drop(self, leases: list[UUID]) -> None:
+        for lease in leases:
+            for task in self._running.pop(lease, []):
+                task.cancel()
+
+    def _forget_done(self) -> None:
+        for lease in [lease for lease, tasks in self._running.items() if all(task.done() for task in tasks)]:
+            del self._running[lease]
+
+    async def _rollout(self, lease: TaskLeased, rollout: int) -> None:
+        async with self._gate.passing(lease.min_version, pinned=lease.pinned), self._places:
+            stage = self._stage(lease.stage)
+            assert stage.taskset is not None
+            taskset = await self._taskset(stage.taskset, lease.digest)
+            event = await self._attempts[lease.stage].run(lease, rollout, taskset.task(lease.row, lease.epoch))
+        produced = isinstance(event, ExperienceProduced)
+        self._member.pulse.rollouts_total += 1
+        await self._outbox.put(
+            self._member.writer.draft(
+                event,
+                experiment=self._member.experiment,
+                key=lease.group,
+                id=experience_id(lease.group, rollout) if produced else None,
+                causation=lease.lease,
+                correlation=lease.group,
+            )
+        )
+
+    async def _evaluate(self, lease: EvalLeased) -> None:
+        assert self._evaluator is not None
+        stage = self._stage(lease.stage)
+        taskset = await self._taskset(stage.evals[lease.taskset], lease.digest)
+        published = self._view.weights.published.get((lease.version, lease.generation))
+        if published is None:
+            self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
+            return
+        try:
+            scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
+        except RftdError as error:
+            # The lease expires and is given out again; the dispatcher knows which weights still count.
+            self._log.warning("eval.failed", error=error.what, version=lease.version)
+            return
+        await self._outbox.put(
+            self._member.writer.draft(scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease)
+        )
+
+    async def _follow_weights(self, engine: RolloutEngine) -> None:
+        """Loads what is due: the newest version, or with a pinned schedule the one that waiting rollouts need."""
+        while True:
+            target = self._due(engine)
+            if target is None or not await self._load(engine, target):
+                await self._gate.wait_change(WEIGHTS_RETRY_S if target else 1.0)
+
+    def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
+        spine, weights = self._view.spine, self._view.weights
+        if spine.spec is None or spine.stage < 0:
+            return None
+        fixed = spine.stage_spec().sync.style == "fixed"
+        if not fixed:
+            target = weights.newest(spine)
+        elif not self._gate.may_change:
+            return None
+        elif self._gate.wanted is not None:
+            target = weights.of_version(self._gate.wanted, spine)
+        elif engine.version[0] < 0:
+            target = weights.newest(spine)
+        else:
+            return None
+        if target is None or (target.version, target.generation) == engine.version:
+            return None
+        return target
+
+    async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
+        began_s = self._member.clock.monotonic_s()
+        try:
+            checksum = await engine.load_weights(as_ref(target))
+        except RftdError as error:
+            self._log.warning("weights.load_failed", version=target.version, error=error.what)
+            return False
+        self._member.pulse.version = target.version
+        await self._gate.set_version(target.version)
+        await self._outbox.put(
+            self._member.writer.draft(
+                WeightsActivated(
+                    worker=self._member.id,
+                    version=target.version,
+                    generation=target.generation,
+                    manifest=target.manifest,
+                    checksum=checksum,
+                    duration_s=self._member.clock.monotonic_s() - began_s,
+                ),
+                experiment=self._member.experiment,
+            )
+        )
+        return True
+
+    def _refresh(self) -> None:
+        pulse, running = self._member.pulse, sum(len(tasks) for tasks in self._running.values())
+        pulse.leases = tuple(self._running)
+        if self._engine is not None:
+            stats = self._engine.stats()
+            pulse.tokens_total = stats.tokens_total
+            pulse.free = max(0, self._stage(0).rollout.concurrency - stats.running)
+        pulse.state = "busy" if running else ("wait_weights" if self._gate.version < 0 else "wait_tasks")
+
+    def _stage(self, index: int) -> StageSpec:
+        assert self._view.spine.spec is not None
+        return self._view.spine.spec.stages[index]
+
+    async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
+        taskset = self._tasksets.get(spec.name)
+        if taskset is None:
+            taskset = self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
+        if digest and taskset.digest != digest:
+            raise DataError(
+                f"taskset {spec.name!r} has digest {taskset.digest}, the experiment was accepted with {digest}",
+                where=spec.path,
+                fix="restore the file, or submit a new experiment",
+            )
+        return taskset
+
+
+def as_ref(published: WeightsPublished) -> WeightsRef:
+    """The announced weights as a rollout engine loads them."""
+    return WeightsRef(
+        version=published.version,
+        generation=published.generation,
+        path=published.path,
+        manifest=published.manifest,
+        checksum=published.checksum,
+    )

@@ -1,0 +1,47 @@
+"""What an explorer reads of the log: leases of its slot, the spine, the weights."""
+
+from __future__ import annotations
+
+from collections import deque
+from uuid import UUID
+
+from rftd.streams import topics
+from rftd.streams.codec import Decoded
+from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased
+from rftd.streams.folds.spine import Spine
+from rftd.streams.folds.weights import Weights
+
+
+class ExplorerView:
+    """A fold of three partitions, with the leases that came since they were last taken."""
+
+    def __init__(self, worker: UUID) -> None:
+        self.spine = Spine()
+        self.weights = Weights()
+        self.leased: deque[TaskLeased | EvalLeased] = deque()
+        """New leases of this very worker, oldest first; bounded by the dispatcher's credits."""
+        self.ended: deque[UUID] = deque()
+        """Leases that expired: their rollouts are to be dropped."""
+        self._worker = worker
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in one event."""
+        match decoded.partition.stream:
+            case topics.EXPERIMENTS:
+                self.spine.apply(decoded)
+            case topics.WEIGHTS:
+                self.weights.apply(decoded)
+            case topics.TASKS:
+                self._task(decoded)
+            case _:
+                pass
+
+    def _task(self, decoded: Decoded) -> None:
+        event = decoded.event
+        match event:
+            case TaskLeased() | EvalLeased() if event.worker == self._worker:
+                self.leased.append(event)
+            case TaskExpired():
+                self.ended.append(event.lease)
+            case _:
+                pass

@@ -1,0 +1,105 @@
+"""A worker process's membership: who it is, that it lives, and how it left. Shared by explorers and trainers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from uuid import UUID
+
+import msgspec
+import psutil
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.ops.ids import Ids
+from rftd.streams.codec import Writer
+from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+
+
+class Pulse(msgspec.Struct, kw_only=True):
+    """What the next heartbeat says; the worker's loop writes it, the heartbeat task reads it."""
+
+    state: str = "load"
+    free: int = 0
+    leases: tuple[UUID, ...] = ()
+    version: int = -1
+    tokens_total: int = 0
+    rollouts_total: int = 0
+
+
+class Membership:
+    """One worker of one experiment."""
+
+    def __init__(self, log: EventLog, *, experiment: UUID, role: str, slot: int, clock: Clock, ids: Ids) -> None:
+        self.id = ids.new()
+        self.log = log
+        self.experiment = experiment
+        self.role = role
+        self.slot = slot
+        self.clock = clock
+        self.ids = ids
+        self.pulse = Pulse()
+        self.source = f"{role}/{self.id}"
+        self.writer = Writer(source=self.source, clock=clock, ids=ids)
+
+    async def join(self, capacity: int) -> None:
+        """Announces the worker; from then on it is given work."""
+        started = WorkerStarted(
+            worker=self.id,
+            role=self.role,
+            slot=self.slot,
+            host=platform.node(),
+            pid=os.getpid(),
+            process_start_s=psutil.Process().create_time(),
+            capacity=capacity,
+        )
+        await self._append(started)
+
+    async def leave(self, error: RftdError | None = None) -> None:
+        """Announces the end: clean without an error."""
+        await self._append(
+            WorkerStopped(
+                worker=self.id,
+                role=self.role,
+                slot=self.slot,
+                code=error.code if error else "",
+                reason=explain(error) if error else "",
+            )
+        )
+
+    async def beat(self, refresh: Callable[[], None]) -> None:
+        """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` updates the pulse before."""
+        while True:
+            refresh()
+            await self._append(
+                Heartbeat(
+                    worker=self.id,
+                    role=self.role,
+                    slot=self.slot,
+                    state=self.pulse.state,
+                    free=self.pulse.free,
+                    leases=self.pulse.leases,
+                    version=self.pulse.version,
+                    tokens_total=self.pulse.tokens_total,
+                    rollouts_total=self.pulse.rollouts_total,
+                )
+            )
+            await self.clock.sleep(limits.HEARTBEAT_INTERVAL_S)
+
+    async def _append(self, event: WorkerStarted | WorkerStopped | Heartbeat) -> None:
+        draft = self.writer.draft(event, experiment=self.experiment)
+        await append_when_space(self.log, [draft], clock=self.clock)
+
+
+def explain(error: BaseException) -> str:
+    """The error as one bounded text for an event."""
+    if isinstance(error, RftdError):
+        parts = [error.what, f"at {error.where}" if error.where else "", f"fix: {error.fix}" if error.fix else ""]
+        text = "; ".join(filter(None, parts))
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return text[: limits.ERROR_TEXT_CHARS]

@@ -1,0 +1,156 @@
+"""`Planner`: decides which items form the next batch. Pure: the folded state and a clock reading in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.ids import derive
+from rftd.streams import topics
+from rftd.streams.events.batch import BatchPlanned, ExperienceItem, ExperienceRetired, GroupRef, ObservedAt, RowItem
+from rftd.streams.events.registry import Event
+from rftd.streams.folds.ledger import Waiting
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.spec import StageSpec
+from rftd.streams.topics import Partition
+from rftd.workers.planner.rows import rows_of_step
+from rftd.workers.policies.policy import PolicyView, StalenessPolicy
+from rftd.workers.policies.registry import make_policy
+
+RETIRED_AT_ONCE: Final = 4096
+"""Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
+
+
+def view_of(state: RunState, stage: StageSpec) -> PolicyView:
+    """What the stage's policy sees of the state."""
+    spine = state.spine
+    return PolicyView(
+        version=max(spine.version, spine.first_version),
+        first_version=spine.first_version,
+        total_steps=stage.total_steps,
+        planned_steps=max(0, spine.planned - spine.first_version),
+        train_batch_size=stage.train_batch_size,
+        repeat_times=stage.algorithm.repeat_times,
+        planned_experiences=state.ledger.planned_in_stage.get(spine.stage, 0),
+        inflight_rollouts=sum(group.repeat_times - len(group.failed) for group in state.groups.open.values()),
+        waiting=state.ledger.waiting.values(),
+    )
+
+
+class Planner:
+    """Decisions of one experiment's planner. The caller appends them, folds them, and asks again."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def _policy(self, stage: StageSpec) -> StalenessPolicy:
+        return make_policy(stage.policy)
+
+    def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
+        """What to retire and the next batch to plan, if any; empty while there is nothing to decide.
+
+        `positions` is how far the state was folded; `now_ns` is raised to the last recorded reading (rule 9).
+        """
+        spine = self._state.spine
+        if spine.status is not Status.RUNNING or spine.stage < 0 or spine.stage_completed:
+            return ()
+        now_ns = max(now_ns, spine.decided_at_ns)
+        stage = spine.stage_spec()
+        step = max(spine.planned, spine.first_version) + 1
+        if step > spine.last_version:
+            return self._close_books(positions, now_ns)
+        if not spine.caught_up or step - spine.version > limits.PLAN_AHEAD_BATCHES:
+            return ()
+        if stage.kind == "train":
+            return [self._plan(step, positions, now_ns, rows=rows_of_step(stage, step - spine.first_version))]
+        retired = self._evict(stage, positions, now_ns)
+        return retired or self._select(stage, step, positions, now_ns)
+
+    def _evict(self, stage: StageSpec, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
+        minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
+        waiting = self._state.ledger.waiting.items()
+        incomplete = [experience for experience, entry in waiting if entry.group_size < minimum]
+        if incomplete:
+            return [self._retire(incomplete, "group_incomplete", positions, now_ns)]
+        stale = self._policy(stage).evict(view_of(self._state, stage))
+        return [self._retire(stale, "stale", positions, now_ns)] if stale else []
+
+    def _select(self, stage: StageSpec, step: int, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
+        if len(self._state.ledger.waiting) < stage.train_batch_size and not self._timed_out(stage, now_ns):
+            return ()
+        chosen = self._policy(stage).select(view_of(self._state, stage), stage.train_batch_size)
+        if not chosen or (len(chosen) < stage.train_batch_size and not self._timed_out(stage, now_ns)):
+            return ()
+        return [self._plan(step, positions, now_ns, chosen=chosen, incomplete=len(chosen) < stage.train_batch_size)]
+
+    def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
+        """True if `max_read_timeout` passed since the trainer could have had its batch."""
+        since_ns = max(self._state.spine.decided_at_ns, self._state.spine.stage_started_ns)
+        return now_ns - since_ns >= stage.max_read_timeout_s * 1e9
+
+    def _plan(
+        self,
+        step: int,
+        positions: Mapping[Partition, int],
+        now_ns: int,
+        *,
+        chosen: Sequence[Waiting] = (),
+        rows: Sequence[RowItem] = (),
+        incomplete: bool = False,
+    ) -> BatchPlanned:
+        groups: dict[GroupRef, int] = {}
+        items = []
+        for entry in chosen:
+            index = groups.setdefault(entry.group, len(groups))
+            member = entry.member
+            items.append(
+                ExperienceItem(
+                    member.experience,
+                    member.partition,
+                    member.offset,
+                    index,
+                    entry.index,
+                    step - 1 - member.oldest_version,
+                    1,
+                )
+            )
+        return BatchPlanned(
+            batch=derive(self._state.experiment, "batch", step, self._state.spine.abandoned.get(step, 0)),
+            step=step,
+            stage=self._state.spine.stage,
+            experiences=tuple(items),
+            rows=tuple(rows),
+            groups=tuple(groups),
+            observed=observed_at(positions),
+            decided_at_ns=now_ns,
+            incomplete=incomplete,
+        )
+
+    def _retire(
+        self, experiences: Sequence[UUID], reason: str, positions: Mapping[Partition, int], now_ns: int
+    ) -> ExperienceRetired:
+        return ExperienceRetired(
+            experiences=tuple(experiences[:RETIRED_AT_ONCE]),
+            reason=reason,
+            uses=0,
+            decided_at_ns=now_ns,
+            observed=observed_at(positions),
+        )
+
+    def _close_books(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
+        """After a stage's last plan nothing of it can be trained any more."""
+        left = list(self._state.ledger.waiting)
+        now_ns = max(now_ns, self._state.spine.decided_at_ns)
+        return [self._retire(left, "stage_ended", positions, now_ns)] if left else ()
+
+
+def observed_at(positions: Mapping[Partition, int]) -> tuple[ObservedAt, ...]:
+    """The positions a decision was made on, without the streams that are no truth."""
+    return tuple(
+        ObservedAt(partition.stream, partition.number, next_offset)
+        for partition, next_offset in sorted(positions.items())
+        if partition.stream != topics.HEARTBEATS
+    )

@@ -1,0 +1,19 @@
+"""The batches of a stage that trains on a dataset: rows in order, epoch after epoch, a function of the step alone."""
+
+from __future__ import annotations
+
+from rftd.streams.events.batch import RowItem
+from rftd.streams.spec import StageSpec
+from rftd.workers.tasksets.order import locate
+
+
+def rows_of_step(stage: StageSpec, stage_step: int) -> tuple[RowItem, ...]:
+    """The rows of the stage's step (from 1): the dataset position is a fold of the steps planned."""
+    dataset = stage.dataset
+    assert dataset is not None and dataset.rows > 0, stage.name
+    first = (stage_step - 1) * stage.train_batch_size
+    places = (
+        locate(sequence, rows=dataset.rows, selector=dataset.selector, seed=dataset.seed)
+        for sequence in range(first, first + stage.train_batch_size)
+    )
+    return tuple(RowItem(dataset.digest, row, epoch) for row, epoch in places)

@@ -1,0 +1,7 @@
+"""How far explorers may run ahead, and what may be trained on: pure objects, no I/O, no clock, no randomness.
+
+policy       the seam: what a policy sees (`PolicyView`) and what it answers
+hard_bound   admission by capacity, and a sweep at consumption: no batch holds a staler experience
+schedule     which weights an explore step needs, when weights are published, when an evaluation is due
+registry     the table of policies
+"""

@@ -1,0 +1,119 @@
+"""A worker process around its loop: finds its experiment in the log, joins, works, and says why it left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, WorkError
+from rftd.ops.ids import Ids
+from rftd.ops.logs import Logger
+from rftd.streams import topics
+from rftd.streams.codec import decode, decode_head
+from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition, partition_of
+from rftd.workers.dispatcher.decision import slot_partition
+from rftd.workers.explorer.explorer import Explorer
+from rftd.workers.explorer.view import ExplorerView
+from rftd.workers.membership import Membership, explain
+from rftd.workers.trainer.engines.registry import make_engine
+from rftd.workers.trainer.trainer import Trainer
+
+
+async def run_explorer(
+    log: EventLog, experiment: UUID, slot: int, stop: asyncio.Event, *, clock: Clock, ids: Ids, logger: Logger
+) -> None:
+    """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
+    member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids)
+    view = ExplorerView(member.id)
+    spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
+    start = await start_of_experiment(log, experiment)
+    positions = {partition: start.get(partition, 0) for partition in (spine, weights)}
+    # Leases name their worker, and this one is new: earlier ones are of no interest.
+    heads = await log.heads()
+    tasks = slot_partition(slot)
+    positions[tasks] = heads[tasks].next_offset if tasks in heads else 0
+    follower = Follower(log, view, experiment=experiment, positions=positions, clock=clock)
+    explorer = Explorer(member, follower, view, logger)
+    await _announced(member, follower, lambda: explorer.run(stop), logger)
+
+
+async def run_trainer(
+    log: EventLog, experiment: UUID, stop: asyncio.Event, *, clock: Clock, ids: Ids, logger: Logger
+) -> None:
+    """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
+    state = RunState(experiment)
+    start = await start_of_experiment(log, experiment)
+    streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
+    partitions = [partition_of(stream, experiment) for stream in streams]
+    positions = {partition: start.get(partition, 0) for partition in partitions}
+    follower = Follower(log, state, experiment=experiment, positions=positions, clock=clock)
+    await follower.catch_up()
+    assert state.spine.spec is not None
+    engine = make_engine(state.spine.spec.stages[0].trainer)
+    with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
+        trainer = Trainer(member, follower, state, engine, thread=thread, log=logger)
+        await _announced(member, follower, lambda: trainer.run(stop), logger)
+
+
+async def start_of_experiment(log: EventLog, experiment: UUID) -> dict[Partition, int]:
+    """The offset of each partition below which nothing of the experiment lies. Raises NotFoundError."""
+    partition = partition_of(topics.EXPERIMENTS, experiment)
+    offset, submitted = 0, -1
+    while records := await log.read(partition, offset):
+        for record in records:
+            offset = record.offset + 1
+            if decode_head(record).experiment != experiment:
+                continue
+            event = decode(record).event
+            if isinstance(event, ExperimentSubmitted) and submitted < 0:
+                submitted = record.offset
+            if isinstance(event, ExperimentAccepted):
+                start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in event.start}
+                start[partition] = submitted
+                return start
+    raise NotFoundError(f"the log knows no accepted experiment {experiment}", where=str(partition))
+
+
+async def _announced(
+    member: Membership, follower: Follower, work: Callable[[], Awaitable[None]], logger: Logger
+) -> None:
+    """Runs the work; its end, clean or not, is announced if the log can still be reached."""
+    error: RftdError | None = None
+    try:
+        await work()
+    except* UnreachableError as unreachable:
+        error = _first(unreachable)
+        logger.error("log.unreachable", reason=explain(error))
+        raise error from None
+    except* RftdError as failures:
+        error = _first(failures)
+    except* Exception as failures:
+        error = WorkError(explain(_first_any(failures)), where=member.source)
+        logger.error("worker.crashed", exc_info=_first_any(failures))
+    finally:
+        await follower.close()
+    await member.leave(error)
+    if error is not None:
+        logger.error("worker.failed", code=error.code, reason=explain(error))
+        raise error
+
+
+def _first(group: BaseExceptionGroup[RftdError]) -> RftdError:
+    found = _first_any(group)
+    assert isinstance(found, RftdError)
+    return found
+
+
+def _first_any(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

@@ -1,0 +1,116 @@
+"""The fake rollout engine: answers without a model, so that everything around it can be tested for what it does.
+
+Its text is drawn from the request's seed and the weights in use alone: with probability `skill` (which grows by
+`gain` with each weight version) it is the right answer to a prompt `a+b=`, else a random digit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.workers.chat.byte_tokenizer import ByteTokenizer
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.workers.weights.manifest import Manifest
+
+_SUM = re.compile(r"(\d+)\s*\+\s*(\d+)\s*=?\s*$")
+
+
+class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`engine_args` of the fake engine."""
+
+    skill: float = 0.3
+    gain: float = 0.05
+    latency_s: float = 0.0
+    """How long each response takes."""
+    hang: bool = False
+    """Never answer."""
+
+
+class FakeRolloutEngine:
+    """Implements `RolloutEngine`; weights are the manifest of a folder that the fake trainer engine wrote."""
+
+    def __init__(self, arguments: Mapping[str, Any], clock: Clock) -> None:
+        self._args = msgspec.convert(dict(arguments), FakeArgs)
+        self._clock = clock
+        self._tokenizer = ByteTokenizer()
+        self._version = (-1, -1)
+        self._tokens = self._requests = self._running = 0
+        self._closed = False
+
+    @classmethod
+    async def open(cls, arguments: Mapping[str, Any], clock: Clock) -> Self:
+        """An engine without weights."""
+        return cls(arguments, clock)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        if self._version[0] < 0 or self._closed:
+            raise RolloutError("the engine has no weights" if not self._closed else "the engine is closed")
+        self._running += 1
+        start = self._version
+        try:
+            if self._args.hang:
+                await asyncio.Event().wait()
+            if self._args.latency_s:
+                await self._clock.sleep(self._args.latency_s)
+        finally:
+            self._running -= 1
+        tokens = [*self._tokenizer.encode(self._answer(request)), *self._tokenizer.eos_ids[:1]]
+        tokens = tokens[: request.sampling.max_tokens]
+        self._tokens += len(tokens)
+        self._requests += 1
+        spans = (
+            (Span(*start, 0, len(tokens)),)
+            if start == self._version or len(tokens) < 2
+            else (Span(*start, 0, 1), Span(*self._version, 1, len(tokens)))
+        )
+        return Generation(
+            tokens=tuple(tokens),
+            logprobs=(-0.5,) * len(tokens),
+            spans=spans,
+            finish="stop" if tokens[-1] in self._tokenizer.eos_ids else "length",
+        )
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        manifest = await asyncio.to_thread(_read_manifest, Path(weights.path))
+        if manifest.checksum != weights.checksum:
+            raise RolloutError(
+                f"weights of version {weights.version} have checksum {manifest.checksum}, announced {weights.checksum}",
+                where=weights.path,
+            )
+        self._version = (weights.version, weights.generation)
+        return manifest.checksum
+
+    def stats(self) -> EngineStats:
+        return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _answer(self, request: GenerationRequest) -> str:
+        random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
+        known = _SUM.search(self._tokenizer.decode(request.prompt))
+        skilled = random.random() < self._args.skill + self._args.gain * max(0, self._version[0])
+        if known and (skilled or request.sampling.temperature == 0):
+            return str(int(known[1]) + int(known[2]))
+        return str(int(random.integers(0, 10)))
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    try:
+        return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RolloutError(f"cannot read the weights: {error}", where=str(folder)) from error

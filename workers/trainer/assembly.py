@@ -1,0 +1,153 @@
+"""A plan, with the records that it names, as a batch of arrays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.errors import DataError, LogLossError
+from rftd.streams import topics
+from rftd.streams.codec import decode_as
+from rftd.streams.envelope import Record
+from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef, RowItem
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.topics import Partition
+from rftd.workers.algorithms.advantages.registry import advantages_of
+from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.rollout.engines.registry import open_tokenizer_of
+from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.train_row import make_train_row
+from rftd.workers.trainer.engine import TrainBatch, TrainSample
+
+
+class Assembly:
+    """Builds the batches of one experiment. A pure function of the plan and the log, so a replay builds the same."""
+
+    def __init__(self, log: EventLog, spec: ExperimentSpec) -> None:
+        self._log = log
+        self._spec = spec
+        self._tokenizers: dict[int, Tokenizer] = {}
+        self._datasets: dict[int, Taskset] = {}
+
+    async def batch(self, plan: BatchPlanned, first_version: int) -> TrainBatch:
+        """The plan's items in order. Raises LogLossError if the log lacks a record that the plan names."""
+        stage = self._spec.stages[plan.stage]
+        samples = await self._experiences(plan, stage) if plan.experiences else []
+        if plan.rows:
+            samples += await asyncio.to_thread(self._rows, plan.rows, plan.stage, stage, bool(plan.experiences))
+        return TrainBatch(step=plan.step, stage_step=plan.step - first_version, samples=samples)
+
+    async def _experiences(self, plan: BatchPlanned, stage: StageSpec) -> list[TrainSample]:
+        advantages = [await self._advantages(group, stage) for group in plan.groups]
+        records = await self._records(plan.experiences)
+        temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
+        return [
+            _sample(item, records[item.partition, item.offset], advantages[item.group], temperature)
+            for item in plan.experiences
+        ]
+
+    async def _advantages(self, group: GroupRef, stage: StageSpec) -> NDArray[np.float32]:
+        """One advantage for each member of the closed group  # [members]"""
+        record = await self._one(Partition(topics.TASKS, group.partition), group.offset)
+        closed = decode_as(record, GroupClosed)
+        _expect(closed.group, group.group, record)
+        rewards = np.asarray([member.reward for member in closed.members], dtype=np.float32)
+        return advantages_of(stage.algorithm, rewards)
+
+    async def _records(self, items: Sequence[ExperienceItem]) -> dict[tuple[int, int], Record]:
+        """The items' records by (partition, offset), read in runs: a batch lies close together in the log."""
+        found: dict[tuple[int, int], Record] = {}
+        wanted: dict[int, list[int]] = {}
+        for item in items:
+            wanted.setdefault(item.partition, []).append(item.offset)
+        for number, offsets in wanted.items():
+            partition = Partition(topics.EXPERIENCES, number)
+            pending = sorted(set(offsets))
+            while pending:
+                last = pending[-1]
+                for record in await self._log.read(partition, pending[0], max_records=last - pending[0] + 1):
+                    found[number, record.offset] = record
+                missing = [offset for offset in pending if (number, offset) not in found]
+                if missing and missing[0] == pending[0]:
+                    raise _lost(partition, missing[0])
+                pending = missing
+        return found
+
+    async def _one(self, partition: Partition, offset: int) -> Record:
+        records = await self._log.read(partition, offset, max_records=1)
+        if not records or records[0].offset != offset:
+            raise _lost(partition, offset)
+        return records[0]
+
+    def _rows(self, rows: Sequence[RowItem], index: int, stage: StageSpec, expert: bool) -> list[TrainSample]:
+        dataset, tokenizer = self._dataset(index, stage), self._tokenizer(index, stage)
+        samples = []
+        for item in rows:
+            if item.digest != dataset.digest:
+                raise DataError(
+                    f"dataset of stage {stage.name!r} has digest {dataset.digest}, the plan names {item.digest}",
+                    where=stage.dataset.path if stage.dataset else None,
+                    fix="restore the file that the experiment was accepted with",
+                )
+            assert stage.dataset is not None
+            row = make_train_row(
+                dataset.row(item.row),
+                spec=stage.dataset,
+                row=item.row,
+                tokenizer=tokenizer,
+                max_model_len=stage.model.max_model_len,
+            )
+            samples.append(
+                TrainSample(tokens=row.tokens, prompt_tokens=row.prompt_tokens, loss_mask=row.loss_mask, expert=expert)
+            )
+        return samples
+
+    def _dataset(self, index: int, stage: StageSpec) -> Taskset:
+        if index not in self._datasets:
+            assert stage.dataset is not None, stage.name
+            self._datasets[index] = Taskset.open(stage.dataset)
+        return self._datasets[index]
+
+    def _tokenizer(self, index: int, stage: StageSpec) -> Tokenizer:
+        if index not in self._tokenizers:
+            self._tokenizers[index] = open_tokenizer_of(stage)
+        return self._tokenizers[index]
+
+
+def _sample(item: ExperienceItem, record: Record, advantages: NDArray[np.float32], temperature: float) -> TrainSample:
+    event = decode_as(record, ExperienceProduced)
+    _expect(event.experience, item.experience, record)
+    mask = event.loss_mask.view()
+    return TrainSample(
+        tokens=event.tokens.view(),
+        prompt_tokens=event.prompt_tokens,
+        loss_mask=mask,
+        logprobs=event.logprobs.view(),
+        advantages=np.full(len(mask), advantages[item.member], dtype=np.float32),
+        reward=event.reward,
+        group=item.group,
+        temperature=temperature,
+        staleness_versions=item.staleness_versions,
+    )
+
+
+def _expect(found: UUID, wanted: UUID, record: Record) -> None:
+    if found != wanted:
+        raise LogLossError(
+            f"expected {wanted}, found {found}",
+            where=f"{record.partition}@{record.offset}",
+            fix="run rftd verify: the log was changed behind the plan",
+        )
+
+
+def _lost(partition: Partition, offset: int) -> LogLossError:
+    return LogLossError(
+        "a record that a plan names is missing", where=f"{partition}@{offset}", fix="run rftd verify on the log"
+    )

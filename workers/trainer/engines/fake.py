@@ -1,0 +1,136 @@
+"""The fake trainer engine: its weights are a digest of everything it was trained on, in order.
+
+So equal checksums mean equal training histories, which is what tests of recovery want to know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from rftd.ops.errors import DataError, NonFiniteLossError
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
+from rftd.workers.weights.manifest import Manifest, TensorSum
+
+
+class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`engine_args` of the fake engine."""
+
+    step_s: float = 0.0
+    """How long a step takes."""
+    nan_at_step: int = 0
+    """This stage step has a NaN loss."""
+
+
+class FakeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint of the fake engine holds."""
+
+    weights: str
+    optimizer: str
+    stage: str
+
+
+class FakeTrainerEngine:
+    """Implements `TrainerEngine` without a model; deterministic."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._args = msgspec.convert(dict(arguments), FakeTrainerArgs)
+        self._state = FakeState(weights="", optimizer="", stage="")
+
+    @property
+    def deterministic(self) -> bool:
+        return True
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        self._state = FakeState(weights=_digest(b"base", str(experiment.seed).encode()), optimizer="", stage="")
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        self._args = msgspec.convert(dict(stage.trainer.engine_args), FakeTrainerArgs)
+        self._state = FakeState(weights=self._state.weights, optimizer="fresh", stage=stage.name)
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        if self._args.step_s:
+            time.sleep(self._args.step_s)
+        if self._args.nan_at_step == batch.stage_step:
+            raise NonFiniteLossError(
+                f"loss of step {batch.step} is nan", fix="lower the learning rate, or look at the batch's rewards"
+            )
+        parts = [self._state.weights.encode(), self._state.optimizer.encode()]
+        tokens = 0
+        for sample in batch.samples:
+            parts.append(sample.tokens.tobytes())
+            if sample.advantages is not None:
+                parts.append(np.asarray(sample.advantages, dtype="<f4").tobytes())
+            tokens += int(sample.loss_mask.sum())
+        self._state = FakeState(
+            weights=_digest(*parts), optimizer=_digest(b"optimizer", *parts), stage=self._state.stage
+        )
+        rewards = [sample.reward for sample in batch.samples]
+        return StepResult(tokens=tokens, metrics={"critic/rewards/mean": float(np.mean(rewards)), "actor/lr": 0.0})
+
+    def checksum(self) -> str:
+        return xxhash.xxh3_128_hexdigest(self._state.weights.encode())
+
+    def sha256(self) -> str:
+        return self._state.weights
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        folder.mkdir(parents=True, exist_ok=True)
+        data = bytes.fromhex(self._state.weights)
+        tensor = TensorSum("digest", "u1", (len(data),), xxhash.xxh3_128_hexdigest(data))
+        manifest = msgspec.json.encode(
+            Manifest(version=version, generation=generation, checksum=self.checksum(), tensors=(tensor,))
+        )
+        _write(folder / "weights.bin", data)
+        _write(folder / "manifest.json", manifest)
+        return Exported(
+            path=str(folder),
+            manifest=xxhash.xxh3_128_hexdigest(manifest),
+            checksum=self.checksum(),
+            size_bytes=len(data),
+        )
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        actor = folder / "actor"
+        actor.mkdir(parents=True, exist_ok=True)
+        _write(actor / "state.json", msgspec.json.encode(self._state))
+        if hf:
+            (actor / "huggingface").mkdir(exist_ok=True)
+            _write(actor / "huggingface" / "config.json", b'{"model_type": "fake"}')
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        path = folder / "actor" / "state.json"
+        try:
+            state = msgspec.json.decode(path.read_bytes(), type=FakeState)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise DataError(f"no checkpoint of the fake engine: {error}", where=str(path)) from error
+        self._state = state if stage is not None else FakeState(weights=state.weights, optimizer="", stage="")
+        if stage is not None:
+            self._args = msgspec.convert(dict(stage.trainer.engine_args), FakeTrainerArgs)
+
+    def close(self) -> None:
+        return
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

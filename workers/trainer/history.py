@@ -1,0 +1,43 @@
+"""Where to take the history up: the newest checkpoint that is whole and belongs to it (rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from rftd.storage.checkpoints import verify
+
+from rftd.ops.errors import RftdError
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.folds.run_state import RunState
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """What to load, and why nothing newer."""
+
+    checkpoint: CheckpointCommitted | None
+    """None: the base model."""
+    reason: str
+    """Of each newer checkpoint that was passed over."""
+
+
+def resume_from(state: RunState) -> Resumption:
+    """The newest good checkpoint. Reads and verifies files, so call it off the loop."""
+    reasons = []
+    for checkpoint in _newest_first(state):
+        try:
+            verify(Path(checkpoint.path), checkpoint.files)
+        except RftdError as error:
+            reasons.append(f"step {checkpoint.step}: {error.what}")
+        else:
+            return Resumption(checkpoint=checkpoint, reason="; ".join(reasons))
+    return Resumption(checkpoint=None, reason="; ".join(reasons))
+
+
+def _newest_first(state: RunState) -> Iterator[CheckpointCommitted]:
+    """Committed checkpoints whose step is on the spine with the same weights (rule 3)."""
+    for key in sorted(state.checkpoints, reverse=True):
+        checkpoint = state.checkpoints[key]
+        if state.spine.checksums.get(key) == checkpoint.checksum:
+            yield checkpoint

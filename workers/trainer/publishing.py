@@ -1,0 +1,84 @@
+"""Weights for explorers: files first, then their event; old versions are retired once nothing needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+
+from rftd.ops import faults, limits
+from rftd.streams.events.weights import WeightsPublished, WeightsRetired
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.role import RoleLease
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.dispatcher.evaluation import due_evals
+from rftd.workers.trainer.engine import TrainerEngine
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """Announces the engine's weights. The channel is `checkpoint`: a folder of safetensors below the job's folder."""
+
+    def __init__(
+        self, engine: TrainerEngine, lease: RoleLease, state: RunState, spec: ExperimentSpec, thread: Executor
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._state = state
+        self._folder = Path(spec.job_dir) / "weights"
+        self._thread = thread
+
+    async def publish(self, version: int, generation: int, stage: int, checksum: str) -> None:
+        """Announces (version, generation), unless equal weights of that version are announced already (rule 8).
+
+        Weights of the same version that differ, from a generation before, are retired.
+        """
+        state = self._state
+        older = [
+            event
+            for (published, _), event in state.weights.published.items()
+            if published == version and state.weights.counts(published, event.generation, state.spine)
+        ]
+        if any(event.checksum == checksum for event in older):
+            return
+        folder = self._folder / f"v{version}-g{generation}"
+        exported = await self._off_loop(lambda: self._engine.export(folder, version=version, generation=generation))
+        faults.point("weights.after_files")
+        event = WeightsPublished(
+            version=version,
+            generation=generation,
+            stage=stage,
+            method="checkpoint",
+            path=exported.path,
+            manifest=exported.manifest,
+            checksum=exported.checksum,
+            size_bytes=exported.size_bytes,
+        )
+        await self._lease.append([self._lease.writer.draft(event, experiment=state.experiment)])
+        faults.point("weights.after_append")
+        for event in older:
+            await self._retire(event, "another generation differs")
+
+    async def retire_old(self) -> None:
+        """Retires versions below the newest few that no evaluation and no pinned rollout can still need."""
+        state = self._state
+        stage = state.spine.stage_spec()
+        sync = stage.sync
+        kept = max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * sync.interval)
+        lowest = state.spine.version - kept * sync.interval
+        wanted = {version for version, _ in due_evals(state, stage)}
+        for key, event in list(state.weights.published.items()):
+            if key not in state.weights.retired and event.version < lowest and event.version not in wanted:
+                await self._retire(event, "newer versions exist")
+
+    async def _retire(self, event: WeightsPublished, reason: str) -> None:
+        retired = WeightsRetired(version=event.version, generation=event.generation, reason=reason)
+        await self._lease.append([self._lease.writer.draft(retired, experiment=self._state.experiment)])
+        await asyncio.to_thread(shutil.rmtree, event.path, ignore_errors=True)
+
+    async def _off_loop(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
