@@ -1,0 +1,152 @@
+"""The pure half of the projector: records to row changes, positions and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from rftd.ops.errors import CodecError, RftdError
+from rftd.storage.projections import PROJECTIONS, Projection
+from rftd.storage.projections.projection import Handler
+from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
+from rftd.storage.upserts import Changes, Upsert, Values
+from rftd.streams import topics
+from rftd.streams.chain import GENESIS, Heads, Mark
+from rftd.streams.codec import Decoded, decode, decode_head
+from rftd.streams.envelope import Head, Record
+from rftd.streams.events.experiment import Fence
+from rftd.streams.events.registry import Event, UnknownVersionError
+from rftd.streams.fencing import FenceView
+from rftd.streams.topics import Partition, partition_of
+
+_NOBODY: Final = UUID(int=0)
+_NO_HEAD: Final = Head(id=_NOBODY, type="", version=0, experiment=None, source="", time_ns=0)
+
+
+@dataclass(frozen=True)
+class FenceState:
+    """One row of the fences table."""
+
+    partition: Partition
+    experiment: UUID | None
+    role: str
+    epoch: int
+    owner: UUID
+
+
+@dataclass
+class Folded:
+    """What some records change, to be written in one transaction."""
+
+    before: Heads = field(default_factory=dict)
+    """Where each touched partition stood."""
+    after: Heads = field(default_factory=dict)
+    rows: dict[Upsert, list[Values]] = field(default_factory=dict)
+    applied: int = 0
+    void: int = 0
+    """Records that a fence made void."""
+    dead: int = 0
+
+
+class Fold:
+    """Positions and fences, and the functions of the projections. A record below its position changes nothing."""
+
+    def __init__(
+        self,
+        positions: Mapping[Partition, Mark],
+        fences: Iterable[FenceState] = (),
+        projections: Iterable[Projection] = PROJECTIONS,
+    ) -> None:
+        self.positions: dict[Partition, Mark] = dict(positions)
+        self._fences = FenceView()
+        for fence in fences:
+            head = _NO_HEAD if fence.experiment is None else _head_of(fence.experiment)
+            taken = self._fences.admit(
+                fence.partition, head, Fence(role=fence.role, epoch=fence.epoch, previous=0, owner=fence.owner)
+            )
+            assert taken, fence
+        self._handlers: dict[type[Event], list[Handler]] = {}
+        for projection in projections:
+            for kind, handler in projection.handlers.items():
+                self._handlers.setdefault(kind, []).append(handler)
+
+    def take(self, records: Iterable[Record]) -> Folded:
+        """The row changes of records that are new; each partition's must be in order.
+
+        Raises UnknownVersionError for a record of a newer release: to skip it would make the tables wrong for ever.
+        Raises OverflowError if a value fits no column; this fold is then of no more use.
+        """
+        folded, changes = Folded(), Changes()
+        for record in records:
+            partition = record.partition
+            before = self.positions.get(partition, _START)
+            if record.offset < before.next_offset:
+                continue
+            folded.before.setdefault(partition, before)
+            self.positions[partition] = folded.after[partition] = Mark(record.offset + 1, record.chain)
+            self._apply(record, folded, changes)
+        folded.rows = changes.rows()
+        return folded
+
+    def bury(self, record: Record, error: Exception) -> Folded:
+        """A dead letter and a position in place of a record's own changes."""
+        folded = Folded(before={record.partition: self.positions.get(record.partition, _START)})
+        mark = Mark(record.offset + 1, record.chain)
+        self.positions[record.partition] = folded.after[record.partition] = mark
+        changes = Changes()
+        _bury(record, error, changes)
+        folded.dead, folded.rows = 1, changes.rows()
+        return folded
+
+    def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:
+        try:
+            decoded = decode(record)
+            _check_route(decoded)
+            if not self._fences.admit(record.partition, decoded.head, decoded.event):
+                folded.void += 1
+                return
+            for handler in self._handlers.get(type(decoded.event), ()):
+                handler(decoded.event, decoded, changes)
+            folded.applied += 1
+        except UnknownVersionError:
+            raise
+        except (CodecError, ValueError, ArithmeticError) as error:
+            # Bytes of a foreign program, or values that no writer of ours makes.
+            _bury(record, error, changes)
+            folded.dead += 1
+
+
+_START: Final = Mark(0, GENESIS)
+
+
+def _head_of(experiment: UUID) -> Head:
+    return Head(id=_NOBODY, type="", version=0, experiment=experiment, source="", time_ns=0)
+
+
+def _check_route(decoded: Decoded) -> None:
+    """The order of a spine is given only if it is one partition."""
+    experiment, partition = decoded.head.experiment, decoded.partition
+    if partition.stream != topics.EXPERIMENTS or experiment is None or isinstance(decoded.event, Fence):
+        return
+    if (home := partition_of(topics.EXPERIMENTS, experiment)) != partition:
+        raise CodecError(f"{decoded.head.type} of an experiment that belongs to {home}", where=str(partition))
+
+
+def _bury(record: Record, error: Exception, changes: Changes) -> None:
+    try:
+        head = decode_head(record)
+    except CodecError:
+        head = _NO_HEAD
+    reason = error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}"
+    changes.put(
+        DEAD_LETTER,
+        Decoded(record.partition, record.offset, head, Event()),
+        consumer=PROJECTOR,
+        stream=record.partition.stream,
+        partition=record.partition.number,
+        offset=record.offset,
+        code=error.code if isinstance(error, RftdError) else CodecError.code,
+        reason=reason[:500],
+    )

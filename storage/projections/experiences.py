@@ -1,0 +1,97 @@
+"""Experiences and failed rollouts, from `rftd.experiences`; retirements, from the spine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.storage.projections.projection import Projection, id_of, json_of
+from rftd.storage.tables.experiences import Experiences, Retirements
+from rftd.storage.upserts import Changes, Upsert
+from rftd.streams.codec import Decoded
+from rftd.streams.events import batch, experience
+
+PRODUCED: Final = Upsert(
+    Experiences,
+    place="produced",
+    owns=(
+        "id",
+        "experiment",
+        "stage",
+        "lease",
+        "prompt_tokens",
+        "response_tokens",
+        "oldest_version",
+        "newest_version",
+        "reward",
+        "priority",
+        "metrics",
+        "finish",
+        "duration_s",
+    ),
+)
+FAILED: Final = Upsert(
+    Experiences, place="failed", owns=("failed_experiment", "failed_stage", "failed_code", "failed_reason")
+)
+RETIRED: Final = Upsert(Retirements, place="retired", owns=("experiment", "reason", "uses", "decided_at_ns"))
+
+
+def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
+    versions = [span.version for span in event.spans] or (0,)
+    changes.put(
+        PRODUCED,
+        decoded,
+        group_id=event.group.bytes,
+        rollout=event.rollout,
+        id=event.experience.bytes,
+        experiment=id_of(decoded.head.experiment),
+        stage=event.stage,
+        lease=event.lease.bytes,
+        prompt_tokens=event.prompt_tokens,
+        response_tokens=len(event.tokens) - event.prompt_tokens,
+        oldest_version=min(versions),
+        newest_version=max(versions),
+        reward=event.reward,
+        priority=event.priority,
+        metrics=json_of(event.metrics) if event.metrics else None,
+        finish=event.finish,
+        duration_s=event.duration_s,
+    )
+
+
+def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        FAILED,
+        decoded,
+        group_id=event.group.bytes,
+        rollout=event.rollout,
+        failed_experiment=id_of(decoded.head.experiment),
+        failed_stage=event.stage,
+        failed_code=event.code,
+        failed_reason=event.reason,
+    )
+
+
+def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes) -> None:
+    experiment = id_of(decoded.head.experiment)
+    for experience_id in event.experiences:
+        changes.put(
+            RETIRED,
+            decoded,
+            experience=experience_id.bytes,
+            experiment=experiment,
+            reason=event.reason,
+            uses=event.uses,
+            decided_at_ns=event.decided_at_ns,
+        )
+
+
+PROJECTION: Final = Projection(
+    name="experiences",
+    version=1,
+    tables=(Experiences, Retirements),
+    handlers={
+        experience.ExperienceProduced: _produced,
+        experience.RolloutFailed: _failed,
+        batch.ExperienceRetired: _retired,
+    },
+)

@@ -1,0 +1,168 @@
+"""Experiments, stages and warnings, from the spine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import ColumnElement, literal_column
+
+from rftd.storage.projections.projection import Projection, json_of, owner_of
+from rftd.storage.tables.experiments import Experiments, Stages, Warnings
+from rftd.storage.upserts import Changes, Rule, Upsert
+from rftd.streams.codec import Decoded
+from rftd.streams.events import experiment
+from rftd.streams.folds.spine import Status
+
+_ENDED: Final[list[ColumnElement[str]]] = [literal_column(f"'{status.value}'") for status in Status if status.ended]
+
+SUBMITTED: Final = Upsert(
+    Experiments,
+    place="submitted",
+    owns=(
+        "project",
+        "group_name",
+        "name",
+        "job_dir",
+        "stages",
+        "total_steps",
+        "deterministic",
+        "seed",
+        "config",
+        "labels",
+    ),
+)
+STATE: Final = Upsert(
+    Experiments,
+    place="state",
+    owns=("state", "state_code", "state_reason", "state_role"),
+    rule=Rule.LAST,
+    # Nothing leaves an end state; the spine is one partition, so its order is given.
+    guard=lambda table: table.c.state.is_(None) | table.c.state.not_in(_ENDED),
+)
+STARTED: Final = Upsert(Experiments, place="started")
+STAGE: Final = Upsert(
+    Stages,
+    place="submitted",
+    owns=("name", "kind", "algorithm", "total_steps", "batch_size", "train_batch_size"),
+)
+STAGE_STARTED: Final = Upsert(Stages, place="started", owns=("first_version",))
+STAGE_COMPLETED: Final = Upsert(Stages, place="completed", owns=("last_version",))
+WARNED: Final = Upsert(Warnings, place="warned", owns=("text",))
+
+
+def _submitted(event: experiment.ExperimentSubmitted, decoded: Decoded, changes: Changes) -> None:
+    spec, owner = event.spec, owner_of(decoded)
+    changes.put(
+        SUBMITTED,
+        decoded,
+        id=owner,
+        project=spec.project,
+        group_name=spec.group,
+        name=spec.name,
+        job_dir=spec.job_dir,
+        stages=len(spec.stages),
+        total_steps=sum(stage.total_steps for stage in spec.stages),
+        deterministic=spec.deterministic,
+        seed=spec.seed,
+        config=json_of(spec.config),
+        labels=json_of(spec.labels),
+    )
+    for number, stage in enumerate(spec.stages):
+        changes.put(
+            STAGE,
+            decoded,
+            experiment=owner,
+            stage=number,
+            name=stage.name,
+            kind=stage.kind,
+            algorithm=stage.algorithm.kind,
+            total_steps=stage.total_steps,
+            batch_size=stage.batch_size,
+            train_batch_size=stage.train_batch_size,
+        )
+    for number, text in enumerate(spec.warnings):
+        changes.put(WARNED, decoded, experiment=owner, origin="submitted", number=number, text=text)
+
+
+def _state(
+    decoded: Decoded, changes: Changes, status: Status, *, code: str = "", reason: str = "", role: str = ""
+) -> None:
+    changes.put(
+        STATE,
+        decoded,
+        id=owner_of(decoded),
+        state=status.value,
+        state_code=code,
+        state_reason=reason,
+        state_role=role,
+    )
+
+
+def _accepted(event: experiment.ExperimentAccepted, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.QUEUED)
+
+
+def _rejected(event: experiment.ExperimentRejected, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.REJECTED, code=event.code, reason=event.reason)
+
+
+def _started(event: experiment.ExperimentStarted, decoded: Decoded, changes: Changes) -> None:
+    changes.put(STARTED, decoded, id=owner_of(decoded))
+    _state(decoded, changes, Status.RUNNING)
+
+
+def _paused(event: experiment.ExperimentPaused, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.PAUSED, reason=event.reason)
+
+
+def _resumed(event: experiment.ExperimentResumed, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.RUNNING, reason=event.reason)
+
+
+def _cancelled(event: experiment.ExperimentCancelled, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.CANCELLED, reason=event.reason)
+
+
+def _completed(event: experiment.ExperimentCompleted, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.COMPLETED)
+
+
+def _failed(event: experiment.ExperimentFailed, decoded: Decoded, changes: Changes) -> None:
+    _state(decoded, changes, Status.FAILED, code=event.code, reason=event.reason, role=event.role)
+
+
+def _warned(event: experiment.ExperimentWarned, decoded: Decoded, changes: Changes) -> None:
+    changes.put(WARNED, decoded, experiment=owner_of(decoded), origin="warned", number=decoded.offset, text=event.text)
+
+
+def _stage_started(event: experiment.StageStarted, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STAGE_STARTED, decoded, experiment=owner_of(decoded), stage=event.stage, first_version=event.first_version
+    )
+
+
+def _stage_completed(event: experiment.StageCompleted, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STAGE_COMPLETED, decoded, experiment=owner_of(decoded), stage=event.stage, last_version=event.last_version
+    )
+
+
+PROJECTION: Final = Projection(
+    name="experiments",
+    version=1,
+    tables=(Experiments, Stages, Warnings),
+    handlers={
+        experiment.ExperimentSubmitted: _submitted,
+        experiment.ExperimentAccepted: _accepted,
+        experiment.ExperimentRejected: _rejected,
+        experiment.ExperimentStarted: _started,
+        experiment.ExperimentPaused: _paused,
+        experiment.ExperimentResumed: _resumed,
+        experiment.ExperimentCancelled: _cancelled,
+        experiment.ExperimentCompleted: _completed,
+        experiment.ExperimentFailed: _failed,
+        experiment.ExperimentWarned: _warned,
+        experiment.StageStarted: _stage_started,
+        experiment.StageCompleted: _stage_completed,
+    },
+)

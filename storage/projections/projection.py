@@ -1,0 +1,50 @@
+"""What a projection is: a name, a version, tables, and a pure function from events to row changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rftd.storage.tables.base import Row
+from rftd.storage.upserts import Changes
+from rftd.streams.codec import Decoded
+from rftd.streams.events.registry import Event
+
+Handler = Callable[[Any, Decoded, Changes], None]
+"""Takes the event, its record and the changes so far; reads nothing else."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Tables and how events fill them. A changed meaning is a new `version`: the tables are then rebuilt."""
+
+    name: str
+    version: int
+    tables: tuple[type[Row], ...]
+    handlers: Mapping[type[Event], Handler]
+
+    def apply(self, decoded: Decoded, changes: Changes) -> None:
+        """Adds the row changes of one effective event."""
+        handler = self.handlers.get(type(decoded.event))
+        if handler is not None:
+            handler(decoded.event, decoded, changes)
+
+
+def id_of(value: UUID | None) -> bytes | None:
+    """The id as a column holds it."""
+    return value.bytes if value is not None else None
+
+
+def owner_of(decoded: Decoded) -> bytes:
+    """The experiment of a record, as a key column holds it; empty for records of none."""
+    experiment = decoded.head.experiment
+    return experiment.bytes if experiment is not None else b""
+
+
+def json_of(value: object) -> str:
+    """The value as JSON text; NaN and infinities become null."""
+    return msgspec.json.encode(value).decode()

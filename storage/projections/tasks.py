@@ -1,0 +1,123 @@
+"""Leases and closed groups, from `rftd.tasks`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.storage.projections.projection import Projection, id_of
+from rftd.storage.tables.experiences import Experiences
+from rftd.storage.tables.tasks import Groups, Leases
+from rftd.storage.upserts import Changes, Upsert
+from rftd.streams.codec import Decoded
+from rftd.streams.events import task
+
+LEASED: Final = Upsert(
+    Leases,
+    place="leased",
+    owns=(
+        "kind",
+        "experiment",
+        "stage",
+        "subject",
+        "worker",
+        "slot",
+        "attempt",
+        "deadline_s",
+        "sequence",
+        "taskset",
+        "row_start",
+        "row_end",
+        "epoch",
+        "rollouts",
+        "version",
+    ),
+)
+EXPIRED: Final = Upsert(Leases, place="expired", owns=("expired_reason",))
+CLOSED: Final = Upsert(
+    Groups,
+    place="closed",
+    owns=("experiment", "stage", "sequence", "members", "failed", "reward_mean", "code", "reason"),
+)
+MEMBER: Final = Upsert(Experiences, place="member")
+
+
+def _task_leased(event: task.TaskLeased, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        LEASED,
+        decoded,
+        id=event.lease.bytes,
+        kind="task",
+        experiment=id_of(decoded.head.experiment),
+        stage=event.stage,
+        subject=event.group.bytes,
+        worker=event.worker.bytes,
+        slot=event.slot,
+        attempt=event.attempt,
+        deadline_s=event.deadline_s,
+        sequence=event.sequence,
+        taskset=None,
+        row_start=event.row,
+        row_end=event.row + 1,
+        epoch=event.epoch,
+        rollouts=len(event.rollouts),
+        version=event.min_version,
+    )
+
+
+def _eval_leased(event: task.EvalLeased, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        LEASED,
+        decoded,
+        id=event.lease.bytes,
+        kind="eval",
+        experiment=id_of(decoded.head.experiment),
+        stage=event.stage,
+        subject=event.eval.bytes,
+        worker=event.worker.bytes,
+        slot=event.slot,
+        attempt=event.attempt,
+        deadline_s=event.deadline_s,
+        sequence=None,
+        taskset=event.taskset,
+        row_start=event.row_start,
+        row_end=event.row_end,
+        epoch=None,
+        rollouts=event.row_end - event.row_start,
+        version=event.version,
+    )
+
+
+def _expired(event: task.TaskExpired, decoded: Decoded, changes: Changes) -> None:
+    changes.put(EXPIRED, decoded, id=event.lease.bytes, expired_reason=event.reason)
+
+
+def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None:
+    group, members = event.group.bytes, event.members
+    changes.put(
+        CLOSED,
+        decoded,
+        id=group,
+        experiment=id_of(decoded.head.experiment),
+        stage=event.stage,
+        sequence=event.sequence,
+        members=len(members),
+        failed=event.failed,
+        reward_mean=sum(member.reward for member in members) / len(members) if members else None,
+        code=event.code,
+        reason=event.reason,
+    )
+    for member in members:
+        changes.put(MEMBER, decoded, group_id=group, rollout=member.rollout)
+
+
+PROJECTION: Final = Projection(
+    name="tasks",
+    version=1,
+    tables=(Leases, Groups, Experiences),
+    handlers={
+        task.TaskLeased: _task_leased,
+        task.EvalLeased: _eval_leased,
+        task.TaskExpired: _expired,
+        task.GroupClosed: _closed,
+    },
+)

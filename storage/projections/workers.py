@@ -1,0 +1,75 @@
+"""Workers, from `rftd.workers`; dead letters that consumers reported, from `rftd.deadletters`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.storage.projections.projection import Projection, id_of
+from rftd.storage.tables.progress import DeadLetters
+from rftd.storage.tables.workers import Workers
+from rftd.storage.upserts import Changes, Upsert
+from rftd.streams.codec import Decoded
+from rftd.streams.events import worker
+
+PROJECTOR: Final = "projector"
+"""The consumer under which the projector keeps what it could not use; nobody else's report counts under it."""
+
+STARTED: Final = Upsert(
+    Workers,
+    place="started",
+    owns=("experiment", "role", "slot", "host", "pid", "process_start_s", "capacity"),
+)
+STOPPED: Final = Upsert(Workers, place="stopped", owns=("stopped_code", "stopped_reason"))
+LOST: Final = Upsert(Workers, place="lost", owns=("lost_reason",))
+DEAD_LETTER: Final = Upsert(DeadLetters, place="reported", owns=("code", "reason"))
+
+
+def _started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STARTED,
+        decoded,
+        id=event.worker.bytes,
+        experiment=id_of(decoded.head.experiment),
+        role=event.role,
+        slot=event.slot,
+        host=event.host,
+        pid=event.pid,
+        process_start_s=event.process_start_s,
+        capacity=event.capacity,
+    )
+
+
+def _stopped(event: worker.WorkerStopped, decoded: Decoded, changes: Changes) -> None:
+    changes.put(STOPPED, decoded, id=event.worker.bytes, stopped_code=event.code, stopped_reason=event.reason)
+
+
+def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
+    changes.put(LOST, decoded, id=event.worker.bytes, lost_reason=event.reason)
+
+
+def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
+    if event.consumer == PROJECTOR:
+        return
+    changes.put(
+        DEAD_LETTER,
+        decoded,
+        consumer=event.consumer,
+        stream=event.stream,
+        partition=event.partition,
+        offset=event.offset,
+        code=event.code,
+        reason=event.reason,
+    )
+
+
+PROJECTION: Final = Projection(
+    name="workers",
+    version=1,
+    tables=(Workers, DeadLetters),
+    handlers={
+        worker.WorkerStarted: _started,
+        worker.WorkerStopped: _stopped,
+        worker.WorkerLost: _lost,
+        worker.RecordDeadLettered: _dead_lettered,
+    },
+)

@@ -1,0 +1,213 @@
+"""The projector: follows the log and keeps the tables, rows and position in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from rftd.ops import faults, limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError, UnreachableError, WaitTimeoutError
+from rftd.storage.database import prepare
+from rftd.storage.fold import Fold, Folded
+from rftd.storage.projections import PROJECTIONS, Projection
+from rftd.storage.writer import TableWriter, read_fences, read_positions
+from rftd.streams.chain import Heads
+from rftd.streams.envelope import Record
+from rftd.streams.log import EventLog
+from rftd.streams.topics import TRUTH, Partition
+
+_TRANSIENT: Final = (OperationalError, InterfaceError, OSError, UnreachableError, ConflictError)
+"""The database or the log does not answer, or another projector was faster: read the positions back and try again."""
+_REFUSED: Final = (DataError, IntegrityError, OverflowError)
+"""Values that a database cannot hold."""
+_LINGER_S: Final = 0.02
+"""After a small batch, so that many small appends become few transactions."""
+
+_logger = logging.getLogger("rftd.projector")
+
+
+class Projector:
+    """Keeps the tables of one database equal to the fold of one log. Counters are of this object's life."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        engine: AsyncEngine,
+        *,
+        clock: Clock,
+        projections: Sequence[Projection] = PROJECTIONS,
+        max_records: int = limits.FETCH_RECORDS,
+        point: Callable[[str], None] = faults.point,
+    ) -> None:
+        self.applied_records = 0
+        self.void_records = 0
+        """Without effect: a fence came before them."""
+        self.dead_records = 0
+        self.last_error: str | None = None
+        """Of the database or the log, while they do not answer."""
+        self._log = log
+        self._engine = engine
+        self._clock = clock
+        self._projections = tuple(projections)
+        self._max_records = max_records
+        self._point = point
+        self._writer = TableWriter()
+        self._fold: Fold | None = None
+        self._committed: Heads = {}
+        self._moved = asyncio.Event()
+        self._running = False
+
+    @property
+    def positions(self) -> Mapping[Partition, int]:
+        """The next offset of each partition that is not in the tables yet."""
+        return {partition: mark.next_offset for partition, mark in self._committed.items()}
+
+    async def lag_records(self) -> int:
+        """Records of the log that are not in the tables yet."""
+        heads = await self._log.heads()
+        return sum(heads[p].next_offset - self.positions.get(p, 0) for p in TRUTH if p in heads)
+
+    async def open(self) -> None:
+        """Makes the tables if need be and takes up the stored positions, checked against the log.
+
+        Raises LogLossError, naming the position, if the log lost records that the tables hold.
+        """
+        await prepare(self._engine, self._projections)
+        async with self._engine.connect() as connection:
+            positions = await read_positions(connection)
+            fences = await read_fences(connection)
+        await self._log.check_heads(positions)
+        self._fold = Fold(positions, fences, self._projections)
+        self._advance(positions)
+
+    async def run(self) -> None:
+        """Applies what is in the log and what arrives, until cancelled; waits out a database that does not answer.
+
+        Raises LogLossError, LogCorruptError and UnknownVersionError: to go on would make the tables wrong.
+        """
+        assert not self._running, "one run at a time"
+        self._running = True
+        failures = 0
+        try:
+            while True:
+                before = self.applied_records
+                try:
+                    await self._follow()
+                except _TRANSIENT as error:
+                    failures = 1 if self.applied_records > before else failures + 1
+                    self.last_error = str(error).partition("\n")[0]
+                    _logger.warning("projections wait: %s", self.last_error)
+                    delays = limits.RESTART_BACKOFF_S
+                    await self._clock.sleep(delays[min(failures, len(delays)) - 1])
+        finally:
+            self._running = False
+
+    async def catch_up(self, until: Heads | None = None) -> None:
+        """Applies everything below `until` (default: the heads that the log has now), and nothing above it."""
+        goals = until if until is not None else await self._log.heads()
+        if self._running:
+            for partition in TRUTH:
+                if partition in goals and goals[partition].next_offset:
+                    await self.wait_for(partition, goals[partition].next_offset - 1, timeout_s=None)
+            return
+        fold = await self._opened()
+        for partition in TRUTH:
+            goal = goals[partition].next_offset if partition in goals else 0
+            while (start := self.positions.get(partition, 0)) < goal:
+                read = await self._log.read(partition, start, max_records=self._max_records)
+                records = [record for record in read if record.offset < goal]
+                if not records:
+                    break
+                await self._apply(fold, records)
+                fold = await self._opened()
+
+    async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
+        """Returns once the record at this place is in the tables. Raises WaitTimeoutError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.positions.get(partition, 0) <= offset:
+                    await self._moved.wait()
+        except TimeoutError as error:
+            raise WaitTimeoutError(
+                f"{partition}@{offset} is not in the tables after {timeout_s} s",
+                fix=self.last_error or "the tables lag behind the log; try again",
+            ) from error
+
+    async def _opened(self) -> Fold:
+        if self._fold is None:
+            await self.open()
+            assert self._fold is not None
+        return self._fold
+
+    async def _follow(self) -> None:
+        fold = await self._opened()
+        positions = self.positions
+        subscription = self._log.subscribe({partition: positions.get(partition, 0) for partition in TRUTH})
+        try:
+            while True:
+                records = await subscription.next(wait_s=1.0, max_records=self._max_records)
+                if not records:
+                    continue
+                await self._apply(fold, records)
+                fold = await self._opened()
+                self.last_error = None
+                if len(records) < self._max_records // 4:
+                    await self._clock.sleep(_LINGER_S)
+        finally:
+            await subscription.close()
+
+    async def _apply(self, fold: Fold, records: Sequence[Record]) -> None:
+        try:
+            await self._commit(await asyncio.to_thread(fold.take, records))
+        except _TRANSIENT:
+            self._fold = None
+            raise
+        except _REFUSED as error:
+            _logger.warning("a record's values were refused by the database: %s", type(error).__name__)
+            self._fold = None
+            await self._apply_singly(records)
+        except BaseException:
+            # What was committed is not known, so the next use reads it back.
+            self._fold = None
+            raise
+
+    async def _apply_singly(self, records: Sequence[Record]) -> None:
+        """Each record in its own transaction; one that the database refuses becomes a dead letter."""
+        for record in records:
+            fold = await self._opened()
+            try:
+                await self._commit(fold.take([record]))
+            except _TRANSIENT:
+                self._fold = None
+                raise
+            except _REFUSED as error:
+                self._fold = None
+                fold = await self._opened()
+                refused = ValueError(f"the database refused its values: {type(error).__name__}")
+                await self._commit(fold.bury(record, refused))
+            except BaseException:
+                self._fold = None
+                raise
+
+    async def _commit(self, folded: Folded) -> None:
+        if not folded.after:
+            return
+        async with self._engine.begin() as connection:
+            await self._writer.write(connection, folded)
+            self._point("projector.before_commit")
+        self._point("projector.after_commit")
+        self.applied_records += folded.applied
+        self.void_records += folded.void
+        self.dead_records += folded.dead
+        self._advance(folded.after)
+
+    def _advance(self, positions: Heads) -> None:
+        self._committed.update(positions)
+        self._moved.set()
+        self._moved = asyncio.Event()

@@ -1,0 +1,37 @@
+"""What the tables share: their registry and the column types that mean the same on SQLite and on Postgres.
+
+Ids are 16 raw bytes, times are integer nanoseconds, counts are 64-bit. A column that another event fills in later is
+nullable. Nothing but portable types is used, so that canonical digests agree between databases.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import BigInteger, MetaData, Table
+from sqlmodel import Field, SQLModel
+
+Key = Annotated[bytes, Field(primary_key=True)]
+"""An id that is (part of) the primary key."""
+TextKey = Annotated[str, Field(primary_key=True)]
+IntKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger)]
+Int = Annotated[int | None, Field(default=None, sa_type=BigInteger)]
+Id = Annotated[bytes | None, Field(default=None)]
+Text = Annotated[str | None, Field(default=None)]
+Real = Annotated[float | None, Field(default=None)]
+Flag = Annotated[bool | None, Field(default=None)]
+
+CLUSTERED: dict[str, Any] = {"sqlite_with_rowid": False}
+"""The rows of a table with random keys lie in their primary key's tree, not beside it."""
+
+
+class Row(SQLModel):
+    """Base of every table of the projections."""
+
+    metadata: ClassVar[MetaData] = MetaData()
+
+
+def table_of(kind: type[Row]) -> Table:
+    """The SQLAlchemy table behind a row class."""
+    table: Table = kind.__table__  # type: ignore[attr-defined]
+    return table

@@ -1,0 +1,66 @@
+"""Experiences, without their tokens: folded from `rftd.experiences`, `rftd.tasks` and the spine."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index
+
+from rftd.storage.tables.base import CLUSTERED, Id, Int, IntKey, Key, Real, Row, Text
+
+
+class Experiences(Row, table=True):
+    """One rollout and how it ended: produced, failed, or both, of which the lower offset counts.
+
+    The payload stays in the log at (`produced_partition`, `produced_offset`).
+    """
+
+    __tablename__ = "experiences"
+    __table_args__ = (
+        Index("experiences_id", "id"),
+        Index("experiences_experiment", "experiment", "produced_ns"),
+        CLUSTERED,
+    )
+
+    group_id: Key
+    rollout: IntKey
+    id: Id
+    experiment: Id
+    stage: Int
+    lease: Id
+    prompt_tokens: Int
+    response_tokens: Int
+    oldest_version: Int
+    newest_version: Int
+    reward: Real
+    priority: Real
+    metrics: Text
+    """JSON."""
+    finish: Text
+    duration_s: Real
+    produced_ns: Int
+    produced_partition: Int
+    produced_offset: Int
+    failed_experiment: Id
+    failed_stage: Int
+    failed_code: Text
+    failed_reason: Text
+    failed_ns: Int
+    failed_partition: Int
+    failed_offset: Int
+    member_partition: Int
+    """The `group.closed` that names it as a member."""
+    member_offset: Int
+
+
+class Retirements(Row, table=True):
+    """An experience that will not be trained (again)."""
+
+    __tablename__ = "retirements"
+    __table_args__ = (Index("retirements_experiment", "experiment"), CLUSTERED)
+
+    experience: Key
+    experiment: Id
+    reason: Text
+    uses: Int
+    decided_at_ns: Int
+    retired_partition: Int
+    retired_offset: Int

@@ -1,0 +1,81 @@
+"""Experiments, their stages and warnings: folded from the spine."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index
+
+from rftd.storage.tables.base import Flag, Int, IntKey, Key, Row, Text, TextKey
+
+
+class Experiments(Row, table=True):
+    """One experiment. `state` follows the spine's order; the rest is as it was submitted."""
+
+    __tablename__ = "experiments"
+    __table_args__ = (Index("experiments_name", "name"),)
+
+    id: Key
+    project: Text
+    group_name: Text
+    name: Text
+    job_dir: Text
+    stages: Int
+    total_steps: Int
+    deterministic: Flag
+    seed: Int
+    config: Text
+    """JSON."""
+    labels: Text
+    """JSON."""
+    submitted_ns: Int
+    submitted_partition: Int
+    submitted_offset: Int
+    state: Text
+    state_ns: Int
+    state_code: Text
+    state_reason: Text
+    state_role: Text
+    state_partition: Int
+    state_offset: Int
+    started_ns: Int
+    started_partition: Int
+    started_offset: Int
+
+
+class Stages(Row, table=True):
+    """One stage of an experiment."""
+
+    __tablename__ = "stages"
+
+    experiment: Key
+    stage: IntKey
+    name: Text
+    kind: Text
+    algorithm: Text
+    total_steps: Int
+    batch_size: Int
+    train_batch_size: Int
+    submitted_partition: Int
+    submitted_offset: Int
+    first_version: Int
+    started_ns: Int
+    started_partition: Int
+    started_offset: Int
+    last_version: Int
+    completed_ns: Int
+    completed_partition: Int
+    completed_offset: Int
+
+
+class Warnings(Row, table=True):
+    """What was changed or ignored: those of the submission (`number` from 0) and later ones (by their offset)."""
+
+    __tablename__ = "warnings"
+
+    experiment: Key
+    origin: TextKey
+    """`submitted` or `warned`."""
+    number: IntKey
+    text: Text
+    warned_ns: Int
+    warned_partition: Int
+    warned_offset: Int

@@ -1,0 +1,60 @@
+"""How far the projector has come, under which fences, and what it could not use."""
+
+from __future__ import annotations
+
+from sqlalchemy import LargeBinary
+from sqlmodel import Field
+
+from rftd.storage.tables.base import Id, Int, IntKey, Key, Row, Text, TextKey
+
+
+class Positions(Row, table=True):
+    """The next offset to apply in one partition, and the chain before it."""
+
+    __tablename__ = "positions"
+
+    stream: TextKey
+    partition: IntKey
+    next_offset: Int
+    chain: bytes = Field(sa_type=LargeBinary)
+
+
+class Fences(Row, table=True):
+    """The owner of a role in one partition; `experiment` is empty for roles of the daemon."""
+
+    __tablename__ = "fences"
+
+    stream: TextKey
+    partition: IntKey
+    experiment: Key
+    role: TextKey
+    epoch: Int
+    owner: Id
+    fenced_ns: Int
+    fenced_partition: Int
+    fenced_offset: Int
+
+
+class DeadLetters(Row, table=True):
+    """A record that a consumer could not use; the record itself stays in the log."""
+
+    __tablename__ = "dead_letters"
+
+    consumer: TextKey
+    stream: TextKey
+    partition: IntKey
+    offset: IntKey
+    code: Text
+    reason: Text
+    reported_partition: Int
+    reported_offset: Int
+    """Of the record.dead_lettered; the record's own if the projector itself met it."""
+
+
+class Meta(Row, table=True):
+    """What the schema and the projections were when the tables were made."""
+
+    __tablename__ = "meta"
+
+    name: TextKey
+    value: Text

@@ -1,0 +1,70 @@
+"""Weight versions, who holds them, and checkpoints: folded from `rftd.weights` and `rftd.checkpoints`."""
+
+from __future__ import annotations
+
+from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, Real, Row, Text
+
+
+class WeightVersions(Row, table=True):
+    """(version, generation) as announced. It counts only if its step, with this checksum, is on the spine."""
+
+    __tablename__ = "weight_versions"
+
+    experiment: Key
+    version: IntKey
+    generation: IntKey
+    stage: Int
+    method: Text
+    path: Text
+    manifest: Text
+    checksum: Text
+    size_bytes: Int
+    published_ns: Int
+    published_partition: Int
+    published_offset: Int
+    retired_ns: Int
+    retired_reason: Text
+    retired_partition: Int
+    retired_offset: Int
+
+
+class Activations(Row, table=True):
+    """A worker's first use of a weight version."""
+
+    __tablename__ = "activations"
+
+    worker: Key
+    version: IntKey
+    generation: IntKey
+    experiment: Id
+    manifest: Text
+    checksum: Text
+    duration_s: Real
+    activated_ns: Int
+    activated_partition: Int
+    activated_offset: Int
+
+
+class Checkpoints(Row, table=True):
+    """A durable point to resume from. It counts only if its step, with this checksum, is on the spine."""
+
+    __tablename__ = "checkpoints"
+
+    experiment: Key
+    step: IntKey
+    generation: IntKey
+    stage: Int
+    stage_step: Int
+    path: Text
+    files: Int
+    size_bytes: Int
+    checksum: Text
+    sha256: Text
+    final: Flag
+    committed_ns: Int
+    committed_partition: Int
+    committed_offset: Int
+    deleted_ns: Int
+    deleted_reason: Text
+    deleted_partition: Int
+    deleted_offset: Int

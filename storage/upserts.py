@@ -1,0 +1,138 @@
+"""Row changes: which columns an event type owns, and the one SQL statement that writes them.
+
+Each event type writes only columns that it owns, and of two events that claim the same columns of the same row the one
+with the lower place in the log wins (`FIRST`) or the higher (`LAST`). So the tables do not depend on how partitions
+interleave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, BindParameter, ColumnElement, Dialect, Float, String, Table, bindparam, or_, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from rftd.storage.tables.base import Row, table_of
+from rftd.streams.codec import Decoded
+
+Value = bytes | str | int | float | bool | None
+Guard = Callable[[Table], ColumnElement[bool]]
+Values = tuple[Value, ...]
+
+_LOWEST: Final = -(1 << 63)
+_HIGHEST: Final = (1 << 63) - 1
+
+
+class Rule(Enum):
+    """Which of two events keeps the columns that both own."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+class Upsert:
+    """The columns of `kind` that one event type owns, beside the row's key.
+
+    `place` is the prefix of the columns that hold the winner's place in the log: PLACE_partition, PLACE_offset and, if
+    the table has it, PLACE_ns. They are filled in from the record. `guard` is a further condition on the row that is
+    there already.
+    """
+
+    def __init__(
+        self,
+        kind: type[Row],
+        *,
+        place: str,
+        owns: Sequence[str] = (),
+        rule: Rule = Rule.FIRST,
+        guard: Guard | None = None,
+    ) -> None:
+        self.table = table_of(kind)
+        self.key: Final = tuple(column.name for column in self.table.primary_key.columns)
+        self.partition = f"{place}_partition"
+        self.offset = f"{place}_offset"
+        time = f"{place}_ns"
+        self.time = time if time in self.table.columns else None
+        stamps = (self.partition, self.offset, *((time,) if self.time else ()))
+        self.owns: Final = (*owns, *stamps)
+        mine = {*self.key, *self.owns}
+        self.columns: Final = tuple(column.name for column in self.table.columns if column.name in mine)
+        assert len(self.columns) == len(self.key) + len(self.owns), (self.table.name, self.owns)
+        self._rule = rule
+        self._guard = guard
+        self._values = itemgetter(*self.columns)
+        kinds = [self.table.columns[name].type for name in self.columns]
+        self._texts = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, String))
+        self._reals = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, Float))
+        self._integers = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, BigInteger))
+
+    def statement(self, dialect: Dialect) -> str:
+        """The SQL text, whose parameters are `columns` in order."""
+        insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        binds: dict[str, BindParameter[Any]] = {name: bindparam(name) for name in self.columns}
+        statement = insert(self.table).values(binds)
+        new, old = statement.excluded, self.table.columns
+        incoming = tuple_(new[self.partition], new[self.offset])
+        present = tuple_(old[self.partition], old[self.offset])
+        wins = incoming < present if self._rule is Rule.FIRST else incoming > present
+        condition: ColumnElement[bool] = or_(old[self.offset].is_(None), wins)
+        if self._guard is not None:
+            condition = condition & self._guard(self.table)
+        statement = statement.on_conflict_do_update(
+            index_elements=self.key, set_={name: new[name] for name in self.owns}, where=condition
+        )
+        compiled = statement.compile(dialect=dialect)
+        assert tuple(compiled.positiontup or ()) == self.columns, compiled.positiontup
+        return str(compiled)
+
+    def rows(self, changes: Iterable[dict[str, Value]]) -> list[Values]:
+        """The changes as parameters: what one database would keep and another refuse is made equal.
+
+        NaN becomes NULL, as SQLite stores it; NUL characters, which Postgres refuses, become U+FFFD. Raises
+        OverflowError for an integer of more than 64 bits.
+        """
+        rows: list[Values] = []
+        for change in changes:
+            row: Values = self._values(change)
+            for index in self._integers:
+                integer = row[index]
+                if integer is not None and not _LOWEST <= integer <= _HIGHEST:  # type: ignore[operator]
+                    raise OverflowError(f"{self.table.name}.{self.columns[index]} cannot hold {integer!r}")
+            for index in self._reals:
+                if row[index] != row[index]:
+                    row = _replaced(row, index, None)
+            for index in self._texts:
+                text = row[index]
+                if text is not None and "\x00" in text:  # type: ignore[operator]
+                    row = _replaced(row, index, str(text).replace("\x00", "\ufffd"))
+            rows.append(row)
+        return rows
+
+
+def _replaced(row: Values, index: int, value: Value) -> Values:
+    return (*row[:index], value, *row[index + 1 :])
+
+
+class Changes:
+    """The row changes of some records, in their order, per statement."""
+
+    def __init__(self) -> None:
+        self._by_upsert: dict[Upsert, list[dict[str, Value]]] = {}
+
+    def put(self, upsert: Upsert, decoded: Decoded, **row: Value) -> None:
+        """Adds one row; the record's place (and time) is filled in."""
+        row[upsert.partition] = decoded.partition.number
+        row[upsert.offset] = decoded.offset
+        if upsert.time is not None:
+            row[upsert.time] = decoded.head.time_ns
+        rows = self._by_upsert.get(upsert)
+        if rows is None:
+            rows = self._by_upsert[upsert] = []
+        rows.append(row)
+
+    def rows(self) -> dict[Upsert, list[Values]]:
+        """The parameters of each statement, in order."""
+        return {upsert: upsert.rows(changes) for upsert, changes in self._by_upsert.items()}

@@ -1,0 +1,334 @@
+"""A small complete experiment, event by event, as the real roles would write it, with the things that go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+from tape import Tape
+
+from rftd.ops.ids import derive
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
+from rftd.streams.topics import Partition, partition_of
+
+REPEAT = 4
+SFT_STEPS = 2
+
+
+def spec_of(name: str, rft_steps: int) -> ExperimentSpec:
+    """Two SFT steps, then GRPO."""
+    model = ModelSpec(path="/model", max_model_len=64, max_prompt_tokens=16, max_response_tokens=48)
+    sft = StageSpec(
+        name="warmup",
+        kind="train",
+        total_steps=SFT_STEPS,
+        batch_size=4,
+        train_batch_size=4,
+        algorithm=AlgorithmSpec(kind="sft"),
+        model=model,
+    )
+    rft = StageSpec(
+        name="rft",
+        kind="both",
+        total_steps=rft_steps,
+        batch_size=2,
+        train_batch_size=2 * REPEAT,
+        algorithm=AlgorithmSpec(kind="grpo", repeat_times=REPEAT),
+        model=model,
+    )
+    return ExperimentSpec(
+        project="p", name=name, job_dir="/jobs", stages=(sft, rft), config={"name": name}, warnings=("nccl ignored",)
+    )
+
+
+@dataclass
+class Member:
+    """A produced experience and its group."""
+
+    member: task.Member
+    group: UUID
+    index: int
+
+
+@dataclass
+class SyntheticRun:
+    """Writes one experiment to a tape; `waiting` are the experiences of closed groups that no batch has taken."""
+
+    tape: Tape
+    name: str = "small"
+    steps: int = 3
+    seed: int = 0
+    faults: bool = True
+    id: UUID = field(init=False)
+    waiting: list[Member] = field(default_factory=list)
+    closed_at: dict[UUID, tuple[int, int]] = field(default_factory=dict)
+    batches: list[UUID] = field(default_factory=list)
+    workers: list[UUID] = field(default_factory=list)
+    version: int = 0
+    groups: int = 0
+
+    def write(self) -> SyntheticRun:
+        """The whole run."""
+        self.begin()
+        self.warm_up()
+        for _ in range(self.steps):
+            self.explore()
+            self.explore()
+            self.train()
+        if self.faults:
+            self.go_wrong()
+        self.finish()
+        return self
+
+    def begin(self) -> None:
+        """Submitted, fenced, accepted, started, workers there."""
+        tape = self.tape
+        self.random = np.random.default_rng(self.seed)
+        self.id = tape.ids.new()
+        self.spine = partition_of(topics.EXPERIMENTS, self.id)
+        tape.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps)), self.id)
+        for role in ("controller", "planner", "trainer", "dispatcher"):
+            tape.fence(role, self.id, self.spine)
+        for slot in range(topics.TOPICS[topics.TASKS].partitions):
+            tape.fence("dispatcher", self.id, Partition(topics.TASKS, slot))
+        for stream in (topics.WEIGHTS, topics.CHECKPOINTS):
+            tape.fence("trainer", self.id, partition_of(stream, self.id))
+        tape.write(experiment.ExperimentAccepted(start=()), self.id, role="controller")
+        tape.write(experiment.ExperimentStarted(), self.id, role="controller")
+        for number, role in enumerate(("explorer", "explorer", "trainer")):
+            self.workers.append(tape.ids.new())
+            started = worker.WorkerStarted(
+                worker=self.workers[-1],
+                role=role,
+                slot=number if role == "explorer" else -1,
+                host="h",
+                pid=100 + number,
+                process_start_s=1.5,
+                capacity=8,
+            )
+            tape.write(started, self.id, key=self.workers[-1])
+
+    def warm_up(self) -> None:
+        """The SFT stage: two batches of rows, one checkpoint."""
+        tape = self.tape
+        tape.write(step.GenerationStarted(generation=0, version=0), self.id, role="trainer")
+        self.publish(0)
+        tape.write(experiment.StageStarted(stage=0, name="warmup", first_version=0), self.id, role="controller")
+        for number in range(SFT_STEPS):
+            rows = tuple(batch.RowItem("d" * 64, row, 0) for row in range(4 * number, 4 * number + 4))
+            self.plan(stage=0, rows=rows)
+            self.complete(stage=0, items=4)
+        self.commit(stage=0, final=True)
+        tape.write(experiment.StageCompleted(stage=0, last_version=SFT_STEPS), self.id, role="controller")
+        tape.write(experiment.StageStarted(stage=1, name="rft", first_version=SFT_STEPS), self.id, role="controller")
+        self.publish(0)
+
+    def explore(self, *, failed: int = 0) -> UUID:
+        """One group: leased, rolled out, closed; the last `failed` rollouts fail."""
+        tape, slot = self.tape, self.groups % 2
+        group = derive(self.id, "group", 1, self.groups)
+        lease = tape.ids.new()
+        leased = task.TaskLeased(
+            lease=lease,
+            slot=slot,
+            worker=self.workers[slot],
+            group=group,
+            sequence=self.groups,
+            stage=1,
+            row=self.groups,
+            epoch=0,
+            rollouts=tuple(range(REPEAT)),
+            repeat_times=REPEAT,
+            attempt=1,
+            deadline_s=60.0,
+            min_version=self.version,
+        )
+        tape.write(leased, self.id, role="dispatcher", partition=Partition(topics.TASKS, slot))
+        members = [self.produce(group, rollout, lease) for rollout in range(REPEAT - failed)]
+        for rollout in range(REPEAT - failed, REPEAT):
+            error = experience.RolloutFailed(
+                group=group, rollout=rollout, stage=1, lease=lease, code="RFTD-WRK-003", reason="too\x00late"
+            )
+            tape.write(error, self.id, key=group)
+        closed = task.GroupClosed(group=group, sequence=self.groups, stage=1, members=tuple(members), failed=failed)
+        place = tape.write(closed, self.id, role="dispatcher", key=group)
+        self.closed_at[group] = (place.partition.number, place.offset)
+        self.waiting += [Member(member, group, index) for index, member in enumerate(members)]
+        self.groups += 1
+        return group
+
+    def produce(self, group: UUID, rollout: int, lease: UUID) -> task.Member:
+        """One experience."""
+        length = int(self.random.integers(4, 12))
+        reward = float(self.random.integers(0, 2))
+        id = derive(group, "rollout", rollout, "experience")
+        produced = experience.ExperienceProduced(
+            experience=id,
+            group=group,
+            rollout=rollout,
+            stage=1,
+            lease=lease,
+            tokens=Array.of(self.random.integers(0, 99, 3 + length), "u4"),
+            prompt_tokens=3,
+            loss_mask=Array.of(np.ones(length), "u1"),
+            logprobs=Array.of(-np.ones(length), "f4"),
+            spans=(experience.Span(self.version, 0, 0, length),),
+            reward=reward,
+            metrics={"accuracy": reward},
+        )
+        place = self.tape.write(produced, self.id, key=group, id=id)
+        number = place.partition.number
+        return task.Member(id, rollout, number, place.offset, reward, 0.0, 3 + length, self.version, self.version)
+
+    def plan(
+        self, *, stage: int, rows: tuple[batch.RowItem, ...] = (), take: int = 0, epoch: int | None = None
+    ) -> UUID:
+        """A plan of the next step, of rows or of the oldest waiting experiences."""
+        taken = self.waiting[:take]
+        groups = list(dict.fromkeys(entry.group for entry in taken))
+        id = self.tape.ids.new()
+        planned = batch.BatchPlanned(
+            batch=id,
+            step=self.version + 1,
+            stage=stage,
+            rows=rows,
+            experiences=tuple(
+                batch.ExperienceItem(
+                    entry.member.experience,
+                    entry.member.partition,
+                    entry.member.offset,
+                    groups.index(entry.group),
+                    entry.index,
+                    self.version - entry.member.oldest_version,
+                    1,
+                )
+                for entry in taken
+            ),
+            groups=tuple(batch.GroupRef(group, *self.closed_at[group]) for group in groups),
+            observed=(),
+            decided_at_ns=self.tape.clock.now_ns(),
+        )
+        self.tape.write(planned, self.id, role="planner", epoch=epoch)
+        if epoch is None:
+            self.batches.append(id)
+            del self.waiting[:take]
+        return id
+
+    def complete(self, *, stage: int, items: int, generation: int = 0) -> None:
+        """The step of the last planned batch."""
+        self.version += 1
+        completed = step.StepCompleted(
+            batch=self.batches[-1],
+            step=self.version,
+            stage=stage,
+            generation=generation,
+            checksum=f"c{self.version}.{generation}",
+            items=items,
+            tokens=items * 7,
+            duration_s=0.25,
+            metrics={"loss": 1.0 / self.version, "bad": float("nan")},
+        )
+        self.tape.write(completed, self.id, role="trainer")
+
+    def publish(self, generation: int, *, version: int | None = None) -> None:
+        """Announces the newest version (or one that no step made)."""
+        version = self.version if version is None else version
+        published = weights.WeightsPublished(
+            version=version,
+            generation=generation,
+            stage=1,
+            method="checkpoint",
+            path=f"/w/{version}",
+            manifest=f"m{version}",
+            checksum=f"c{version}.{generation}",
+            size_bytes=1000,
+        )
+        self.tape.write(published, self.id, role="trainer")
+        for id in self.workers[:2]:
+            activated = weights.WeightsActivated(
+                worker=id,
+                version=version,
+                generation=generation,
+                manifest=f"m{version}",
+                checksum=f"c{version}.{generation}",
+                duration_s=0.1,
+            )
+            self.tape.write(activated, self.id)
+
+    def commit(self, *, stage: int, final: bool) -> None:
+        """A checkpoint of the newest version."""
+        committed = checkpoint.CheckpointCommitted(
+            step=self.version,
+            generation=0,
+            stage=stage,
+            stage_step=self.version,
+            path=f"/jobs/global_step_{self.version}",
+            files=(checkpoint.FileRef("model.safetensors", 10, "s" * 64),),
+            size_bytes=10,
+            checksum=f"c{self.version}.0",
+            sha256="s" * 64,
+            final=final,
+        )
+        self.tape.write(committed, self.id, role="trainer")
+
+    def train(self) -> None:
+        """One RFT step and an evaluation of it."""
+        self.plan(stage=1, take=2 * REPEAT)
+        self.complete(stage=1, items=2 * REPEAT)
+        self.publish(0)
+        lease, eval_id = self.tape.ids.new(), derive(self.id, "eval", self.version)
+        scored = experience.EvalScored(
+            eval=eval_id,
+            lease=lease,
+            stage=1,
+            taskset=0,
+            row_start=0,
+            version=self.version,
+            generation=0,
+            rewards=Array.of([0, 1, 1, 1], "f4"),
+            tokens=Array.of([5, 6, 7, 8], "u4"),
+        )
+        self.tape.write(scored, self.id, key=eval_id)
+        evaluated = step.EvalCompleted(
+            eval=eval_id, stage=1, taskset="held_out", version=self.version, generation=0, rows=4, score=0.75
+        )
+        self.tape.write(evaluated, self.id, role="dispatcher")
+
+    def go_wrong(self) -> None:
+        """A failed rollout, a late one, a retirement, an abandoned batch, zombies, an announcement without a step."""
+        tape = self.tape
+        group = self.explore(failed=1)
+        self.late = self.produce(group, REPEAT, tape.ids.new()).experience
+        stale = self.waiting.pop()
+        retired = batch.ExperienceRetired(
+            experiences=(stale.member.experience,), reason="stale", uses=0, decided_at_ns=tape.clock.now_ns()
+        )
+        tape.write(retired, self.id, role="planner")
+        back = list(self.waiting)
+        abandoned = self.plan(stage=1, take=len(back))
+        tape.write(
+            batch.BatchAbandoned(batch=abandoned, step=self.version + 1, code="X", reason="no"),
+            self.id,
+            role="planner",
+        )
+        self.waiting, self.abandoned = back, self.batches.pop()
+        tape.fence("planner", self.id, self.spine)
+        self.zombie = self.plan(stage=1, take=len(back), epoch=1)
+        self.publish(0, version=self.version + 50)
+        tape.write(
+            worker.WorkerLost(worker=self.workers[0], role="explorer", slot=0, reason="killed"),
+            self.id,
+            key=self.workers[0],
+        )
+
+    def finish(self) -> None:
+        """The last checkpoint, and the end."""
+        self.commit(stage=1, final=True)
+        self.tape.write(experiment.StageCompleted(stage=1, last_version=self.version), self.id, role="controller")
+        self.tape.write(experiment.ExperimentCompleted(), self.id, role="controller")
+        stopped = worker.WorkerStopped(worker=self.workers[2], role="trainer", slot=-1)
+        self.tape.write(stopped, self.id, key=self.workers[2])

@@ -1,0 +1,85 @@
+"""A log on a table: drafts in the order of their writing, with the place that an empty log will give each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+import numpy as np
+
+from rftd.ops.clock import ManualClock
+from rftd.ops.ids import SeededIds
+from rftd.streams.chain import GENESIS, Mark, link
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.events.experiment import Fence
+from rftd.streams.events.registry import Event
+from rftd.streams.topics import Partition
+
+
+class Tape:
+    """Writes events as any author, and knows their offsets and chains beforehand."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.clock = ManualClock()
+        self.ids = SeededIds(self.clock, seed)
+        self.drafts: list[Draft] = []
+        self.records: list[Record] = []
+        self._heads: dict[Partition, Mark] = {}
+        self._epochs: dict[tuple[Partition, UUID | None, str], int] = {}
+
+    def write(
+        self,
+        event: Event,
+        experiment: UUID | None,
+        *,
+        role: str = "",
+        epoch: int | None = None,
+        key: UUID | None = None,
+        partition: Partition | None = None,
+        id: UUID | None = None,
+    ) -> Position:
+        """Appends one event; a role writes under its present epoch unless told otherwise."""
+        self.clock.advance(0.01)
+        writer = Writer(source=role or "test", clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
+        draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=id)
+        if role and epoch is None:
+            writer.epoch = self._epochs.get((draft.partition, experiment, role), 0)
+            draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=draft.id)
+        return self.put(draft)
+
+    def fence(self, role: str, experiment: UUID | None, partition: Partition) -> UUID:
+        """A new owner of a role in one partition."""
+        place = (partition, experiment, role)
+        previous = self._epochs.get(place, 0)
+        self._epochs[place] = previous + 1
+        owner = self.ids.new()
+        fence = Fence(role=role, epoch=previous + 1, previous=previous, owner=owner)
+        self.write(fence, experiment, role=role, epoch=previous + 1, partition=partition)
+        return owner
+
+    def put(self, draft: Draft) -> Position:
+        """Appends a draft as it is."""
+        head = self._heads.get(draft.partition, Mark(0, GENESIS))
+        chain = link(head.chain, draft.head, draft.value)
+        self.drafts.append(draft)
+        self.records.append(Record(draft.partition, head.next_offset, chain, draft.head, draft.value))
+        self._heads[draft.partition] = Mark(head.next_offset + 1, chain)
+        return Position(draft.partition, head.next_offset)
+
+
+def interleaved(drafts: Iterable[Draft], seed: int) -> list[Draft]:
+    """The drafts in another order that leaves each partition's order as it is."""
+    queues: dict[Partition, list[Draft]] = {}
+    for draft in drafts:
+        queues.setdefault(draft.partition, []).append(draft)
+    for queue in queues.values():
+        queue.reverse()
+    random = np.random.default_rng(seed)
+    mixed: list[Draft] = []
+    while queues:
+        partition = sorted(queues)[int(random.integers(len(queues)))]
+        mixed.append(queues[partition].pop())
+        if not queues[partition]:
+            del queues[partition]
+    return mixed
