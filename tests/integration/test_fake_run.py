@@ -20,6 +20,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.verify.checker import verify
 
 
 async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
@@ -51,6 +52,9 @@ async def test_two_stages_run_to_their_end(tmp_path: Path, clock, ids, fake_worl
     books = state.ledger.books.as_counts(len(state.ledger.waiting))
     assert books["balance"] == 0 and books["waiting"] == 0
     assert books["planned"] == 5 * 16
+    report = await verify(log)
+    assert report.clean, report.findings
+    assert report.experiments[0].steps == 8
     await log.close()
 
 
@@ -64,4 +68,5 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert sum(state.ledger.books.retired.values()) == 0
+    assert (await verify(log)).clean
     await log.close()

@@ -1,0 +1,111 @@
+"""Reads a whole log and holds it against the rules: `rftd verify`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from rftd.ops.errors import CodecError
+from rftd.streams import topics
+from rftd.streams.chain import GENESIS, Heads, link
+from rftd.streams.codec import decode, decode_head, place
+from rftd.streams.envelope import Record
+from rftd.streams.fencing import FenceView
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition
+from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.report import Finding, Report, Summary
+from rftd.streams.verify.rules import RULES
+
+
+async def verify(log: EventLog, *, remembered: Heads | None = None) -> Report:
+    """The findings on a log: chains, envelopes, and every rule for every experiment.
+
+    Raises LogCorruptError or LogLossError where the log itself refuses to go on.
+    """
+    checker = _Checker()
+    if remembered:
+        await log.check_heads(remembered)
+    for partition in topics.TRUTH:
+        await checker.read(log, partition)
+    return checker.report()
+
+
+class _Checker:
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
+        self._fences = FenceView()
+        self._evidence: dict[UUID, Evidence] = {}
+        self._ids: set[UUID] = set()
+        self._records = 0
+
+    async def read(self, log: EventLog, partition: Partition) -> None:
+        """One partition from its first record to its head."""
+        offset, chain = 0, GENESIS
+        while records := await log.read(partition, offset):
+            for record in records:
+                if record.offset != offset:
+                    self._note("gapless", None, f"{partition}: offset {record.offset} follows {offset - 1}")
+                chain = link(chain, record.head, record.value)
+                if chain != record.chain:
+                    self._note("chain", None, f"{place(record)} does not continue the hash chain")
+                    chain = record.chain
+                offset = record.offset + 1
+                self._take(record)
+
+    def _take(self, record: Record) -> None:
+        self._records += 1
+        try:
+            head = decode_head(record)
+            decoded = decode(record)
+        except CodecError as error:
+            self._note("readable", None, f"{place(record)}: {error.what}")
+            return
+        if head.id in self._ids:
+            self._note("unique", head.experiment, f"{place(record)}: event {head.id} is in the log twice")
+        self._ids.add(head.id)
+        if head.experiment is None:
+            return
+        evidence = self._evidence.setdefault(head.experiment, Evidence(head.experiment))
+        if self._fences.admit(record.partition, head, decoded.event):
+            evidence.take(decoded)
+        else:
+            evidence.void += 1
+
+    def report(self) -> Report:
+        """Everything that was found."""
+        for evidence in self._evidence.values():
+            if evidence.spec is None:
+                self._note("submitted", evidence.id, f"experiment {evidence.id} has events and was never submitted")
+                continue
+            for name, rule in RULES.items():
+                for what in rule(evidence):
+                    self._note(name, evidence.id, what)
+        summaries = tuple(summary(evidence) for evidence in self._evidence.values() if evidence.spec)
+        return Report(records=self._records, findings=tuple(self._findings), experiments=summaries)
+
+    def _note(self, rule: str, experiment: UUID | None, what: str) -> None:
+        self._findings.append(Finding(rule, experiment, what))
+
+
+def summary(evidence: Evidence) -> Summary:
+    """The counts of one experiment."""
+    assert evidence.spec is not None
+    members = {member.experience for closed in evidence.closed.values() for member in closed.members}
+    planned = {item.experience for plan, _ in evidence.plans.values() for item in plan.experiences}
+    late = [id for id, produced in evidence.produced.items() if produced.group in evidence.closed and id not in members]
+    return Summary(
+        experiment=evidence.id,
+        name=evidence.spec.name,
+        state=evidence.state,
+        produced=len(members),
+        planned=len(planned),
+        waiting=len(members - planned - set(evidence.retired)),
+        retired=dict(Counter(reasons[0] for reasons in evidence.retired.values())),
+        late=len(late),
+        steps=len({execution.event.step for execution in evidence.executions}),
+        executions=len(evidence.executions),
+        generations=len(evidence.generations),
+        groups=len(evidence.closed),
+        void=evidence.void,
+    )

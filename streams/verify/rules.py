@@ -1,0 +1,176 @@
+"""The promises as checks on the evidence of one experiment. Each yields what breaks it, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from rftd.streams import topics
+from rftd.streams.verify.evidence import Evidence
+
+
+def groups_close_once(evidence: Evidence) -> Iterator[str]:
+    """Rule 5: a group closes once, over distinct rollouts whose experiences lie where it says."""
+    for group in evidence.closed_twice:
+        yield f"group {group} closed twice"
+    for group, closed in evidence.closed.items():
+        if group not in evidence.leased_groups:
+            yield f"group {group} closed and never leased"
+        if len({member.rollout for member in closed.members}) != len(closed.members):
+            yield f"group {group} counts a rollout twice"
+        for member in closed.members:
+            produced = evidence.produced.get(member.experience)
+            if produced is None:
+                yield f"group {group}: experience {member.experience} is not in the log"
+            elif (produced.partition, produced.offset) != (member.partition, member.offset):
+                yield f"group {group}: experience {member.experience} lies elsewhere than at {member.offset}"
+
+
+def no_task_is_skipped(evidence: Evidence) -> Iterator[str]:
+    """The groups of a stage are numbered without gap, each is one row in one epoch, and no row comes twice in one."""
+    stages: dict[int, set[int]] = {}
+    seen: dict[tuple[int, int, int], int] = {}
+    for (stage, sequence), places in evidence.leased.items():
+        stages.setdefault(stage, set()).add(sequence)
+        if len(places) > 1:
+            yield f"stage {stage}: group {sequence} was leased as different rows {sorted(places)}"
+        for row, epoch in places:
+            other = seen.setdefault((stage, row, epoch), sequence)
+            if other != sequence:
+                yield f"stage {stage}: row {row} of epoch {epoch} is group {other} and group {sequence}"
+    for stage, sequences in stages.items():
+        if missing := set(range(max(sequences) + 1)) - sequences:
+            yield f"stage {stage}: groups {sorted(missing)[:10]} were skipped"
+
+
+def rows_come_in_order(evidence: Evidence) -> Iterator[str]:
+    """A dataset's row is planned once in an epoch, and an epoch begins when the one before is complete."""
+    seen: dict[tuple[int, str], Counter[tuple[int, int]]] = {}
+    for plan, _ in evidence.plans.values():
+        for item in plan.rows:
+            seen.setdefault((plan.stage, item.digest), Counter())[item.epoch, item.row] += 1
+    for (stage, _), counts in seen.items():
+        for (epoch, row), count in counts.items():
+            if count > 1:
+                yield f"stage {stage}: row {row} of epoch {epoch} is planned {count} times"
+        rows_of = Counter(epoch for epoch, _ in counts)
+        for epoch in range(max(rows_of)):
+            if rows_of[epoch] != rows_of[0]:
+                yield f"stage {stage}: epoch {epoch} has {rows_of[epoch]} rows, epoch 0 has {rows_of[0]}"
+
+
+def plans_name_what_is_there(evidence: Evidence) -> Iterator[str]:
+    """Rule 6: a plan names members of closed groups, at their places, below the positions that it was decided on."""
+    for step, (plan, _) in evidence.plans.items():
+        observed = {(seen.stream, seen.partition): seen.next_offset for seen in plan.observed}
+        for item in plan.experiences:
+            produced = evidence.produced.get(item.experience)
+            if produced is None or (produced.partition, produced.offset) != (item.partition, item.offset):
+                yield f"step {step} names experience {item.experience}, which is not at {item.partition}@{item.offset}"
+                continue
+            if item.offset >= observed.get((topics.EXPERIENCES, item.partition), 0):
+                yield f"step {step} names experience {item.experience} above what it observed"
+            group = plan.groups[item.group]
+            if evidence.closed_at.get((group.partition, group.offset)) != produced.group:
+                yield f"step {step}: the group of {item.experience} did not close at {group.partition}@{group.offset}"
+            elif evidence.closed[produced.group].members[item.member].experience != item.experience:
+                yield f"step {step}: {item.experience} is not member {item.member} of its group"
+            if item.staleness_versions != step - 1 - produced.oldest_version:
+                yield f"step {step}: {item.experience} has another staleness than {item.staleness_versions}"
+
+
+def staleness_is_bounded(evidence: Evidence) -> Iterator[str]:
+    """No planned experience is staler than its stage's bound."""
+    assert evidence.spec is not None
+    for step, (plan, _) in evidence.plans.items():
+        bound = evidence.spec.stages[plan.stage].policy.max_staleness_versions
+        for item in plan.experiences:
+            if item.staleness_versions > bound:
+                yield f"step {step}: {item.experience} is {item.staleness_versions} versions stale, the bound {bound}"
+
+
+def books_balance(evidence: Evidence) -> Iterator[str]:
+    """Rule 7: an experience is planned or retired at most once in all, and never both."""
+    planned = Counter(item.experience for plan, _ in evidence.plans.values() for item in plan.experiences)
+    members = {member.experience for closed in evidence.closed.values() for member in closed.members}
+    for experience, uses in planned.items():
+        if uses > 1:
+            yield f"experience {experience} is planned {uses} times"
+        if experience in evidence.retired:
+            yield f"experience {experience} is planned and retired as {evidence.retired[experience]}"
+    for experience, reasons in evidence.retired.items():
+        if len(reasons) > 1:
+            yield f"experience {experience} is retired {len(reasons)} times: {reasons}"
+        if experience not in members:
+            yield f"experience {experience} is retired and no member of a closed group"
+    if evidence.state == "completed" and (left := members - set(planned) - set(evidence.retired)):
+        yield f"{len(left)} experiences are neither planned nor retired, among them {next(iter(left))}"
+
+
+def trained_once(evidence: Evidence) -> Iterator[str]:
+    """Rule 8: within a generation steps follow one another without gap, and each executes its plan once."""
+    for step in evidence.planned_twice:
+        yield f"step {step} is planned twice"
+    starts = {event.generation: event.version for event, _ in evidence.generations}
+    at: dict[int, int] = dict(starts)
+    order = sorted(
+        [(offset, None, event) for event, offset in evidence.generations]
+        + [(offset, event, None) for event, offset in evidence.executions],
+        key=lambda entry: entry[0],
+    )
+    current = -1
+    for _, done, started in order:
+        if started is not None:
+            if started.generation <= current:
+                yield f"generation {started.generation} started after generation {current}"
+            current = started.generation
+        if done is not None:
+            if done.generation != current:
+                yield f"step {done.step} of generation {done.generation} completed under generation {current}"
+            if done.step != at.get(done.generation, -1) + 1:
+                yield f"generation {done.generation}: step {done.step} after step {at.get(done.generation)}"
+            at[done.generation] = done.step
+            plan = evidence.plans.get(done.step)
+            if plan is None or plan[0].batch != done.batch:
+                yield f"step {done.step} executed batch {done.batch}, which is not its plan"
+
+
+def announcements_have_a_step(evidence: Evidence) -> Iterator[str]:
+    """Rule 3: a published version or a checkpoint of a completed experiment names weights that the spine knows."""
+    if evidence.state != "completed":
+        return
+    known = {(done.event.step, done.event.generation): done.event.checksum for done in evidence.executions}
+    for published in evidence.published:
+        if published.version > 0 and known.get((published.version, published.generation)) != published.checksum:
+            yield f"weights {published.version} of generation {published.generation} have no step"
+    for committed in evidence.checkpoints:
+        if known.get((committed.step, committed.generation)) != committed.checksum:
+            yield f"the checkpoint of step {committed.step} of generation {committed.generation} has no step"
+
+
+def completed_is_complete(evidence: Evidence) -> Iterator[str]:
+    """A completed experiment executed every step of every stage, and left no group open."""
+    if evidence.state != "completed" or evidence.spec is None:
+        return
+    total = sum(stage.total_steps for stage in evidence.spec.stages)
+    done = {execution.event.step for execution in evidence.executions}
+    if missing := set(range(1, total + 1)) - done:
+        yield f"steps {sorted(missing)[:10]} of {total} were never executed"
+    if still_open := evidence.leased_groups - set(evidence.closed):
+        yield f"{len(still_open)} groups never closed, among them {next(iter(still_open))}"
+
+
+Rule = Callable[[Evidence], Iterator[str]]
+
+RULES: Final[dict[str, Rule]] = {
+    "groups-close-once": groups_close_once,
+    "no-task-skipped": no_task_is_skipped,
+    "rows-in-order": rows_come_in_order,
+    "plans-name-what-is-there": plans_name_what_is_there,
+    "staleness-bounded": staleness_is_bounded,
+    "books-balance": books_balance,
+    "trained-once": trained_once,
+    "announcements-have-a-step": announcements_have_a_step,
+    "completed-is-complete": completed_is_complete,
+}
