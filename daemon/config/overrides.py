@@ -50,6 +50,7 @@ def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, p
             part = str(part)
             if not last and node.get(part) is None:
                 node[part] = {}
+                source.keys.setdefault(path[: depth + 1], place)
         else:
             what = f"{show(path[:depth])} is a single value, it has no field {part}"
             return Issue(path, what, None, SyntaxIssue, place=place)

@@ -59,7 +59,7 @@ class SourceMap:
             first, second = (self.keys, self.values) if at_key or not exact else (self.values, self.keys)
             place = first.get(prefix) or second.get(prefix)
             if place is not None:
-                return place
+                return place if prefix or exact else Place(place.origin)
         return None
 
     def has(self, path: FieldPath) -> bool:

@@ -117,7 +117,8 @@ def _section_of(annotation: Any) -> type[Section] | None:
 
 
 @functools.cache
-def _all_fields() -> tuple[FieldPath, ...]:
+def all_fields() -> tuple[FieldPath, ...]:
+    """Every field of the schema by its current name, outside of `stages`; a list's items under the list's own name."""
     return tuple(_fields_below(Experiment, ()))
 
 
@@ -133,7 +134,7 @@ def _fields_below(model: type[Section], path: FieldPath) -> Iterator[FieldPath]:
 
 def _elsewhere(name: str) -> str | None:
     """The field of that very name, or of the nearest one, in another section."""
-    fields = _all_fields()
+    fields = all_fields()
     exact = [path for path in fields if path[-1] == name]
     near = exact or [
         path

@@ -58,8 +58,8 @@ def check(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
 def _stages(submission: Submission) -> str:
     parts = []
     for stage in submission.spec.stages:
-        steps = f"{stage.total_steps} steps" if stage.total_steps else f"{stage.total_epochs} epochs"
-        parts.append(f"{stage.name} ({stage.algorithm.kind}, {steps})")
+        count, unit = (stage.total_steps, "step") if stage.total_steps else (stage.total_epochs, "epoch")
+        parts.append(f"{stage.name} ({stage.algorithm.kind}, {count} {unit}{'s' if count != 1 else ''})")
     return " then ".join(parts)
 
 

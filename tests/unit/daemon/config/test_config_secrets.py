@@ -1,0 +1,93 @@
+"""A secret never leaves the client as a value: not in the config, not in the event, not in an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.loading import Submission, check_config
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+CANARY = "s3cr3t-canary-value"
+ENV = {"WANDB_API_KEY": CANARY, "DB": f"postgresql://me:{CANARY}@host/db", "HF_TOKEN": CANARY}
+
+
+def test_a_variable_in_a_secret_field_travels_by_name(load: Load, small: str) -> None:
+    text = small + (
+        "monitor:\n  monitor_type: wandb\n  monitor_args:\n"
+        "    api_key: ${oc.env:WANDB_API_KEY}\n    hf_token: {env: HF_TOKEN}\n"
+        "explorer:\n  db_url: ${oc.env:DB}\n  env_vars: {HF_TOKEN: '${oc.env:HF_TOKEN}'}\n"
+        "  rollout_model: {api_key: '${monitor.monitor_args.api_key}'}\n"
+    )
+    submission = load(text, environ=ENV)
+    assert submission.config["monitor"]["monitor_args"] == {
+        "api_key": {"env": "WANDB_API_KEY"},
+        "hf_token": {"env": "HF_TOKEN"},
+    }
+    assert submission.config["explorer"]["db_url"] == {"env": "DB"}
+    assert submission.config["explorer"]["rollout_model"]["api_key"] == {"env": "WANDB_API_KEY"}
+    assert submission.spec.stages[0].rollout.environment == ("HF_TOKEN",)
+    assert CANARY.encode() not in msgspec.json.encode(submission.spec)
+    assert CANARY not in json.dumps(submission.config) + repr(submission)
+    assert check_config(submission.config) == submission.spec
+
+
+LITERALS = [
+    "monitor: {monitor_args: {api_key: %s}}",
+    "monitor: {monitor_args: {password: '%s', bad_field: [}}",
+    "monitor: {monitor_args: {credentials: {user: me, inner: [%s]}}}",
+    "explorer: {env_vars: {ANYTHING: %s}, nonsense: 1}",
+    "explorer: {env_vars: %s}",
+    "explorer: {db_url: 'postgresql://me:%s@host/db'}",
+    "explorer: {rollout_model: {api_key: 'Bearer %s', engine_num: x}}",
+    "monitor: {monitor_args: {api_key: '${oc.env:UNSET,%s}'}}",
+    "monitor: {monitor_args: {api_key: 'x${oc.env:WANDB_API_KEY}'}}",
+    "labels: {a: 'postgresql://me:${oc.env:UNSET,%s}@host/db'}",
+    "labels: {a: '${oc.env:HF_TOKEN}'}",
+    "labels: {a: '${oc.env:UNSET,${oc.env:HF_TOKEN}}'}",
+    "group: ${monitor.monitor_args.api_key}\nmonitor: {monitor_args: {api_key: '${oc.env:WANDB_API_KEY}'}}",
+    "monitor:\n  monitor_args:\n    api_key: |\n      %s\n      more\n    nonsense: {a: b: c}",
+    "explorer:\n  env_vars:\n    ANYTHING: |\n      %s\n      more\n  nonsense: 1",
+    "log: {api_key: %s}",
+    "api_key: %s",
+    "trainer: {trainer_config: {hf_token: %s}}",
+]
+
+
+@pytest.mark.parametrize("line", LITERALS)
+def test_a_literal_secret_is_refused_without_showing_it(load: Load, small: str, line: str) -> None:
+    text = small + (line % CANARY if "%s" in line else line) + "\n"
+    with pytest.raises(ConfigErrors) as caught:
+        load(text, environ=ENV)
+    assert CANARY not in str(caught.value)
+    assert all(CANARY not in str(error.what) + str(error.fix) + str(error.where) for error in caught.value.errors)
+
+
+def test_the_refusal_says_how_to_name_it(errors: Errors, small: str) -> None:
+    (text,) = errors(small + f"monitor: {{monitor_args: {{api_key: {CANARY}}}}}\n")
+    assert "RFTD-CFG-007" in text and "monitor.monitor_args.api_key" in text
+    assert "{env: API_KEY}" in text and "exp.yaml:18:35" in text
+    (text,) = errors(overrides=[f"explorer.env_vars.MY_KEY={CANARY}"])
+    assert "MY_KEY: {env: MY_KEY}" in text and CANARY not in text
+
+
+def test_a_renamed_variable_of_a_worker_is_refused(errors: Errors) -> None:
+    (text,) = errors(overrides=["explorer.env_vars={A: {env: B}}"])
+    assert "cannot be renamed" in text
+
+
+def test_placeholders_of_the_guide_are_no_secrets(load: Load) -> None:
+    load(overrides=["explorer.rollout_model.api_key=EMPTY", "monitor.monitor_args={api_key: '', token: null}"])
+
+
+def test_the_daemon_refuses_a_literal_secret_too(load: Load) -> None:
+    config = {**load().config, "monitor": {"monitor_args": {"api_key": CANARY}}}
+    with pytest.raises(ConfigErrors, match="must not be written") as caught:
+        check_config(config)
+    assert CANARY not in str(caught.value)

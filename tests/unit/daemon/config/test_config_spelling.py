@@ -1,0 +1,108 @@
+"""Both spellings of the schema load; the current one comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rftd.daemon.config.field_path import parse
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+TASKSET = "buffer.explorer_input.taskset"
+BUFFER = "buffer.trainer_input.experience_buffer"
+SPELLINGS = [
+    ("buffer.default_workflow_type=simple_workflow", "buffer.explorer_input.default_workflow_type", "simple_workflow"),
+    ("buffer.default_reward_fn_type=math_reward", "buffer.explorer_input.default_reward_fn_type", "math_reward"),
+    (f"{BUFFER}.use_priority_queue=true", f"{BUFFER}.replay_buffer.enable", True),
+    (f"{BUFFER}.reuse_cooldown_time=1.5", f"{BUFFER}.replay_buffer.reuse_cooldown_time", 1.5),
+    (f"{TASKSET}.task_selector={{selector_type: shuffle}}", f"{TASKSET}.data_selector.selector_type", "shuffle"),
+    ("algorithm.optimizer.warmup_style=cosine", "algorithm.optimizer.lr_scheduler_type", "cosine"),
+    ("explorer.runner_num=3", "explorer.runner_per_model", 3),
+    ("explorer.api_port=9", "explorer.proxy_port", 9),
+    ("synchronizer.sync_style=dynamic_by_explorer", "synchronizer.sync_style", "explorer_driven"),
+    ("synchronizer.sync_style=dynamic_by_trainer", "synchronizer.sync_style", "trainer_driven"),
+    ("synchronizer.sync_method=online", "synchronizer.sync_method", "nccl"),
+    ("synchronizer.sync_method=OFFLINE", "synchronizer.sync_method", "checkpoint"),
+    ("algorithm.sample_strategy=warmup", "algorithm.sample_strategy", "default"),
+    ("explorer.rollout_model.engine_type=vllm_async", "explorer.rollout_model.engine_type", "vllm"),
+    ("trainer.trainer_config_path=''", "trainer.trainer_config_path", None),
+]
+
+
+def _value(tree: Any, path: str) -> Any:
+    for part in parse(path) or ():
+        tree = tree.get(part) if isinstance(tree, dict) else tree[part]
+    return tree
+
+
+def _as_file(small: str, override: str) -> str:
+    """The override written into the file, as a user of the older guide would have it."""
+    import yaml
+
+    tree = yaml.safe_load(small)
+    key, _, text = override.partition("=")
+    *sections, last = key.split(".")
+    node = tree
+    for section in sections:
+        node = node.setdefault(section, {})
+    node[last] = yaml.safe_load(text)
+    return yaml.safe_dump(tree)
+
+
+@pytest.mark.parametrize(("old", "path", "value"), SPELLINGS)
+def test_the_older_spelling_becomes_the_current_one(load: Load, small: str, old: str, path: str, value: Any) -> None:
+    assert _value(load(_as_file(small, old)).config, path) == value
+    assert _value(load(small, [old]).config, path) == value
+
+
+def test_a_spelling_that_changed_is_mentioned(load: Load, small: str) -> None:
+    submission = load(small.replace("  batch_size: 2", "  batch_size: 2\n  default_reward_fn_type: math_reward"))
+    assert any("older spelling of buffer.explorer_input.default_reward_fn_type" in w for w in submission.warnings)
+
+
+def test_the_older_spelling_in_a_stage_too(load: Load, small: str) -> None:
+    stages = "stages:\n- stage_name: a\n  buffer: {default_reward_fn_type: math_reward}\n"
+    (stage,) = load(small + stages).spec.stages
+    assert stage.taskset is not None and stage.taskset.reward == "math_reward"
+
+
+def test_two_spellings_must_agree(errors: Errors, load: Load, small: str) -> None:
+    older, current = "  default_workflow_type: simple_workflow", "    default_workflow_type: {}"
+    both = small.replace("  explorer_input:", f"{older}\n  explorer_input:\n{current}")
+    load(both.format("simple_workflow"))
+    (text,) = errors(both.format("math_workflow"))
+    assert "set twice with different values" in text and "exp.yaml:14:3" in text
+
+
+def test_tinkers_base_model_is_the_model(load: Load, small: str, errors: Errors) -> None:
+    tinker = small.replace("  model_path: /m\n", "  tinker: {enable: true, base_model: /other}\n")
+    stage = load(tinker).spec.stages[0]
+    assert (stage.model.path, stage.trainer.engine, stage.rollout.engine) == ("/other", "tinker", "tinker")
+    disabled = small.replace("model:\n", "model:\n  tinker: {enable: false, base_model: /other}\n")
+    assert load(disabled).spec.stages[0].model.path == "/m"
+    (text,) = errors(small.replace("model:\n", "model:\n  tinker: {enable: true, base_model: /other}\n"))
+    assert "set twice" in text
+
+
+def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, tmp_path: Any, errors: Errors) -> None:
+    (tmp_path / "verl.yaml").write_text("actor: {lr: 1e-6}\ncritic: {lr: '${actor.lr}'}\n")
+    config = load(small, ["trainer.trainer_config_path=verl.yaml"]).config
+    assert config["trainer"] == {"trainer_config": {"actor": {"lr": 1e-6}, "critic": {"lr": 1e-6}}}
+    (text,) = errors(small, ["trainer.trainer_config_path=none.yaml"])
+    assert "trainer.trainer_config_path" in text and "cannot be read" in text
+
+
+def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None:
+    def said(*overrides: str) -> list[str]:
+        return [w for w in load(overrides=overrides).spec.warnings if "no effect yet" in w]
+
+    assert said() == []
+    assert said("explorer.concurrent_mode=sequential", "algorithm.kl_penalty_fn=none", "log.level=info") == []
+    assert said(f"{BUFFER}.replay_buffer.enable=true") == [f"{BUFFER}.replay_buffer is read but has no effect yet"]
+    assert said("explorer.over_rollout.ratio=0.2") == ["explorer.over_rollout is read but has no effect yet"]
+    assert len(said("monitor.monitor_type=wandb", "model.lora_configs=[{name: a}]")) == 2

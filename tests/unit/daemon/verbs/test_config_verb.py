@@ -1,0 +1,61 @@
+"""`rftd config show` and `check`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from rftd.daemon.config.loading import check_config
+from rftd.daemon.verbs.config import config_group
+
+EXAMPLE = str(Path(__file__).parents[4] / "examples" / "gsm8k.yaml")
+
+
+def test_show_prints_the_current_spelling(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(Path(EXAMPLE).read_text().replace("batch_size: 128", "default_reward_fn_type: math_reward"))
+    result = CliRunner().invoke(config_group, ["show", str(file), "-s", "name=x"])
+    assert result.exit_code == 0
+    shown = yaml.safe_load(result.stdout)
+    assert shown["name"] == "x"
+    assert shown["buffer"]["explorer_input"]["default_reward_fn_type"] == "math_reward"
+
+
+def test_shown_json_is_what_the_daemon_takes() -> None:
+    result = CliRunner().invoke(config_group, ["show", EXAMPLE, "--json"])
+    assert check_config(json.loads(result.stdout)).project == "<project_name>"
+
+
+def test_show_from_standard_input_can_be_read_again(tmp_path: Path) -> None:
+    first = CliRunner().invoke(config_group, ["show", "-"], input=Path(EXAMPLE).read_text())
+    second = CliRunner().invoke(config_group, ["show", "-"], input=first.stdout)
+    assert first.exit_code == 0
+    assert second.stdout == first.stdout
+
+
+def test_check_says_ok_and_warns_on_the_other_stream() -> None:
+    result = CliRunner().invoke(config_group, ["check", EXAMPLE])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("ok: <project_name>/<experiment_name>, main (grpo, 1 epoch)")
+    assert "warning: " in result.stderr and "nccl" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "check"])
+def test_errors_end_with_two(verb: str) -> None:
+    result = CliRunner().invoke(config_group, [verb, EXAMPLE, "-s", "buffer.batchsize=2", "-s", "mode=bot"])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "did you mean 'batch_size'?" in result.stderr and "did you mean 'both'?" in result.stderr
+
+
+def test_errors_as_json() -> None:
+    result = CliRunner().invoke(config_group, ["check", EXAMPLE, "--json", "-s", "mode=bot"])
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert found["errors"][0]["code"] == "RFTD-CFG-005"
+    assert found["errors"][0]["field"] == "mode"
