@@ -1,0 +1,76 @@
+"""Liveness and readiness, as named checks.
+
+*Live* means that the process should not be restarted; *ready* means that it can serve. A check that does not answer in
+time has failed, so that a probe never hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import RftdError
+
+CHECK_TIMEOUT_S: Final = 2.0
+
+Check = Callable[[], Awaitable[str | None]]
+"""None if all is well, else the reason why not; raising counts as failing."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check found."""
+
+    name: str
+    ok: bool
+    reason: str = ""
+    """Why not."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What all checks of one kind found."""
+
+    ok: bool
+    checks: tuple[Finding, ...]
+
+
+class Health:
+    """The checks of one daemon; parts add theirs while it is being wired."""
+
+    def __init__(self, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._live: dict[str, Check] = {}
+        self._ready: dict[str, Check] = {}
+
+    def add(self, name: str, check: Check, *, live: bool = False) -> None:
+        """Adds a check of readiness, or of liveness too: only where a restart would help."""
+        assert name not in self._ready, name
+        self._ready[name] = check
+        if live:
+            self._live[name] = check
+
+    async def live(self) -> Verdict:
+        """Whether the process should go on as it is."""
+        return await self._run(self._live)
+
+    async def ready(self) -> Verdict:
+        """Whether requests can be served."""
+        return await self._run(self._ready)
+
+    async def _run(self, checks: dict[str, Check]) -> Verdict:
+        findings = await asyncio.gather(*(self._ask(name, check) for name, check in checks.items()))
+        return Verdict(ok=all(finding.ok for finding in findings), checks=tuple(findings))
+
+    async def _ask(self, name: str, check: Check) -> Finding:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reason = await check()
+        except TimeoutError:
+            reason = f"no answer within {self._timeout_s:g} s"
+        except RftdError as error:
+            reason = f"{error.code}: {error.what}"
+        except Exception as error:  # a check that breaks is a finding, not an outage of the probe
+            reason = f"{type(error).__name__}: {error}"
+        return Finding(name=name, ok=reason is None, reason=reason or "")
