@@ -6,6 +6,7 @@ tail            heads, followers and a small ring of the newest records
 subscription    the reader that all backends share
 memory          a deterministic log in memory, with injected faults: the public testing API
 room            a bounded queue's free room
+breather        turns for the log's threads while the event loop is saturated
 sqlite_schema   tables, pragmas and statements of the embedded log
 sqlite_table    one partition's rows: read and checked
 sqlite_errors   SQLite's errors as ours

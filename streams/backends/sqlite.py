@@ -16,6 +16,7 @@ from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends import heads_file
 from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.admission import admit, split
+from rftd.streams.backends.breather import Breather
 from rftd.streams.backends.heads_file import HeadsFile
 from rftd.streams.backends.lock_file import LockFile, refuse_network_file_system
 from rftd.streams.backends.remembered import check_mark, different
@@ -37,9 +38,10 @@ class SqliteLog:
         self._store = store
         self._lock = lock
         self._tail = Tail(store.heads, limits.LOG_RING_SIZE_BYTES)
-        self._reader = Reader(path)
+        breather = Breather()
+        self._reader = Reader(path, breather)
         self._heads_file = HeadsFile(path.with_name(heads_file.FILE_NAME))
-        self._writer = Writer(store, self._heads_file, self._tail, point)
+        self._writer = Writer(store, self._heads_file, self._tail, breather, point)
         self._path = path
         self._closing: asyncio.Future[None] | None = None
 

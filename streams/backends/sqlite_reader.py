@@ -13,6 +13,7 @@ import apsw
 
 from rftd.ops.errors import UnreachableError
 from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.breather import Breather
 from rftd.streams.backends.sqlite_errors import translate
 from rftd.streams.backends.sqlite_table import read_rows
 from rftd.streams.chain import Heads
@@ -25,8 +26,9 @@ T = TypeVar("T")
 class Reader:
     """A small pool of threads, each with a connection that sees every commit that was made before it looks."""
 
-    def __init__(self, path: Path, threads: int = 2) -> None:
+    def __init__(self, path: Path, breather: Breather, threads: int = 2) -> None:
         self._path = path
+        self._breather = breather
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="log-reader")
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
@@ -72,7 +74,8 @@ class Reader:
             except (apsw.Error, OSError, TypeError, ValueError) as error:
                 raise translate(error, str(self._path)) from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+        with self._breather:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
     def _connection(self) -> apsw.Connection:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)

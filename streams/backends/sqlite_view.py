@@ -10,6 +10,7 @@ from typing import Final, Self
 from rftd.ops import limits
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.breather import Breather
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.sqlite_reader import Reader
 from rftd.streams.backends.subscription import TailSubscription
@@ -26,7 +27,7 @@ class SqliteView:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._reader = Reader(folder / schema.FILE_NAME, threads=1)
+        self._reader = Reader(folder / schema.FILE_NAME, Breather(), threads=1)
         self._tail = Tail({}, ring_size_bytes=0)
         self._closed = False
 

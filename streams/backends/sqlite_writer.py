@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError
+from rftd.streams.backends.breather import Breather
 from rftd.streams.backends.heads_file import HeadsFile
 from rftd.streams.backends.room import Room
 from rftd.streams.backends.sqlite_errors import translate
@@ -47,11 +48,14 @@ _Job = _Append | _Truncate | None
 class Writer:
     """Group commit: producers on the event loop, one thread that writes, one wake-up of the loop per commit."""
 
-    def __init__(self, store: Store, heads_file: HeadsFile, tail: Tail, point: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, heads_file: HeadsFile, tail: Tail, breather: Breather, point: Callable[[str], None]
+    ) -> None:
         self._store = store
         self._heads_file = heads_file
         self._heads = store.heads
         self._tail = tail
+        self._breather = breather
         self._point = point
         self._loop = asyncio.get_running_loop()
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
@@ -75,7 +79,8 @@ class Writer:
             await self._room.reserve(len(drafts), size_bytes)
             acknowledged: asyncio.Future[list[Position]] = self._loop.create_future()
             self._jobs.put(_Append(drafts, size_bytes, acknowledged))
-            return await acknowledged
+            with self._breather:
+                return await acknowledged
         finally:
             self._under_way -= 1
             if self._under_way == 0:
@@ -85,7 +90,8 @@ class Writer:
         """Returns once the records are gone."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._jobs.put(_Truncate(partition, before_offset, done))
-        await done
+        with self._breather:
+            await done
 
     async def close(self) -> None:
         """Returns once everything queued is written and the thread has ended."""
