@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, String, Table, select
@@ -50,7 +50,7 @@ async def _digest_of(connection: AsyncConnection, table: Table) -> str:
     return hasher.hexdigest()
 
 
-def _key_order(connection: AsyncConnection, table: Table) -> Iterable[ColumnElement[object]]:
+def _key_order(connection: AsyncConnection, table: Table) -> Iterable[ColumnElement[Any]]:
     """Text in the order of its bytes, whatever the database's locale."""
     for column in table.primary_key.columns:
         if isinstance(column.type, String) and connection.dialect.name == "postgresql":

@@ -1,0 +1,10 @@
+"""What the CLI, the API and the page read: typed rows, derived from the tables. In reading order:
+
+rows         from SQL rows to structs
+books        the state of every experience; the books
+experiments  lists and one, whole
+steps        steps, the reward curve, evaluations
+batches      batches, items, the lineage of a weight version
+experiences  by step, reward, staleness
+weights      weight versions, checkpoints, workers
+"""

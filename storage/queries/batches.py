@@ -1,0 +1,141 @@
+"""Batches with their items, and the lineage of a weight version."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.rows import fetch, fetch_one
+
+
+class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One planned batch."""
+
+    id: str
+    step: int
+    stage: int
+    items: int
+    groups: int
+    incomplete: bool
+    staleness_mean: float | None
+    staleness_p95: int | None
+    staleness_max: int | None
+    decided_at_ns: int
+    state: str
+    """`planned`, `trained` or `abandoned`."""
+    abandoned_reason: str | None
+
+
+class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One item: an experience with its task, or a dataset row."""
+
+    item: int
+    experience: str | None
+    group: str | None
+    rollout: int | None
+    reward: float | None
+    response_tokens: int | None
+    oldest_version: int | None
+    staleness_versions: int | None
+    use: int | None
+    digest: str | None
+    row: int | None
+    """Of the taskset (experiences) or the dataset."""
+    epoch: int | None
+    partition: int | None
+    offset: int | None
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a weight version was last trained on; the rest is the lineage of version - 1."""
+
+    version: int
+    generation: int
+    checksum: str
+    batch: BatchRow
+    items: list[ItemRow]
+
+
+class _Made(msgspec.Struct, frozen=True):
+    generation: int
+    checksum: str
+    batch: str
+
+
+_BATCH: Final = """SELECT b.id, b.step, b.stage, b.items, b.groups, b.incomplete, b.staleness_mean, b.staleness_p95,
+    b.staleness_max, b.decided_at_ns, b.abandoned_reason,
+    CASE WHEN b.abandoned_offset IS NOT NULL THEN 'abandoned'
+        WHEN EXISTS (SELECT 1 FROM steps t WHERE t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id)
+        THEN 'trained' ELSE 'planned' END AS state
+FROM batches b WHERE b.experiment = :experiment AND b.planned_offset IS NOT NULL"""
+
+
+async def list_batches(
+    connection: AsyncConnection,
+    experiment: UUID,
+    *,
+    first_step: int = 0,
+    last_step: int = (1 << 62),
+    limit: int = 1000,
+) -> list[BatchRow]:
+    """Batches in the order of their steps, abandoned ones too."""
+    return await fetch(
+        connection,
+        BatchRow,
+        f"{_BATCH} AND b.step BETWEEN :first AND :last ORDER BY b.step, b.planned_offset LIMIT :limit",
+        experiment=experiment.bytes,
+        first=first_step,
+        last=last_step,
+        limit=limit,
+    )
+
+
+async def list_items(connection: AsyncConnection, batch: UUID) -> list[ItemRow]:
+    """The items of a batch in order; of an experience the task's row and epoch come from its lease."""
+    return await fetch(
+        connection,
+        ItemRow,
+        """SELECT i.item, i.experience, i.group_id AS "group", e.rollout, e.reward, e.response_tokens,
+            e.oldest_version, i.staleness_versions, i.use, i.digest, COALESCE(i.row, l.row_start) AS row,
+            COALESCE(i.epoch, l.epoch) AS epoch, i.partition, i."offset" AS "offset"
+        FROM batch_items i
+        JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
+        LEFT JOIN experiences e ON e.id = i.experience AND e.group_id = i.group_id
+        LEFT JOIN leases l ON l.id = e.lease
+        WHERE i.batch = :batch ORDER BY i.item""",
+        batch=batch.bytes,
+    )
+
+
+async def lineage_of(connection: AsyncConnection, experiment: UUID, version: int) -> Lineage:
+    """What the newest generation of a weight version was last trained on. Raises NotFoundError."""
+    made = await fetch_one(
+        connection,
+        _Made,
+        """SELECT generation, checksum, batch FROM steps WHERE experiment = :experiment AND step = :version
+        ORDER BY generation DESC LIMIT 1""",
+        experiment=experiment.bytes,
+        version=version,
+    )
+    if made is None:
+        raise NotFoundError(
+            f"no step made weight version {version} of {experiment}",
+            fix="version 0 is the base model; see the list of steps",
+        )
+    id = UUID(made.batch)
+    batch = await fetch_one(
+        connection, BatchRow, f"{_BATCH} AND b.id = :batch", experiment=experiment.bytes, batch=id.bytes
+    )
+    if batch is None:
+        raise NotFoundError(f"batch {id} of weight version {version} is not in the tables")
+    return Lineage(
+        version=version,
+        generation=made.generation,
+        checksum=made.checksum,
+        batch=batch,
+        items=await list_items(connection, id),
+    )

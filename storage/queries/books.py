@@ -1,0 +1,98 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""The state of every experience, derived from what each event says, and the books (rule 7)."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.queries.rows import fetch
+
+PRODUCED: Final = """e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL
+    OR (e.produced_partition, e.produced_offset) < (e.failed_partition, e.failed_offset))"""
+"""Of `experiences e`: the rollout's first terminal event was its experience."""
+
+GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL"
+"""The closed group of `experiences e`."""
+
+RETIRED: Final = "LEFT JOIN retirements r ON r.experience = e.id"
+
+USES: Final = """FROM batch_items i JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
+    WHERE i.experience = e.id AND b.experiment = e.experiment AND b.abandoned_offset IS NULL"""
+"""The batches that hold `experiences e`."""
+
+STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'
+    WHEN EXISTS (SELECT 1 {USES}) THEN 'planned'
+    WHEN g.id IS NULL THEN 'open'
+    WHEN g.closed_partition = e.member_partition AND g.closed_offset = e.member_offset THEN 'waiting'
+    ELSE 'late' END"""
+"""`open`: its group is not closed yet; `late`: its group was closed without it, so it has no effect."""
+
+
+class Books(msgspec.Struct, frozen=True, kw_only=True):
+    """Experiences of closed groups: produced = waiting + cooling + planned + the retired."""
+
+    produced: int
+    waiting: int
+    cooling: int
+    planned: int
+    retired: dict[str, int]
+    """By reason."""
+    balance: int
+    """Zero."""
+    open: int
+    """Produced in groups that are not closed yet; not counted above."""
+    late: int
+    """Produced after their group was closed; without effect."""
+    failed_rollouts: int
+
+
+class _Count(msgspec.Struct, frozen=True):
+    state: str
+    reason: str | None
+    count: int
+
+
+class _Totals(msgspec.Struct, frozen=True):
+    members: int
+    failed: int
+
+
+async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
+    """The books of one experiment. `produced` comes from the closed groups, the rest from each experience."""
+    counts = await fetch(
+        connection,
+        _Count,
+        f"""SELECT state, reason, COUNT(*) AS count FROM (SELECT {STATE} AS state, r.reason AS reason
+            FROM experiences e {GROUP} {RETIRED} WHERE e.experiment = :experiment AND {PRODUCED}) s
+        GROUP BY state, reason""",
+        experiment=experiment.bytes,
+    )
+    totals = await fetch(
+        connection,
+        _Totals,
+        """SELECT COALESCE(SUM(members), 0) AS members, COALESCE(SUM(failed), 0) AS failed
+        FROM groups WHERE experiment = :experiment""",
+        experiment=experiment.bytes,
+    )
+    by_state: dict[str, int] = {}
+    retired: dict[str, int] = {}
+    for row in counts:
+        by_state[row.state] = by_state.get(row.state, 0) + row.count
+        if row.state == "retired":
+            retired[row.reason or ""] = retired.get(row.reason or "", 0) + row.count
+    waiting, planned = by_state.get("waiting", 0), by_state.get("planned", 0)
+    return Books(
+        produced=totals[0].members,
+        waiting=waiting,
+        cooling=0,
+        planned=planned,
+        retired=retired,
+        balance=totals[0].members - waiting - planned - sum(retired.values()),
+        open=by_state.get("open", 0),
+        late=by_state.get("late", 0),
+        failed_rollouts=totals[0].failed,
+    )

@@ -1,0 +1,119 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""Experiences by step, reward and staleness."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
+from rftd.storage.queries.rows import fetch, fetch_one
+
+
+class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One experience, without its tokens: they lie in the log at (partition, offset) of `rftd.experiences`."""
+
+    id: str
+    group: str
+    rollout: int
+    stage: int
+    state: str
+    """`open`, `waiting`, `planned`, `retired` or `late`."""
+    retired_reason: str | None
+    reward: float | None
+    priority: float | None
+    prompt_tokens: int
+    response_tokens: int
+    oldest_version: int
+    newest_version: int
+    step: int | None
+    """The last that was planned to train on it."""
+    staleness_versions: int | None
+    """When it was planned for that step."""
+    uses: int
+    finish: str
+    duration_s: float | None
+    metrics: dict[str, float | None]
+    produced_ns: int
+    partition: int
+    offset: int
+
+
+class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What to list; bounds are inclusive."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+    min_staleness_versions: int | None = None
+    max_staleness_versions: int | None = None
+    stage: int | None = None
+    state: str | None = None
+
+
+ORDERS: Final = {
+    "oldest": "produced_ns, id",
+    "newest": "produced_ns DESC, id",
+    "reward": "reward, produced_ns, id",
+    "-reward": "reward DESC, produced_ns, id",
+    "staleness": "staleness_versions, produced_ns, id",
+    "-staleness": "staleness_versions DESC, produced_ns, id",
+}
+"""Names of orders; those with a minus sign are descending."""
+
+_CONDITIONS: Final = {
+    "first_step": "step >= :first_step",
+    "last_step": "step <= :last_step",
+    "min_reward": "reward >= :min_reward",
+    "max_reward": "reward <= :max_reward",
+    "min_staleness_versions": "staleness_versions >= :min_staleness_versions",
+    "max_staleness_versions": "staleness_versions <= :max_staleness_versions",
+    "stage": "stage = :stage",
+    "state": "state = :state",
+}
+
+_ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, {STATE} AS state,
+    r.reason AS retired_reason, e.reward, e.priority, e.prompt_tokens, e.response_tokens, e.oldest_version,
+    e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns, e.produced_partition AS partition,
+    e.produced_offset AS "offset", (SELECT MAX(b.step) {USES}) AS step,
+    (SELECT MAX(i.staleness_versions) {USES}) AS staleness_versions, (SELECT COUNT(*) {USES}) AS uses
+FROM experiences e {GROUP} {RETIRED} WHERE {PRODUCED}"""
+
+
+async def list_experiences(
+    connection: AsyncConnection,
+    experiment: UUID,
+    *,
+    where: ExperienceFilter = ExperienceFilter(),  # noqa: B008 - frozen
+    order: str = "newest",
+    limit: int = 50,
+    offset: int = 0,
+) -> list[ExperienceRow]:
+    """The experiences that pass the filter. Raises UsageError for an order that is none of `ORDERS`."""
+    if order not in ORDERS:
+        raise UsageError(f"no order {order!r}", field="order", fix="use one of " + ", ".join(ORDERS))
+    given = {name: value for name, value in msgspec.structs.asdict(where).items() if value is not None}
+    conditions = " AND ".join(["1 = 1", *(_CONDITIONS[name] for name in given)])
+    return await fetch(
+        connection,
+        ExperienceRow,
+        f"""SELECT * FROM ({_ROWS} AND e.experiment = :experiment) s WHERE {conditions}
+        ORDER BY {ORDERS[order]} LIMIT :limit OFFSET :skip""",
+        experiment=experiment.bytes,
+        limit=limit,
+        skip=offset,
+        **given,
+    )
+
+
+async def get_experience(connection: AsyncConnection, experience: UUID) -> ExperienceRow:
+    """One experience by its id. Raises NotFoundError."""
+    row = await fetch_one(connection, ExperienceRow, f"{_ROWS} AND e.id = :experience", experience=experience.bytes)
+    if row is None:
+        raise NotFoundError(f"no experience {experience}")
+    return row

@@ -1,0 +1,173 @@
+"""Experiments as `rftd ls` and `rftd get` show them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.books import Books, books_of
+from rftd.storage.queries.rows import fetch
+
+RECENT_EXPERIENCES: Final = 256
+"""Over which the reward of an experiment is averaged."""
+
+
+class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a list."""
+
+    id: str
+    name: str
+    project: str
+    state: str
+    reason: str | None
+    """Of the last transition."""
+    code: str | None
+    stage: str | None
+    """The stage under way, or the last."""
+    step: int
+    """The newest weight version that was trained."""
+    total_steps: int
+    generation: int | None
+    reward_mean: float | None
+    """Of the newest 256 experiences."""
+    staleness_p95: int | None
+    """In versions, of the newest trained batch of experiences."""
+    submitted_ns: int
+    started_ns: int | None
+    state_ns: int
+    """When the last transition was."""
+    labels: dict[str, str]
+
+
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage."""
+
+    stage: int
+    name: str
+    kind: str
+    algorithm: str
+    total_steps: int
+    batch_size: int
+    train_batch_size: int
+    first_version: int | None
+    last_version: int | None
+    started_ns: int | None
+    completed_ns: int | None
+
+
+class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One experiment, whole."""
+
+    summary: ExperimentSummary
+    job_dir: str
+    deterministic: bool
+    seed: int
+    config: Any
+    stages: list[StageRow]
+    warnings: list[str]
+    books: Books
+    groups_closed: int
+    generations: int
+    """How often the training history was taken up."""
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    job_dir: str
+    deterministic: bool
+    seed: int
+    config: Any
+    groups_closed: int
+    generations: int
+
+
+class _Warning(msgspec.Struct, frozen=True):
+    text: str
+
+
+# Of several generations of a step the newest counts.
+_SUMMARY: Final = """
+SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state_reason AS reason,
+    x.state_code AS code, x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
+    x.total_steps, x.labels,
+    (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
+        ORDER BY s.stage DESC LIMIT 1) AS stage,
+    COALESCE((SELECT MAX(t.step) FROM steps t WHERE t.experiment = x.id), 0) AS step,
+    (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation,
+    (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id
+        ORDER BY e.produced_ns DESC LIMIT :recent) r) AS reward_mean,
+    (SELECT b.staleness_p95 FROM steps t JOIN batches b ON b.id = t.batch
+        WHERE t.experiment = x.id AND b.staleness_p95 IS NOT NULL
+        ORDER BY t.step DESC, t.generation DESC LIMIT 1) AS staleness_p95
+FROM experiments x WHERE x.submitted_offset IS NOT NULL
+"""
+
+
+async def list_experiments(
+    connection: AsyncConnection, *, states: tuple[str, ...] = (), limit: int = 50, offset: int = 0
+) -> list[ExperimentSummary]:
+    """Newest first, optionally only those in one of some states."""
+    parameters = {f"state{number}": state for number, state in enumerate(states)}
+    chosen = ", ".join(f":{name}" for name in parameters)
+    where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
+    return await fetch(
+        connection,
+        ExperimentSummary,
+        f"{_SUMMARY}{where} ORDER BY x.submitted_ns DESC, x.id LIMIT :limit OFFSET :skip",
+        recent=RECENT_EXPERIENCES,
+        limit=limit,
+        skip=offset,
+        **parameters,
+    )
+
+
+async def get_experiment(connection: AsyncConnection, experiment: UUID) -> ExperimentDetail:
+    """Everything that one page shows. Raises NotFoundError."""
+    key = experiment.bytes
+    summaries = await fetch(
+        connection, ExperimentSummary, f"{_SUMMARY} AND x.id = :experiment", recent=RECENT_EXPERIENCES, experiment=key
+    )
+    if not summaries:
+        raise NotFoundError(f"no experiment {experiment}")
+    fields = await fetch(
+        connection,
+        _Fields,
+        """SELECT x.job_dir, x.deterministic, x.seed, x.config,
+            (SELECT COUNT(*) FROM groups g WHERE g.experiment = x.id) AS groups_closed,
+            (SELECT COUNT(*) FROM generations n WHERE n.experiment = x.id) AS generations
+        FROM experiments x WHERE x.id = :experiment""",
+        experiment=key,
+    )
+    warnings = await fetch(
+        connection,
+        _Warning,
+        "SELECT text FROM warnings WHERE experiment = :experiment ORDER BY warned_offset, number",
+        experiment=key,
+    )
+    return ExperimentDetail(
+        summary=summaries[0],
+        job_dir=fields[0].job_dir,
+        deterministic=fields[0].deterministic,
+        seed=fields[0].seed,
+        config=fields[0].config,
+        stages=await list_stages(connection, experiment),
+        warnings=[warning.text for warning in warnings],
+        books=await books_of(connection, experiment),
+        groups_closed=fields[0].groups_closed,
+        generations=fields[0].generations,
+    )
+
+
+async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[StageRow]:
+    """The stages in order."""
+    return await fetch(
+        connection,
+        StageRow,
+        """SELECT stage, name, kind, algorithm, total_steps, batch_size, train_batch_size, first_version, last_version,
+            started_ns, completed_ns
+        FROM stages WHERE experiment = :experiment AND submitted_offset IS NOT NULL ORDER BY stage""",
+        experiment=experiment.bytes,
+    )

@@ -1,0 +1,41 @@
+"""From SQL rows to values: what the drivers give differently is made equal here."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject"})
+_JSON = frozenset({"metrics", "labels", "config"})
+
+
+async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:
+    """The rows of a query as structs whose fields are its columns: ids as text, JSON columns as values."""
+    result = await connection.execute(text(sql), parameters)
+    names = list(result.keys())
+    return [
+        msgspec.convert({name: _value(name, value) for name, value in zip(names, row, strict=True)}, kind, strict=False)
+        for row in result
+    ]
+
+
+async def fetch_one(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> R | None:
+    """The first row, if there is one."""
+    rows = await fetch(connection, kind, sql, **parameters)
+    return rows[0] if rows else None
+
+
+def _value(name: str, value: Any) -> Any:
+    if value is None:
+        return {} if name in _JSON else None
+    if name in _IDS:
+        return str(UUID(bytes=bytes(value)))
+    if name in _JSON:
+        return msgspec.json.decode(value)
+    return value

@@ -1,0 +1,119 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""Training steps with their metrics, the reward curve, and evaluations."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.queries.rows import fetch
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One trained step, with the batch it consumed."""
+
+    step: int
+    generation: int
+    stage: int
+    batch: str
+    items: int
+    tokens: int
+    duration_s: float
+    checksum: str
+    sha256: str | None
+    metrics: dict[str, float | None]
+    completed_ns: int
+    reward_mean: float | None
+    """Of the batch's experiences."""
+    staleness_mean: float | None
+    staleness_p95: int | None
+    staleness_max: int | None
+    incomplete: bool | None
+
+
+class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The rewards that one step was trained on."""
+
+    step: int
+    stage: int
+    reward_mean: float
+    reward_min: float
+    reward_max: float
+    experiences: int
+
+
+class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One completed evaluation."""
+
+    id: str
+    stage: int
+    taskset: str
+    version: int
+    generation: int
+    rows: int
+    score: float | None
+    metrics: dict[str, float | None]
+    completed_ns: int
+
+
+_NEWEST: Final = """t.generation = (SELECT MAX(u.generation) FROM steps u
+    WHERE u.experiment = t.experiment AND u.step = t.step)"""
+
+
+async def list_steps(
+    connection: AsyncConnection,
+    experiment: UUID,
+    *,
+    first_step: int = 0,
+    last_step: int = (1 << 62),
+    every_generation: bool = False,
+    limit: int = 10_000,
+) -> list[StepRow]:
+    """Steps in order; of each the newest generation, or every one."""
+    newest = "" if every_generation else f"AND {_NEWEST}"
+    return await fetch(
+        connection,
+        StepRow,
+        f"""SELECT t.step, t.generation, t.stage, t.batch, t.items, t.tokens, t.duration_s, t.checksum, t.sha256,
+            t.metrics, t.completed_ns, b.staleness_mean, b.staleness_p95, b.staleness_max, b.incomplete,
+            (SELECT AVG(e.reward) FROM batch_items i JOIN experiences e ON e.id = i.experience
+                WHERE i.batch = t.batch) AS reward_mean
+        FROM steps t LEFT JOIN batches b ON b.id = t.batch
+        WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last {newest}
+        ORDER BY t.step, t.generation LIMIT :limit""",
+        experiment=experiment.bytes,
+        first=first_step,
+        last=last_step,
+        limit=limit,
+    )
+
+
+async def reward_curve(connection: AsyncConnection, experiment: UUID) -> list[RewardPoint]:
+    """For each trained step the rewards of its batch; steps on dataset rows have none."""
+    return await fetch(
+        connection,
+        RewardPoint,
+        f"""SELECT t.step, t.stage, AVG(e.reward) AS reward_mean, MIN(e.reward) AS reward_min,
+            MAX(e.reward) AS reward_max, COUNT(*) AS experiences
+        FROM steps t JOIN batch_items i ON i.batch = t.batch JOIN experiences e ON e.id = i.experience
+        WHERE t.experiment = :experiment AND e.reward IS NOT NULL AND {_NEWEST}
+        GROUP BY t.step, t.stage ORDER BY t.step""",
+        experiment=experiment.bytes,
+    )
+
+
+async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:
+    """Evaluations in the order of their weight versions."""
+    chosen = "AND taskset = :taskset" if taskset is not None else ""
+    parameters = {"taskset": taskset} if taskset is not None else {}
+    return await fetch(
+        connection,
+        EvalRow,
+        f"""SELECT id, stage, taskset, version, generation, rows, score, metrics, completed_ns
+        FROM evals WHERE experiment = :experiment {chosen} ORDER BY version, completed_ns, id""",
+        experiment=experiment.bytes,
+        **parameters,
+    )

@@ -1,0 +1,124 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""Weight versions, checkpoints, and the workers that hold them."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.queries.rows import fetch
+
+
+class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One announced weight version."""
+
+    version: int
+    generation: int
+    stage: int
+    method: str
+    path: str
+    manifest: str
+    checksum: str
+    size_bytes: int
+    published_ns: int
+    counts: bool
+    """Its step, with this checksum, is on the spine (version 0 needs none)."""
+    retired_reason: str | None
+    """Set if its files are gone."""
+    holders: int
+    """Workers that have used it."""
+
+
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed checkpoint."""
+
+    step: int
+    generation: int
+    stage: int
+    stage_step: int
+    path: str
+    files: int
+    size_bytes: int
+    checksum: str
+    sha256: str
+    final: bool
+    committed_ns: int
+    counts: bool
+    """Its step, with this checksum, is on the spine."""
+    deleted_reason: str | None
+    """Set if its folder is gone."""
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker. Whether a live one is busy is in its heartbeats, which no table holds."""
+
+    id: str
+    experiment: str | None
+    role: str
+    slot: int
+    host: str
+    pid: int
+    capacity: int
+    started_ns: int
+    state: str
+    """`live`, `stopped` or `lost`."""
+    ended_ns: int | None
+    code: str | None
+    reason: str | None
+    version: int | None
+    """The newest weight version that it has used."""
+
+
+_ON_SPINE: Final = """EXISTS (SELECT 1 FROM steps t WHERE t.experiment = a.experiment AND t.step = {version}
+    AND t.generation = a.generation AND t.checksum = a.checksum)"""
+
+
+async def list_weights(connection: AsyncConnection, experiment: UUID) -> list[WeightRow]:
+    """Announced weight versions, oldest first, with whether they count (rule 3)."""
+    return await fetch(
+        connection,
+        WeightRow,
+        f"""SELECT a.version, a.generation, a.stage, a.method, a.path, a.manifest, a.checksum, a.size_bytes,
+            a.published_ns, (a.version = 0 OR {_ON_SPINE.format(version="a.version")}) AS counts,
+            CASE WHEN a.retired_offset > a.published_offset THEN a.retired_reason END AS retired_reason,
+            (SELECT COUNT(*) FROM activations h WHERE h.experiment = a.experiment AND h.version = a.version
+                AND h.generation = a.generation) AS holders
+        FROM weight_versions a WHERE a.experiment = :experiment AND a.published_offset IS NOT NULL
+        ORDER BY a.version, a.generation""",
+        experiment=experiment.bytes,
+    )
+
+
+async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
+    """Committed checkpoints, oldest first, with whether they count (rule 3) and are still there."""
+    return await fetch(
+        connection,
+        CheckpointRow,
+        f"""SELECT a.step, a.generation, a.stage, a.stage_step, a.path, a.files, a.size_bytes, a.checksum, a.sha256,
+            a.final, a.committed_ns, {_ON_SPINE.format(version="a.step")} AS counts,
+            CASE WHEN a.deleted_offset > a.committed_offset THEN a.deleted_reason END AS deleted_reason
+        FROM checkpoints a WHERE a.experiment = :experiment AND a.committed_offset IS NOT NULL
+        ORDER BY a.step, a.generation""",
+        experiment=experiment.bytes,
+    )
+
+
+async def list_workers(connection: AsyncConnection, experiment: UUID | None = None) -> list[WorkerRow]:
+    """Workers of one experiment, or of all, in the order in which they joined."""
+    chosen = "AND w.experiment = :experiment" if experiment is not None else ""
+    parameters = {"experiment": experiment.bytes} if experiment is not None else {}
+    return await fetch(
+        connection,
+        WorkerRow,
+        f"""SELECT w.id, w.experiment, w.role, w.slot, w.host, w.pid, w.capacity, w.started_ns,
+            CASE WHEN w.stopped_offset IS NOT NULL THEN 'stopped' WHEN w.lost_offset IS NOT NULL THEN 'lost'
+                ELSE 'live' END AS state,
+            COALESCE(w.stopped_ns, w.lost_ns) AS ended_ns, w.stopped_code AS code,
+            COALESCE(w.stopped_reason, w.lost_reason) AS reason,
+            (SELECT MAX(h.version) FROM activations h WHERE h.worker = w.id) AS version
+        FROM workers w WHERE w.started_offset IS NOT NULL {chosen} ORDER BY w.started_ns, w.id""",
+        **parameters,
+    )

@@ -1,0 +1,120 @@
+"""Prints what the projector costs as JSON: experiences of ~10 KB with their groups and batches, on a SQLite file.
+
+python -P tests/bench/projector_apply.py [EXPERIENCES]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+
+from tape import Tape
+
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import derive
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.fold import Fold
+from rftd.storage.projector import Projector
+from rftd.streams.arrays import Array
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events import batch, experience, task
+
+REPEAT, PROMPT, RESPONSE, BATCH = 8, 24, 1000, 64
+
+
+def write(tape: Tape, count: int) -> None:
+    """`count` experiences in closed groups of eight, planned into batches of 64."""
+    random = np.random.default_rng(0)
+    run = tape.ids.new()
+    tokens = Array.of(random.integers(0, 150_000, PROMPT + RESPONSE), "u4")
+    logprobs = Array.of(random.normal(size=RESPONSE), "f4")
+    mask = Array.of(np.ones(RESPONSE), "u1")
+    items: list[batch.ExperienceItem] = []
+    groups: list[batch.GroupRef] = []
+    for number in range(count // REPEAT):
+        group = derive(run, "group", number)
+        members = []
+        for rollout in range(REPEAT):
+            id = derive(group, "rollout", rollout, "experience")
+            event = experience.ExperienceProduced(
+                experience=id,
+                group=group,
+                rollout=rollout,
+                stage=0,
+                lease=run,
+                tokens=tokens,
+                prompt_tokens=PROMPT,
+                loss_mask=mask,
+                logprobs=logprobs,
+                spans=(experience.Span(number // 8, 0, 0, RESPONSE),),
+                reward=float(rollout % 2),
+                metrics={"accuracy": 1.0},
+            )
+            place = tape.write(event, run, key=group, id=id)
+            where = place.partition.number
+            members.append(task.Member(id, rollout, where, place.offset, 1.0, 0.0, 1024, 0, 0))
+            items.append(batch.ExperienceItem(id, where, place.offset, len(groups), rollout, 0, 1))
+        closed = task.GroupClosed(group=group, sequence=number, stage=0, members=tuple(members), failed=0)
+        place = tape.write(closed, run, key=group)
+        groups.append(batch.GroupRef(group, place.partition.number, place.offset))
+        if len(items) == BATCH:
+            plan(tape, run, items, groups)
+            items, groups = [], []
+
+
+def plan(tape: Tape, run: UUID, items: list[batch.ExperienceItem], groups: list[batch.GroupRef]) -> None:
+    """One batch."""
+    planned = batch.BatchPlanned(
+        batch=tape.ids.new(),
+        step=1,
+        stage=0,
+        experiences=tuple(items),
+        groups=tuple(groups),
+        observed=(),
+        decided_at_ns=0,
+    )
+    tape.write(planned, run)
+
+
+async def main(count: int) -> None:
+    tape = Tape()
+    write(tape, count)
+    started = time.perf_counter()
+    for first in range(0, len(tape.records), 1024):
+        Fold({}).take(tape.records[first : first + 1024])
+    fold_s = time.perf_counter() - started
+    log = MemoryLog()
+    for first in range(0, len(tape.drafts), 1024):
+        await log.append(tape.drafts[first : first + 1024])
+    with tempfile.TemporaryDirectory() as folder:
+        engine = open_database(sqlite_url(Path(folder) / "state.db"))
+        projector = Projector(log, engine, clock=SystemClock())
+        await projector.open()
+        wall, cpu = time.perf_counter(), time.process_time()
+        await projector.catch_up()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        await engine.dispose()
+    figures = {
+        "experiences": count,
+        "events": projector.applied_records,
+        "record_bytes": tape.drafts[0].size_bytes,
+        "fold_us_per_experience": round(fold_s / count * 1e6, 1),
+        "cpu_us_per_experience": round(cpu / count * 1e6, 1),
+        "experiences_per_s": round(count / wall),
+        "events_per_s": round(projector.applied_records / wall),
+        "cores_at_6000_per_s": round(cpu / count * 6000, 2),
+    }
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_480))
