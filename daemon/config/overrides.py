@@ -7,7 +7,8 @@ from typing import Any
 
 from rftd.daemon.config import normalise
 from rftd.daemon.config.field_path import FieldPath, parse, show
-from rftd.daemon.config.issue import ConfigErrors, Issue, SyntaxIssue
+from rftd.daemon.config.issue import ConfigErrors, Issue, LimitIssue, SyntaxIssue
+from rftd.daemon.config.plain import depth_of
 from rftd.daemon.config.source import Place, SourceMap
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
@@ -28,6 +29,10 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: Sour
             value, _, problems = parse_yaml(text, str(place))
         except ConfigErrors as error:
             issues.append(Issue(path, f"the value is {error.errors[0].what}", "quote it", SyntaxIssue, place=place))
+            continue
+        if len(path) + depth_of(value) > limits.CONFIG_DEPTH:
+            what = f"nested deeper than {limits.CONFIG_DEPTH} levels"
+            issues.append(Issue(path[:4], what, None, LimitIssue, place=place))
             continue
         issues += [Issue(path, problem.what, problem.fix, problem.kind, place=place) for problem in problems]
         issue = _set(tree, normalise.current_name(path), value, source, place)

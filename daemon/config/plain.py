@@ -42,6 +42,15 @@ def check_plain(tree: Any) -> list[Issue]:
     return issues
 
 
+def depth_of(tree: Any) -> int:
+    """How many mappings and lists lie in one another; 0 for a single value."""
+    deepest, level = 0, [tree]
+    while level := [node for node in level if isinstance(node, dict | list)]:
+        deepest += 1
+        level = [below for node in level for below in (node.values() if isinstance(node, dict) else node)]
+    return deepest
+
+
 def _problem(value: Any) -> tuple[str, str | None, type[Any]] | None:
     if isinstance(value, str):
         found = _text_problem(value)

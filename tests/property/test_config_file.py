@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from rftd.daemon.config.field_path import parse, show
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config, load_text
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.validation import all_fields
 
 BASE = yaml.safe_load((Path(__file__).parents[2] / "examples" / "gsm8k.yaml").read_text())
-ENV = {"A": "1", "HF_TOKEN": "canary-7f3a", "DB": "postgres://u:canary-7f3a@h/d"}
+ENV = {"A": "1", "YES": "yes", "HF_TOKEN": "canary-7f3a", "DB": "postgres://u:canary-7f3a@h/d"}
 FIELDS = sorted({show(path) for path in all_fields()})
 
 _scalars = st.one_of(
@@ -110,6 +112,54 @@ def test_any_value_in_any_field(field: str, value: Any) -> None:
 @given(st.one_of(st.text(max_size=30), st.tuples(st.sampled_from(FIELDS), _scalars).map(lambda p: f"{p[0]}={p[1]}")))
 def test_any_override(override: str) -> None:
     _check(_load(yaml.safe_dump(BASE), (override,)))
+
+
+def _plausible(field: str) -> st.SearchStrategy[str]:
+    """Values of the type that a field has by default."""
+    kind = type(DEFAULTS[field])
+    if kind is bool:
+        return st.sampled_from(["true", "false", "yes", "OFF", "${oc.env:YES}"])
+    if kind is int:
+        return st.integers(1, 64).map(str) | st.sampled_from(["0", "-1", "${oc.env:A}"])
+    if kind is float:
+        return st.floats(0.001, 0.9).map(str) | st.sampled_from(["1", "1e-5", "${oc.env:A}"])
+    if kind is str:
+        return st.sampled_from([str(DEFAULTS[field]) or "x", "x", "fully_async", "shuffle", "cosine", "${name}"])
+    return st.sampled_from(["null", "3", "x", "{}", "[]", "1.5"])
+
+
+def _defaults(model: Section, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, Section):
+            found |= _defaults(value, f"{prefix}{name}.")
+        elif name != "stages":
+            found[prefix + name] = value
+    return found
+
+
+DEFAULTS = _defaults(Experiment())
+SEEN: dict[bool, int] = {True: 0, False: 0}
+
+
+@_quick
+@given(
+    st.lists(st.sampled_from(sorted(DEFAULTS)), min_size=1, max_size=3).flatmap(
+        lambda fields: st.tuples(
+            *(_plausible(field).map(lambda text, field=field: f"{field}={text}") for field in fields)
+        )
+    )
+)
+def test_plausible_values(overrides: tuple[str, ...]) -> None:
+    submission = _load(yaml.safe_dump(BASE), overrides)
+    SEEN[submission is not None] += 1
+    _check(submission)
+
+
+def test_both_ends_were_met() -> None:
+    if sum(SEEN.values()) >= 100:
+        assert min(SEEN.values()) > 10
 
 
 @given(

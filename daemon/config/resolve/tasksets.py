@@ -15,6 +15,7 @@ from rftd.workers.rewards.registry import REWARDS
 from rftd.workers.workflows.registry import WORKFLOWS
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
+_FALLBACK_WORKFLOW = "math_workflow"
 _SELECTORS = ("sequential", "shuffle")
 
 
@@ -108,6 +109,8 @@ def _spec(
     if selector not in _SELECTORS:
         what = f"{selector} cannot be run yet"
         notes.wrong((*path, "data_selector", "selector_type"), what, f"write {' or '.join(_SELECTORS)}", Unsupported)
+    if workflow is None and taskset.format.workflow_key:
+        workflow = _FALLBACK_WORKFLOW  # for rows that do not name their own
     if workflow is None:
         notes.wrong(
             (*path, "default_workflow_type"), "no workflow is named", "write default_workflow_type: math_workflow"

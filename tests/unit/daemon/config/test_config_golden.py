@@ -86,3 +86,31 @@ def test_the_test_of_the_issue_is_a_matter_of_overrides() -> None:
     assert (stage.total_steps, stage.total_epochs, stage.train_batch_size) == (2, 0, 16)
     assert stage.evals[0].limit_rows == 16
     assert stage.evals[0].sampling.max_tokens == 32
+
+
+def test_the_whole_guide_in_its_own_spelling() -> None:
+    environ = {
+        "MODEL_PATH": "/models/m",
+        "TRINITY_TASKSET_PATH": "/data/tasks",
+        "TRINITY_SFT_DATASET_PATH": "/data/aux",
+        "TRINITY_DATASET_PATH": "/data/sft",
+        "WANDB_API_KEY": "canary",
+    }
+    submission = load_file(GOLDEN / "guide.yaml", environ=environ, cwd=Path("/home/user"))
+    warm, rft = submission.spec.stages
+    assert warm.dataset is not None and warm.dataset.path == "/data/sft"
+    assert (warm.total_steps, warm.train_batch_size, rft.total_steps, rft.train_batch_size) == (100, 64, 1000, 256)
+    assert (rft.policy.max_staleness_versions, rft.policy.max_inflight_batches) == (9, 10)
+    assert submission.config["model"]["critic_model_path"] == "/models/m"
+    assert submission.config["monitor"]["monitor_args"]["api_key"] == {"env": "WANDB_API_KEY"}
+    without = sorted(text.split(" ")[0] for text in submission.spec.warnings if "no effect yet" in text)
+    assert without == [
+        "buffer.trainer_input.auxiliary_buffers",
+        "data_processor",
+        "explorer.auxiliary_models",
+        "model.critic_model_path",
+        "monitor.monitor_args",
+        "monitor.monitor_type",
+        "ray_namespace",
+        "service",
+    ]

@@ -118,3 +118,9 @@ def test_a_long_chain_of_references_is_refused(errors: Errors) -> None:
     pairs = ["a0: x"] + [f"a{n}: '${{labels.a{n - 1}}}'" for n in range(1, 500)]
     found = errors(overrides=["labels={" + ", ".join(reversed(pairs)) + "}"])
     assert any("follow one another" in text for text in found)
+
+
+def test_deep_sections_that_refer_to_one_another_stay_within_the_stack(errors: Errors) -> None:
+    deep = [f"a{n}: " + "[" * 22 + f"'${{labels.a{n + 1}}}'" + "]" * 22 for n in range(40)]
+    found = errors(overrides=["labels={" + ", ".join(deep) + "}"])
+    assert any("follow one another" in text for text in found)

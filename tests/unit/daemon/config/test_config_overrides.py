@@ -53,6 +53,7 @@ def test_fields_lists_and_new_sections_are_set(load: Load, small: str) -> None:
         ("buffer={", "the value is not valid YAML"),
         ("labels={a: 1, a: 2}", "appears twice"),
         (".".join(["a"] * 60) + "=1", "written key=value"),
+        (".".join(["a"] * 20) + "=[[[[[1]]]]]", "nested deeper"),
     ],
 )
 def test_what_cannot_be_set_names_the_flag(errors: Errors, small: str, override: str, words: str) -> None:
