@@ -83,6 +83,8 @@ def check_config(config: Mapping[str, Any], *, gpus: int = 0) -> ExperimentSpec:
     so are literal secrets and relative paths.
     """
     source = SourceMap("")
+    if not isinstance(config, Mapping):
+        raise report([Issue((), "an experiment must be a mapping of sections", None, SyntaxIssue)], source)
     issues = check_plain(config if isinstance(config, dict) else dict(config))
     if issues:
         raise report(issues, source)

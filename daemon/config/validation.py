@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from rftd.daemon.config import normalise
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, UnknownField, WrongValue
+from rftd.daemon.config.scalar import read_scalar
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.secrets import is_secret_path
@@ -78,7 +79,7 @@ def _type_fix(kind: str, value: Any) -> str | None:
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f'quote it: "{value}"'
     if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
-        return "write it without quotes" if value.strip() else None
+        return "write it without quotes" if isinstance(read_scalar(value.strip()), bool | int | float) else None
     if kind == "int_from_float":
         return f"write {int(value)}" if isinstance(value, float) and value == value // 1 else None
     return None

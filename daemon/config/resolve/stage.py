@@ -16,6 +16,9 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 
+_ANY_LENGTHS = Lengths(2**20, 2**19, 2**19, 0)
+"""In the place of lengths that contradict each other, so that the rest of the stage is checked as well."""
+
 
 def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
@@ -23,15 +26,15 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
-    lengths = derive_lengths(experiment.model, notes)
+    lengths = derive_lengths(experiment.model, notes) or _ANY_LENGTHS
     if not experiment.model.model_path:
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
     if kind == "both":
         check_cluster(experiment, gpus, notes)
     _replay_notes(experiment, kind, notes)
     rollout = resolve_rollout(experiment, gpus, notes) if kind == "both" else RolloutSpec()
-    trainer = resolve_trainer(experiment, lengths.model if lengths else 2, gpus, notes)
-    if definition is None or lengths is None or kind is None:
+    trainer = resolve_trainer(experiment, lengths.model, gpus, notes)
+    if definition is None:
         return None
     algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
     explores = kind == "both"
@@ -61,24 +64,23 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     )
 
 
-def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str | None:
+def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
     mode, algorithm = experiment.mode, experiment.algorithm.algorithm_type
     if mode == "colocate":
         notes.warn("mode colocate runs as both: explorer and trainer share what there is")
         mode = "both"
-    if mode not in ("both", "train"):
-        notes.wrong(("mode",), f"{mode} is in the guide, but cannot be run yet", "write both or train", Unsupported)
-        return None
     if definition is None:
-        return mode
-    rows = not definition.needs.rollouts
-    if rows and mode == "both":
-        what = f"{algorithm} trains on the rows of a dataset, it does not explore"
-        notes.wrong(("mode",), f"is both, but {what}", "write mode: train")
-    if not rows and mode == "train":
-        what = f"is train, but {algorithm} learns from what explorers do"
-        notes.wrong(("mode",), what, "write mode: both, or algorithm_type: sft")
-    return mode
+        return "train" if mode == "train" else "both"
+    able = "both" if definition.needs.rollouts else "train"
+    if mode not in ("both", "train"):
+        notes.wrong(("mode",), f"{mode} is in the guide, but cannot be run yet", f"write {able}", Unsupported)
+    elif mode != able:
+        why = (
+            "learns from what explorers do" if able == "both" else "trains on the rows of a dataset, without explorers"
+        )
+        fix = "write mode: both, or algorithm_type: sft" if able == "both" else "write mode: train"
+        notes.wrong(("mode",), f"is {mode}, but {algorithm} {why}", fix)
+    return able
 
 
 def _total_steps(experiment: Experiment, notes: Notes) -> int:
@@ -99,7 +101,7 @@ def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, n
     return batch, train_batch
 
 
-def _replay_notes(experiment: Experiment, kind: str | None, notes: Notes) -> None:
+def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
     buffer = experiment.buffer.trainer_input.experience_buffer
     if kind != "both":
         return

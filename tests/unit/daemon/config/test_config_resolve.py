@@ -198,3 +198,24 @@ def test_the_trainers_clip_wins_over_the_optimizers(load: Load) -> None:
     clip = "algorithm.optimizer.clip_grad=0.5"
     assert load(overrides=[clip]).spec.stages[0].algorithm.optimizer.grad_clip == 0.5
     assert load(overrides=[clip, "trainer.grad_clip=2"]).spec.stages[0].algorithm.optimizer.grad_clip == 2.0
+
+
+def test_one_wrong_part_of_a_stage_does_not_hide_the_others(errors: Errors) -> None:
+    overrides = ["model.max_prompt_tokens=60", "model.max_response_tokens=60", "algorithm.repeat_times=1"]
+    found = errors(overrides=[*overrides, "model.model_path=''", "buffer.explorer_input.taskset.path=''"])
+    fields = {text.split(":")[0].split("] ")[1] for text in found}
+    assert fields == {
+        "model.max_model_len",
+        "algorithm.repeat_times",
+        "model.model_path",
+        "buffer.explorer_input.taskset.path",
+    }
+    found = errors(overrides=["mode=serve", "buffer.explorer_input.taskset.default_reward_fn_type=math_rewrd"])
+    assert len(found) == 2 and any("did you mean 'math_reward'?" in text for text in found)
+
+
+@pytest.mark.parametrize(("algorithm", "mode"), [("sft", "both"), ("grpo", "train"), ("grpo", "explore")])
+def test_the_mode_must_suit_the_algorithm(errors: Errors, algorithm: str, mode: str) -> None:
+    overrides = [f"algorithm={{algorithm_type: {algorithm}}}", f"mode={mode}", "buffer.train_batch_size=4"]
+    (text,) = errors(overrides=[*overrides, "buffer.trainer_input.experience_buffer.path=/rows"])
+    assert "] mode: " in text
