@@ -77,9 +77,9 @@ class SourceMap:
         """The line of `place` with a mark under it."""
         if not 0 < place.line <= len(self.lines):
             return None
-        line = self._masked(place.line)
-        if len(line) > _EXCERPT_CHARS:
+        if len(self.lines[place.line - 1]) > _EXCERPT_CHARS:
             return None
+        line = self._masked(place.line)
         width = place.end_column - place.column if place.end_line == place.line else len(line) - place.column + 1
         width = max(1, min(width, len(line) - place.column + 1))
         number = str(place.line)

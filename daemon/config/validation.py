@@ -17,6 +17,7 @@ from rftd.daemon.config.scalar import read_scalar
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.secrets import is_secret_path
+from rftd.ops import limits
 from rftd.ops.redaction import MASK, redact
 
 _EXPECTED = {
@@ -39,7 +40,10 @@ def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
     try:
         return Experiment.model_validate(tree), []
     except ValidationError as error:
-        return None, [_issue(detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        shown, rest = details[: limits.CONFIG_ERRORS], details[limits.CONFIG_ERRORS :]
+        # Looking for the nearest name is dear; nobody reads it for the thousandth error.
+        return None, [*map(_issue, shown), *(Issue(detail["loc"], detail["msg"]) for detail in rest)]
 
 
 def _issue(detail: ErrorDetails) -> Issue:
