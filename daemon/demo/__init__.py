@@ -1,0 +1,1 @@
+"""The demo, in reading order: `model` (the tiny model and its tokenizer)."""
