@@ -11,6 +11,7 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
+from rftd.streams.arrays import DTYPES
 from rftd.streams.envelope import Draft, Head, Record
 from rftd.streams.events.registry import Event, definition_of, resolve
 from rftd.streams.topics import Partition, partition_of
@@ -19,6 +20,8 @@ E = TypeVar("E", bound=Event)
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _head_decoder = msgspec.msgpack.Decoder(Head)
+_UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+# All but the first come from an upcaster that meets fields of another program.
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
@@ -102,10 +105,10 @@ def decode(record: Record) -> Decoded:
     head = decode_head(record)
     try:
         event = resolve(head.type, head.version).decode(record.value)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise CodecError(f"unreadable {head.type} v{head.version}: {error}", where=place(record)) from error
     except CodecError as error:
-        raise CodecError(error.what, where=place(record), fix=error.fix) from error
+        raise type(error)(error.what, where=place(record), fix=error.fix) from error
     return Decoded(record.partition, record.offset, head, event)
 
 
@@ -123,5 +126,18 @@ def place(record: Record) -> str:
 
 
 def to_json(event: Event) -> Any:
-    """The event as JSON-ready values, for people: arrays as their shape, ids as text."""
-    return msgspec.to_builtins(event, builtin_types=(bytes,), enc_hook=None)
+    """The event as JSON-ready values, for people: arrays as dtype and shape, ids and other bytes as text."""
+    return _readable(msgspec.to_builtins(event, builtin_types=(bytes,)))
+
+
+def _readable(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _readable(item) for key, item in value.items()}
+        case [str(dtype), [*shape], bytes()] if dtype in DTYPES:
+            return f"{dtype}[{', '.join(map(str, shape))}]"
+        case list() | tuple():
+            return [_readable(item) for item in value]
+        case bytes():
+            return value.hex()
+    return value

@@ -1,0 +1,108 @@
+"""Events to bytes and back, with limits."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+
+from rftd.ops import limits
+from rftd.ops.clock import ManualClock
+from rftd.ops.errors import CodecError
+from rftd.ops.ids import SeededIds
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.codec import Writer, decode, decode_as, decode_head, to_json
+from rftd.streams.envelope import Draft, Record
+from rftd.streams.events.experience import EvalScored, RolloutFailed
+from rftd.streams.events.experiment import ExperimentWarned, Fence
+from rftd.streams.topics import Partition, partition_of
+
+EXPERIMENT = UUID(int=5)
+FAILED = RolloutFailed(group=UUID(int=1), rollout=2, stage=0, lease=UUID(int=3), code="RFTD-WRK-002", reason="it ended")
+
+
+@pytest.fixture
+def writer() -> Writer:
+    clock = ManualClock()
+    return Writer(source="explorer/test", clock=clock, ids=SeededIds(clock, 1), role="trainer", epoch=4)
+
+
+def stored(draft: Draft, offset: int = 7) -> Record:
+    return Record(draft.partition, offset, bytes(16), draft.head, draft.value)
+
+
+def test_an_event_comes_back_with_its_attributes(writer: Writer) -> None:
+    draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group, causation=FAILED.lease, traceparent="00-ab")
+    assert draft.partition == partition_of(topics.EXPERIENCES, FAILED.group)
+    decoded = decode(stored(draft))
+    assert decoded.event == FAILED
+    assert (decoded.partition, decoded.offset) == (draft.partition, 7)
+    head = decoded.head
+    assert (head.id, head.type, head.version, head.experiment) == (draft.id, "rollout.failed", 1, EXPERIMENT)
+    assert (head.source, head.role, head.epoch) == ("explorer/test", "trainer", 4)
+    assert (head.causation, head.correlation, head.traceparent) == (FAILED.lease, None, "00-ab")
+
+
+def test_the_default_key_is_the_experiment(writer: Writer) -> None:
+    draft = writer.draft(ExperimentWarned(text="w"), experiment=EXPERIMENT)
+    assert draft.partition == partition_of(topics.EXPERIMENTS, EXPERIMENT)
+
+
+def test_a_fence_goes_to_any_partition_and_others_only_to_their_stream(writer: Writer) -> None:
+    slot = Partition(topics.TASKS, 3)
+    fence = Fence(role="dispatcher", epoch=1, previous=0, owner=UUID(int=1))
+    assert writer.draft(fence, experiment=EXPERIMENT, partition=slot).partition == slot
+    with pytest.raises(AssertionError):
+        writer.draft(ExperimentWarned(text="w"), experiment=EXPERIMENT, partition=slot)
+
+
+def test_an_event_over_the_limit_is_refused_before_it_is_written(writer: Writer) -> None:
+    with pytest.raises(CodecError, match=r"experiment.warned of \d+ bytes is over the limit"):
+        writer.draft(ExperimentWarned(text="x" * limits.RECORD_SIZE_BYTES), experiment=EXPERIMENT)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x91\x01", bytes(40)])
+def test_unreadable_bytes_are_codec_errors_with_the_place(writer: Writer, damage: bytes) -> None:
+    draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
+    for broken in (
+        Record(draft.partition, 7, bytes(16), damage, draft.value),
+        Record(draft.partition, 7, bytes(16), draft.head, damage),
+    ):
+        with pytest.raises(CodecError) as error:
+            decode(broken)
+        assert error.value.where == f"{draft.partition}@7"
+
+
+def test_an_unknown_type_is_named(writer: Writer) -> None:
+    draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
+    head = msgspec.structs.replace(decode_head(stored(draft)), type="rollout.dreamt")
+    foreign = msgspec.msgpack.Encoder(uuid_format="bytes").encode(head)
+    with pytest.raises(CodecError, match=r"no event type 'rollout.dreamt'"):
+        decode(Record(draft.partition, 7, bytes(16), foreign, draft.value))
+
+
+def test_decode_as_refuses_another_type(writer: Writer) -> None:
+    record = stored(writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group))
+    assert decode_as(record, RolloutFailed) == FAILED
+    with pytest.raises(CodecError, match="expected Fence, found RolloutFailed"):
+        decode_as(record, Fence)
+
+
+def test_json_is_for_people() -> None:
+    scored = EvalScored(
+        eval=UUID(int=1),
+        lease=UUID(int=2),
+        stage=0,
+        taskset=0,
+        row_start=0,
+        version=1,
+        generation=0,
+        rewards=Array.of(np.zeros(3), "f4"),
+        tokens=Array.of([1, 2, 3], "u4"),
+    )
+    fields = to_json(scored)
+    assert msgspec.json.decode(msgspec.json.encode(fields)) == fields
+    assert (fields["rewards"], fields["tokens"], fields["eval"]) == ("f4[3]", "u4[3]", str(UUID(int=1)))
