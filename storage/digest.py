@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, String, Table, select
+from sqlalchemy import ColumnElement, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.storage.tables.base import Row, table_of
@@ -53,7 +53,7 @@ async def _digest_of(connection: AsyncConnection, table: Table) -> str:
 def _key_order(connection: AsyncConnection, table: Table) -> Iterable[ColumnElement[Any]]:
     """Text in the order of its bytes, whatever the database's locale."""
     for column in table.primary_key.columns:
-        if isinstance(column.type, String) and connection.dialect.name == "postgresql":
+        if column.type.python_type is str and connection.dialect.name == "postgresql":
             yield column.collate("C")
         else:
             yield column

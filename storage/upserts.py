@@ -12,7 +12,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, BindParameter, ColumnElement, Dialect, Float, String, Table, bindparam, or_, tuple_
+from sqlalchemy import BindParameter, ColumnElement, Dialect, Table, bindparam, or_, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from rftd.storage.tables.base import Row, table_of
@@ -64,10 +64,10 @@ class Upsert:
         self._rule = rule
         self._guard = guard
         self._values = itemgetter(*self.columns)
-        kinds = [self.table.columns[name].type for name in self.columns]
-        self._texts = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, String))
-        self._reals = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, Float))
-        self._integers = tuple(i for i, kind in enumerate(kinds) if isinstance(kind, BigInteger))
+        kinds = [self.table.columns[name].type.python_type for name in self.columns]
+        self._texts = tuple(i for i, kind in enumerate(kinds) if kind is str)
+        self._reals = tuple(i for i, kind in enumerate(kinds) if kind is float)
+        self._integers = tuple(i for i, kind in enumerate(kinds) if kind is int)
 
     def statement(self, dialect: Dialect) -> str:
         """The SQL text, whose parameters are `columns` in order."""

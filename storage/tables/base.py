@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import BigInteger, MetaData, Table
+from sqlalchemy import BigInteger, MetaData, String, Table
 from sqlmodel import Field, SQLModel
 
 Key = Annotated[bytes, Field(primary_key=True)]
 """An id that is (part of) the primary key."""
-TextKey = Annotated[str, Field(primary_key=True)]
+TextKey = Annotated[str, Field(primary_key=True, sa_type=String)]
 IntKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger)]
 Int = Annotated[int | None, Field(default=None, sa_type=BigInteger)]
 Id = Annotated[bytes | None, Field(default=None)]
-Text = Annotated[str | None, Field(default=None)]
+Text = Annotated[str | None, Field(default=None, sa_type=String)]
 Real = Annotated[float | None, Field(default=None)]
 Flag = Annotated[bool | None, Field(default=None)]
 

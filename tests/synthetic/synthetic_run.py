@@ -19,7 +19,7 @@ REPEAT = 4
 SFT_STEPS = 2
 
 
-def spec_of(name: str, rft_steps: int) -> ExperimentSpec:
+def spec_of(name: str, rft_steps: int, job_dir: str = "/jobs") -> ExperimentSpec:
     """Two SFT steps, then GRPO."""
     model = ModelSpec(path="/model", max_model_len=64, max_prompt_tokens=16, max_response_tokens=48)
     sft = StageSpec(
@@ -41,7 +41,7 @@ def spec_of(name: str, rft_steps: int) -> ExperimentSpec:
         model=model,
     )
     return ExperimentSpec(
-        project="p", name=name, job_dir="/jobs", stages=(sft, rft), config={"name": name}, warnings=("nccl ignored",)
+        project="p", name=name, job_dir=job_dir, stages=(sft, rft), config={"name": name}, warnings=("nccl ignored",)
     )
 
 
@@ -63,6 +63,7 @@ class SyntheticRun:
     steps: int = 3
     seed: int = 0
     faults: bool = True
+    job_dir: str = "/jobs"
     id: UUID = field(init=False)
     waiting: list[Member] = field(default_factory=list)
     closed_at: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class SyntheticRun:
         self.random = np.random.default_rng(self.seed)
         self.id = tape.ids.new()
         self.spine = partition_of(topics.EXPERIMENTS, self.id)
-        tape.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps)), self.id)
+        tape.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps, self.job_dir)), self.id)
         for role in ("controller", "planner", "trainer", "dispatcher"):
             tape.fence(role, self.id, self.spine)
         for slot in range(topics.TOPICS[topics.TASKS].partitions):

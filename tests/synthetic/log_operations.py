@@ -1,0 +1,64 @@
+"""`Operations` on a bare log, without workers: what the API needs of a daemon, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from rftd.daemon.config.loading import check_config
+from rftd.daemon.operations import Accepted
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.ids import SystemIds, derive
+from rftd.streams import topics
+from rftd.streams.codec import Writer, decode
+from rftd.streams.envelope import Position
+from rftd.streams.events import experiment
+from rftd.streams.events.registry import Event
+from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.log import EventLog
+from rftd.streams.topics import partition_of
+
+
+class LogOperations:
+    """Each command is one event, appended if the spine allows it."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        clock = SystemClock()
+        self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
+
+    async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
+        spec = check_config(config)
+        id = derive(request_id, "experiment")
+        position = await self._append(experiment.ExperimentSubmitted(spec=spec), id, request_id)
+        await self._append(experiment.ExperimentAccepted(start=()), id, derive(request_id, "accepted"))
+        return Accepted(experiment=id, name=spec.name, event=request_id, position=position, warnings=spec.warnings)
+
+    async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
+        allowed = (Status.RUNNING, Status.QUEUED)
+        return await self._change(experiment.ExperimentPaused(reason=reason), experiment_id, request_id, allowed)
+
+    async def resume(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
+        allowed = (Status.PAUSED,)
+        return await self._change(experiment.ExperimentResumed(reason=reason), experiment_id, request_id, allowed)
+
+    async def cancel(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
+        allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
+        return await self._change(experiment.ExperimentCancelled(reason=reason), experiment_id, request_id, allowed)
+
+    async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Position:
+        spine, known = Spine(), set()
+        for record in await self._log.read(partition_of(topics.EXPERIMENTS, id), 0):
+            decoded = decode(record)
+            if decoded.head.experiment == id:
+                spine.apply(decoded)
+                known.add(decoded.head.id)
+        if spine.status is None:
+            raise NotFoundError(f"no experiment {id}")
+        if request_id not in known and spine.status not in allowed:
+            raise ConflictError(f"the experiment is {spine.status.value}", fix="see rftd get")
+        return await self._append(event, id, request_id)
+
+    async def _append(self, event: Event, id: UUID, request_id: UUID) -> Position:
+        return (await self._log.append([self._writer.draft(event, experiment=id, id=request_id)]))[0]

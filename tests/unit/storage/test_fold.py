@@ -1,0 +1,96 @@
+"""The pure half: duplicates, fences, first completions, routes."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.storage.fold import FenceState, Fold, Folded
+from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, fences
+from rftd.storage.upserts import Upsert, Values
+from rftd.streams import topics
+from rftd.streams.events import batch, experiment
+from rftd.streams.events.registry import definitions
+from rftd.streams.topics import Partition, partition_of
+
+
+def rows(folded: Folded, upsert: Upsert) -> list[dict[str, object]]:
+    values: list[Values] = folded.rows.get(upsert, [])
+    return [dict(zip(upsert.columns, row, strict=True)) for row in values]
+
+
+def test_records_that_were_applied_change_nothing(run: SyntheticRun) -> None:
+    fold = Fold({})
+    first = fold.take([record for record in run.tape.records for _ in range(2)])
+    again = fold.take(run.tape.records)
+    assert first.rows == Fold({}).take(run.tape.records).rows
+    assert (again.rows, again.after, again.applied) == ({}, {}, 0)
+
+
+def test_a_fold_taken_up_from_its_fences_goes_on_the_same(run: SyntheticRun) -> None:
+    whole, records = Fold({}), run.tape.records
+    cut = len(records) // 3
+    first, second = whole.take(records[:cut]), whole.take(records[cut:])
+    states = [fold_state(row) for row in rows(first, fences.FENCED)]
+    resumed = Fold(first.after, states).take(records[cut:])
+    assert (resumed.rows, resumed.void) == (second.rows, second.void)
+
+
+def fold_state(row: dict[str, object]) -> FenceState:
+    return FenceState(
+        Partition(str(row["stream"]), int(str(row["partition"]))),
+        UUID(bytes=bytes(row["experiment"])),  # type: ignore[call-overload]
+        str(row["role"]),
+        int(str(row["epoch"])),
+        UUID(bytes=bytes(row["owner"])),  # type: ignore[call-overload]
+    )
+
+
+def test_a_fenced_record_has_no_effect() -> None:
+    tape = Tape()
+    id = tape.ids.new()
+    spine = partition_of(topics.EXPERIMENTS, id)
+
+    def plan(epoch: int) -> UUID:
+        batch_id = tape.ids.new()
+        planned = batch.BatchPlanned(batch=batch_id, step=1, stage=0, observed=(), decided_at_ns=0)
+        tape.write(planned, id, role="planner", epoch=epoch)
+        return batch_id
+
+    before = plan(0)
+    tape.fence("planner", id, spine)
+    present = plan(1)
+    plan(0)
+    rival = experiment.Fence(role="planner", epoch=9, previous=0, owner=tape.ids.new())
+    tape.write(rival, id, role="planner", epoch=9, partition=spine)
+    also_present = plan(1)
+    tape.fence("planner", id, spine)
+    plan(1)
+    folded = Fold({}).take(tape.records)
+    planned = [row["id"] for row in rows(folded, batches.PLANNED)]
+    assert planned == [before.bytes, present.bytes, also_present.bytes]
+    assert [row["epoch"] for row in rows(folded, fences.FENCED)] == [1, 2]
+    assert folded.void == 3
+
+
+def test_a_spine_record_in_a_foreign_partition_is_a_dead_letter() -> None:
+    tape = Tape()
+    id = tape.ids.new()
+    home = partition_of(topics.EXPERIMENTS, id)
+    astray = Partition(topics.EXPERIMENTS, (home.number + 1) % 4)
+    tape.write(experiment.ExperimentCompleted(), id, partition=astray)
+    folded = Fold({}).take(tape.records)
+    assert (folded.dead, rows(folded, experiments.STATE)) == (1, [])
+
+
+def test_text_and_numbers_are_what_every_database_keeps(run: SyntheticRun) -> None:
+    folded = Fold({}).take(run.tape.records)
+    assert [row["failed_reason"] for row in rows(folded, experiences.FAILED)] == ["too\ufffdlate"]
+
+
+def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
+    handled = {kind for projection in PROJECTIONS for kind in projection.handlers}
+    left_out = {d.name for d in definitions() if d.kind not in handled}
+    assert left_out == {"worker.heartbeat"}

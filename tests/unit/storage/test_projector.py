@@ -1,0 +1,203 @@
+"""The projector: exactly once over restarts, failures, rivals and bad records."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.ops.clock import ManualClock, SystemClock
+from rftd.ops.errors import ConflictError, LogLossError, WaitTimeoutError
+from rftd.ops.faults import InjectedFault
+from rftd.storage.database import open_database
+from rftd.storage.digest import digest
+from rftd.storage.projector import Projector
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.envelope import Draft
+from rftd.streams.events import worker
+from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.topics import Partition
+
+pytestmark = pytest.mark.anyio
+
+
+async def log_of(drafts: list[Draft]) -> MemoryLog:
+    log = MemoryLog()
+    for first in range(0, len(drafts), 1000):
+        await log.append(drafts[first : first + 1000])
+    return log
+
+
+async def digest_of(drafts: list[Draft]) -> str:
+    """Of a fresh database that saw the drafts in one go."""
+    engine = open_database("sqlite:///:memory:")
+    await Projector(await log_of(drafts), engine, clock=ManualClock()).catch_up()
+    total = (await digest(engine)).total
+    await engine.dispose()
+    return total
+
+
+@pytest.mark.parametrize("max_records", [1, 7, 1000])
+async def test_batch_size_changes_nothing(run: SyntheticRun, engine: AsyncEngine, max_records: int) -> None:
+    projector = Projector(await log_of(run.tape.drafts), engine, clock=ManualClock(), max_records=max_records)
+    assert await projector.catch_up() is None
+    assert await projector.lag_records() == 0
+    assert projector.applied_records == len(run.tape.drafts) - 1
+    assert projector.void_records == 1, "the zombie's plan"
+    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+
+
+async def test_restart_goes_on_where_it_stopped(run: SyntheticRun, engine: AsyncEngine) -> None:
+    log = MemoryLog()
+    applied = 0
+    for first in range(0, len(run.tape.drafts), 11):
+        await log.append(run.tape.drafts[first : first + 11])
+        projector = Projector(log, engine, clock=ManualClock())
+        await projector.catch_up()
+        applied += projector.applied_records
+    assert applied == len(run.tape.drafts) - 1
+    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+
+
+async def test_run_follows_appends_and_reads_can_wait_for_them(run: SyntheticRun, engine: AsyncEngine) -> None:
+    log = MemoryLog()
+    projector = Projector(log, engine, clock=SystemClock())
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        for first in range(0, len(run.tape.drafts), 40):
+            positions = await log.append(run.tape.drafts[first : first + 40])
+            for position in positions:
+                await projector.wait_for(position.partition, position.offset, timeout_s=10)
+        await projector.catch_up()
+        with pytest.raises(WaitTimeoutError, match="is not in the tables"):
+            await projector.wait_for(Partition(topics.WORKERS, 0), 10_000, timeout_s=0.01)
+        following.cancel()
+    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+
+
+@pytest.mark.parametrize("name", ["projector.before_commit", "projector.after_commit"])
+async def test_failures_at_a_commit_are_waited_out(run: SyntheticRun, engine: AsyncEngine, name: str) -> None:
+    passed = 0
+
+    def point(passing: str) -> None:
+        nonlocal passed
+        if passing == name:
+            passed += 1
+            if passed % 3 == 1:
+                raise InjectedFault("injected")
+
+    log = await log_of(run.tape.drafts)
+    projector = Projector(log, engine, clock=ManualClock(), max_records=9, point=point)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        for partition, mark in (await log.heads()).items():
+            await projector.wait_for(partition, mark.next_offset - 1, timeout_s=20)
+        following.cancel()
+    assert passed > 5
+    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from rftd.ops.clock import SystemClock
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.projector import Projector
+from rftd.streams.backends.sqlite import SqliteLog
+
+async def main(folder):
+    log = await SqliteLog.open(folder / "log")
+    await Projector(log, open_database(sqlite_url(folder / "state.db")), clock=SystemClock(), max_records=4).catch_up()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("armed", ["projector.before_commit=kill@1", "projector.after_commit=kill@9"])
+async def test_kill_9_at_a_commit_loses_and_repeats_nothing(
+    run: SyntheticRun, engine: AsyncEngine, tmp_path: Path, armed: str
+) -> None:
+    log = await SqliteLog.open(tmp_path / "log")
+    await log.append(run.tape.drafts)
+    await log.close()
+    environment = {**os.environ, "RFTD_FAULTS": armed}
+    killed = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-P", "-c", KILLED, str(tmp_path)], env=environment, timeout=60, check=False
+    )
+    assert killed.returncode == -9
+    log = await SqliteLog.open(tmp_path / "log")
+    await Projector(log, engine, clock=ManualClock()).catch_up()
+    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    await log.close()
+
+
+async def test_a_lost_tail_is_refused_with_its_position(run: SyntheticRun, engine: AsyncEngine) -> None:
+    await Projector(await log_of(run.tape.drafts), engine, clock=ManualClock()).catch_up()
+    shorter = await log_of(run.tape.drafts[:-1])
+    with pytest.raises(LogLossError, match=r"rftd\.workers"):
+        await Projector(shorter, engine, clock=ManualClock()).catch_up()
+    with pytest.raises(LogLossError):
+        await Projector(shorter, engine, clock=ManualClock()).run()
+
+
+async def test_of_two_projectors_on_one_database_one_gives_way(run: SyntheticRun, engine: AsyncEngine) -> None:
+    log = await log_of(run.tape.drafts)
+    one, two = (Projector(log, engine, clock=ManualClock()) for _ in range(2))
+    await one.open()
+    await two.open()
+    await one.catch_up()
+    with pytest.raises(ConflictError, match="another process"):
+        await two.catch_up()
+    await two.catch_up()
+    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+
+
+async def test_bad_records_become_dead_letters_and_others_flow(engine: AsyncEngine) -> None:
+    tape = Tape()
+    good, other, huge = (tape.ids.new() for _ in range(3))
+
+    def started(id: object, pid: int) -> worker.WorkerStarted:
+        return worker.WorkerStarted(worker=id, role="explorer", slot=0, host="h", pid=pid, process_start_s=0.0)  # type: ignore[arg-type]
+
+    tape.write(started(good, 1), None, key=good)
+    place = Partition(topics.WORKERS, 0)
+    tape.put(Draft(place, tape.ids.new(), b"\xff\xff", b"not ours"))
+    head = tape.drafts[0].head
+    tape.put(Draft(place, tape.ids.new(), head, b"\x80"))
+    tape.put(Draft(place, tape.ids.new(), head.replace(b"worker.started", b"worker.startex"), b"\x80"))
+    tape.write(started(huge, 1 << 63), None, key=huge)
+    tape.write(started(other, 2), None, key=other)
+    projector = Projector(await log_of(tape.drafts), engine, clock=ManualClock())
+    await projector.catch_up()
+    assert (projector.applied_records, projector.dead_records) == (2, 4)
+    async with engine.connect() as connection:
+        dead = (await connection.execute(text('SELECT "offset", reason FROM dead_letters ORDER BY "offset"'))).all()
+        pids = (await connection.execute(text("SELECT pid FROM workers ORDER BY pid"))).scalars().all()
+    assert [offset for offset, _ in dead] == [1, 2, 3, 4]
+    assert "unreadable envelope" in dead[0][1] and "startex" in dead[2][1]
+    assert list(pids) == [1, 2]
+
+
+async def test_a_newer_version_stops_the_projector(engine: AsyncEngine) -> None:
+    tape = Tape()
+    id = tape.ids.new()
+    stopped = worker.WorkerStopped(worker=id, role="explorer", slot=0)
+    tape.write(stopped, None, key=id)
+    head = tape.drafts[0].head
+    at = head.index(b"worker.stopped") + len(b"worker.stopped")
+    assert head[at] == 1, "the version follows the type"
+    tape.put(Draft(tape.drafts[0].partition, tape.ids.new(), head[:at] + b"\x02" + head[at + 1 :], b"\x80"))
+    projector = Projector(await log_of(tape.drafts), engine, clock=ManualClock(), max_records=1)
+    with pytest.raises(UnknownVersionError, match="newer"):
+        await projector.run()
+    assert projector.positions == {Partition(topics.WORKERS, 0): 1}

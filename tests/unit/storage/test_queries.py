@@ -1,0 +1,184 @@
+"""What the CLI and the API read, on one complete run and one that has only begun."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.ops.clock import ManualClock
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.names import resolve_experiment
+from rftd.storage.projector import Projector
+from rftd.storage.queries import batches, experiences, experiments, steps, weights
+from rftd.storage.queries.experiences import ExperienceFilter
+from rftd.streams.backends.memory import MemoryLog
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def tape() -> Tape:
+    return Tape()
+
+
+@pytest.fixture(scope="module")
+def done(tape: Tape) -> SyntheticRun:
+    return SyntheticRun(tape, name="done").write()
+
+
+@pytest.fixture(scope="module")
+def begun(tape: Tape, done: SyntheticRun) -> SyntheticRun:
+    run = SyntheticRun(tape, name="begun", seed=1)
+    run.begin()
+    run.warm_up()
+    run.explore(failed=1)
+    run.produce(UUID(int=7), 0, UUID(int=8))
+    return run
+
+
+@pytest.fixture
+async def connection(
+    tape: Tape, done: SyntheticRun, begun: SyntheticRun, engine: AsyncEngine
+) -> AsyncIterator[AsyncConnection]:
+    log = MemoryLog()
+    await log.append(tape.drafts)
+    await Projector(log, engine, clock=ManualClock()).catch_up()
+    async with engine.connect() as connection:
+        yield connection
+
+
+async def test_list_shows_state_stage_and_step(connection: AsyncConnection, begun: SyntheticRun) -> None:
+    newest, oldest = await experiments.list_experiments(connection)
+    assert (newest.name, newest.state, newest.stage, newest.step, newest.total_steps) == (
+        "begun",
+        "running",
+        "rft",
+        2,
+        5,
+    )
+    assert newest.staleness_p95 is None and newest.reward_mean is not None
+    assert (oldest.name, oldest.state, oldest.step, oldest.staleness_p95) == ("done", "completed", 5, 0)
+    only = await experiments.list_experiments(connection, states=("running", "paused"))
+    assert [row.id for row in only] == [str(begun.id)]
+    assert await experiments.list_experiments(connection, limit=1, offset=1) == [oldest]
+
+
+async def test_the_books_balance(connection: AsyncConnection, done: SyntheticRun, begun: SyntheticRun) -> None:
+    books = (await experiments.get_experiment(connection, done.id)).books
+    assert (books.produced, books.waiting, books.planned, books.retired) == (27, 2, 24, {"stale": 1})
+    assert (books.balance, books.late, books.open, books.failed_rollouts) == (0, 1, 0, 1)
+    books = (await experiments.get_experiment(connection, begun.id)).books
+    assert (books.produced, books.waiting, books.planned, books.open, books.balance) == (3, 3, 0, 1, 0)
+
+
+async def test_one_experiment_whole(connection: AsyncConnection, done: SyntheticRun) -> None:
+    detail = await experiments.get_experiment(connection, done.id)
+    assert [(s.name, s.first_version, s.last_version) for s in detail.stages] == [("warmup", 0, 2), ("rft", 2, 5)]
+    assert detail.warnings == ["nccl ignored"] and detail.config == {"name": "done"}
+    assert (detail.groups_closed, detail.generations, detail.deterministic) == (7, 1, False)
+    with pytest.raises(NotFoundError):
+        await experiments.get_experiment(connection, UUID(int=1))
+
+
+async def test_steps_with_their_batches(connection: AsyncConnection, done: SyntheticRun) -> None:
+    rows = await steps.list_steps(connection, done.id)
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5]
+    assert [UUID(row.batch) for row in rows] == done.batches
+    assert rows[0].reward_mean is None and rows[2].staleness_max == 0
+    assert rows[1].metrics == {"loss": 0.5, "bad": None}
+    assert [row.step for row in await steps.list_steps(connection, done.id, first_step=2, last_step=3)] == [2, 3]
+    curve = await steps.reward_curve(connection, done.id)
+    assert [(point.step, point.experiences) for point in curve] == [(3, 8), (4, 8), (5, 8)]
+    assert [point.reward_mean for point in curve] == [row.reward_mean for row in rows[2:]]
+    evals = await steps.list_evals(connection, done.id, taskset="held_out")
+    assert [(row.version, row.score) for row in evals] == [(3, 0.75), (4, 0.75), (5, 0.75)]
+    assert await steps.list_evals(connection, done.id, taskset="other") == []
+
+
+async def test_lineage_of_a_version(connection: AsyncConnection, done: SyntheticRun) -> None:
+    lineage = await batches.lineage_of(connection, done.id, 4)
+    assert (lineage.checksum, lineage.batch.step, lineage.batch.state) == ("c4.0", 4, "trained")
+    assert [item.item for item in lineage.items] == list(range(8))
+    assert {(item.row, item.epoch) for item in lineage.items} == {(2, 0), (3, 0)}
+    first = await batches.lineage_of(connection, done.id, 1)
+    assert [(item.digest, item.row, item.experience) for item in first.items] == [("d" * 64, n, None) for n in range(4)]
+    with pytest.raises(NotFoundError, match="no step made weight version 99"):
+        await batches.lineage_of(connection, done.id, 99)
+    states = [(row.step, row.state) for row in await batches.list_batches(connection, done.id)]
+    assert states == [*((n, "trained") for n in range(1, 6)), (6, "abandoned")]
+
+
+async def test_experiences_by_filter_and_order(connection: AsyncConnection, done: SyntheticRun) -> None:
+    async def ids(where: ExperienceFilter, order: str = "oldest", limit: int = 100) -> list[experiences.ExperienceRow]:
+        return await experiences.list_experiences(connection, done.id, where=where, order=order, limit=limit)
+
+    everything = await ids(ExperienceFilter())
+    assert len(everything) == 28
+    assert everything == list(reversed(await ids(ExperienceFilter(), "newest")))
+    assert {row.step for row in await ids(ExperienceFilter(first_step=4, last_step=5))} == {4, 5}
+    good = await ids(ExperienceFilter(min_reward=1.0, max_staleness_versions=0))
+    assert good and all(row.reward == 1.0 and row.uses == 1 for row in good)
+    best = await ids(ExperienceFilter(), "-reward", limit=3)
+    assert [row.reward for row in best] == [1.0, 1.0, 1.0]
+    states = {
+        state: len(await ids(ExperienceFilter(state=state))) for state in ("waiting", "planned", "retired", "late")
+    }
+    assert states == {"waiting": 2, "planned": 24, "retired": 1, "late": 1}
+    late = await experiences.get_experience(connection, done.late)
+    assert (late.state, late.step, late.uses, late.metrics) == ("late", None, 0, {"accuracy": late.reward})
+    with pytest.raises(UsageError, match="no order"):
+        await ids(ExperienceFilter(), "random")
+    with pytest.raises(NotFoundError):
+        await experiences.get_experience(connection, UUID(int=3))
+
+
+async def test_announcements_count_only_with_their_step(connection: AsyncConnection, done: SyntheticRun) -> None:
+    versions = await weights.list_weights(connection, done.id)
+    assert {row.version: row.counts for row in versions} == {0: True, 2: True, 3: True, 4: True, 5: True, 55: False}
+    assert versions[0].holders == 2
+    checkpoints = await weights.list_checkpoints(connection, done.id)
+    assert [(row.step, row.counts, row.final, row.deleted_reason) for row in checkpoints] == [
+        (2, True, True, None),
+        (5, True, True, None),
+    ]
+    workers = await weights.list_workers(connection, done.id)
+    assert [(row.role, row.state) for row in workers] == [
+        ("explorer", "lost"),
+        ("explorer", "live"),
+        ("trainer", "stopped"),
+    ]
+    assert len(await weights.list_workers(connection)) == 6
+
+
+async def test_names(connection: AsyncConnection, done: SyntheticRun, begun: SyntheticRun) -> None:
+    assert await resolve_experiment(connection, "done") == done.id
+    assert await resolve_experiment(connection, "begun@1") == begun.id
+    assert await resolve_experiment(connection, str(begun.id)) == begun.id
+    shared = next(n for n in range(33) if done.id.hex[:n] != begun.id.hex[:n])
+    assert await resolve_experiment(connection, done.id.hex[:shared]) == done.id
+    with pytest.raises(UsageError, match="names 2 experiments") as ambiguous:
+        await resolve_experiment(connection, done.id.hex[: shared - 1])
+    assert str(done.id) in str(ambiguous.value) and "begun" in str(ambiguous.value)
+    for wanted in ("nobody", "done@2", ""):
+        with pytest.raises(NotFoundError, match="known: done, begun"):
+            await resolve_experiment(connection, wanted)
+
+
+async def test_equal_names_are_told_apart(engine: AsyncEngine) -> None:
+    tape = Tape()
+    first, second = SyntheticRun(tape, name="same"), SyntheticRun(tape, name="same")
+    first.begin()
+    second.begin()
+    log = MemoryLog()
+    await log.append(tape.drafts)
+    await Projector(log, engine, clock=ManualClock()).catch_up()
+    async with engine.connect() as connection:
+        assert await resolve_experiment(connection, "same@2") == second.id
+        with pytest.raises(UsageError, match="names 2 experiments") as ambiguous:
+            await resolve_experiment(connection, "same")
+    assert f"same@1 ({first.id})" in str(ambiguous.value)
