@@ -1,4 +1,4 @@
-"""`MetricsFeed`: events to metrics. Whoever applies records (the projector, the supervisor) shows each one once."""
+"""`MetricsFeed`: events to metrics. `rftd.daemon.metrics_follower` shows it each record once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec
 
 KEPT_AFTER_END_NS: Final = 3600 * 10**9
 """Series of an experiment that ended stay for an hour, so that the last scrape sees its end."""
@@ -45,7 +44,7 @@ class MetricsFeed:
     """Folds what the metrics need and the events do not carry: names, births, who was in which state."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._names: dict[UUID, str] = {}
         self._tasksets: dict[UUID, tuple[str, ...]] = {}
         self._methods: dict[UUID, str] = {}
@@ -70,35 +69,35 @@ class MetricsFeed:
             worker.WorkerLost: self._lost,
         }
 
-    def know(self, id: UUID, spec: ExperimentSpec, status: Status | None = None) -> None:
-        """Tells of an experiment that was submitted before this feed saw its first record."""
-        taken = any(name == spec.name for other, name in self._names.items() if other != id)
-        self._names[id] = f"{spec.name}@{id.hex[-8:]}" if taken else spec.name
-        self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in spec.stages)
-        if status is not None:
-            self._enter(id, status)
-
-    def observe(self, decoded: Decoded, *, consumer: str = "projector") -> None:
-        """Takes in one effective record."""
+    def recall(self, decoded: Decoded) -> None:
+        """Takes in the name or the state of an experiment from a record of its past; counts nothing."""
         event, id = decoded.event, decoded.head.experiment
-        self._metrics.stream_consumed.labels(decoded.partition.stream, consumer).inc()
-        if isinstance(event, worker.RecordDeadLettered):
-            self._metrics.dead_letters.labels(event.stream, event.consumer, event.code).inc()
         if id is None:
             return
         if isinstance(event, experiment.ExperimentSubmitted):
-            self.know(id, event.spec)
+            name = event.spec.name
+            taken = any(name == other for known, other in self._names.items() if known != id)
+            self._names[id] = f"{name}@{id.hex[-8:]}" if taken else name
+            self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in event.spec.stages)
         if (status := _LIFE.get(type(event))) is not None:
-            self._enter(id, status)
+            for each in Status:
+                self.metrics.experiment_state.labels(self._label(id), each.value).set(float(each is status))
             if status.ended:
                 self._ended_ns[id] = decoded.head.time_ns
-        if (handler := self._handlers.get(type(event))) is not None:
+
+    def observe(self, decoded: Decoded) -> None:
+        """Takes in one effective record, new in the log."""
+        event, id = decoded.event, decoded.head.experiment
+        if isinstance(event, worker.RecordDeadLettered):
+            self.metrics.dead_letters.labels(event.stream, event.consumer, event.code).inc()
+        self.recall(decoded)
+        if id is not None and (handler := self._handlers.get(type(event))) is not None:
             handler(self._label(id), decoded, event)
 
     def expire(self, now_ns: int) -> None:
         """Drops the series of experiments that ended more than an hour ago."""
         for id in [id for id, ended_ns in self._ended_ns.items() if now_ns - ended_ns > KEPT_AFTER_END_NS]:
-            self._metrics.forget(self._label(id))
+            self.metrics.forget(self._label(id))
             for known in (self._ended_ns, self._names, self._tasksets, self._methods):
                 known.pop(id, None)
 
@@ -110,15 +109,11 @@ class MetricsFeed:
         names = self._tasksets.get(decoded.head.experiment, ())
         return names[stage] if 0 <= stage < len(names) else ""
 
-    def _enter(self, id: UUID, status: Status) -> None:
-        for each in Status:
-            self._metrics.experiment_state.labels(self._label(id), each.value).set(float(each is status))
-
     def _progress(self, name: str, role: str, decoded: Decoded) -> None:
-        self._metrics.progress_timestamp.labels(name, role).set(decoded.head.time_ns / 1e9)
+        self.metrics.progress_timestamp.labels(name, role).set(decoded.head.time_ns / 1e9)
 
     def _produced(self, name: str, decoded: Decoded, event: experience.ExperienceProduced) -> None:
-        metrics, taskset = self._metrics, self._taskset(decoded, event.stage)
+        metrics, taskset = self.metrics, self._taskset(decoded, event.stage)
         metrics.rollouts.labels(name, taskset, "ok" if event.finish == "stop" else "truncated").inc()
         metrics.rollout_duration.labels(name, taskset).observe(event.duration_s)
         metrics.rollout_reward.labels(name, taskset).observe(event.reward)
@@ -133,35 +128,35 @@ class MetricsFeed:
 
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
-        self._metrics.rollouts.labels(name, self._taskset(decoded, event.stage), outcome).inc()
+        self.metrics.rollouts.labels(name, self._taskset(decoded, event.stage), outcome).inc()
 
     def _closed(self, name: str, decoded: Decoded, event: task.GroupClosed) -> None:
         if len(event.members) > 1 and len({member.reward for member in event.members}) == 1:
-            self._metrics.zero_variance_groups.labels(name).inc()
+            self.metrics.zero_variance_groups.labels(name).inc()
 
     def _planned(self, name: str, decoded: Decoded, event: batch.BatchPlanned) -> None:
         for item in event.experiences:
-            self._metrics.staleness.labels(name).observe(item.staleness_versions)
+            self.metrics.staleness.labels(name).observe(item.staleness_versions)
             if (born_ns := self._born.pop(item.experience, None)) is not None:
-                self._metrics.age.labels(name).observe(max(0.0, (event.decided_at_ns - born_ns) / 1e9))
-        self._metrics.experiences.labels(name, "plan", "ok").inc(len(event.experiences))
+                self.metrics.age.labels(name).observe(max(0.0, (event.decided_at_ns - born_ns) / 1e9))
+        self.metrics.experiences.labels(name, "plan", "ok").inc(len(event.experiences))
         first = sum(item.use == 1 for item in event.experiences)
-        self._metrics.buffered.labels(name, "waiting").dec(first)
+        self.metrics.buffered.labels(name, "waiting").dec(first)
         if first:
             self._first_uses[event.batch] = first
 
     def _abandoned(self, name: str, decoded: Decoded, event: batch.BatchAbandoned) -> None:
-        self._metrics.buffered.labels(name, "waiting").inc(self._first_uses.pop(event.batch, 0))
+        self.metrics.buffered.labels(name, "waiting").inc(self._first_uses.pop(event.batch, 0))
 
     def _retired(self, name: str, decoded: Decoded, event: batch.ExperienceRetired) -> None:
-        self._metrics.experiences.labels(name, "retire", event.reason).inc(len(event.experiences))
+        self.metrics.experiences.labels(name, "retire", event.reason).inc(len(event.experiences))
         for id in event.experiences:
             self._born.pop(id, None)
         if event.uses == 0:
-            self._metrics.buffered.labels(name, "waiting").dec(len(event.experiences))
+            self.metrics.buffered.labels(name, "waiting").dec(len(event.experiences))
 
     def _step(self, name: str, decoded: Decoded, event: step.StepCompleted) -> None:
-        metrics = self._metrics
+        metrics = self.metrics
         self._first_uses.pop(event.batch, None)
         metrics.train_step.labels(name).set(event.step)
         metrics.train_steps.labels(name).inc()
@@ -181,34 +176,34 @@ class MetricsFeed:
                 metrics.train_grad_norm.labels(name).set(value)
 
     def _evaluated(self, name: str, decoded: Decoded, event: step.EvalCompleted) -> None:
-        self._metrics.eval_score.labels(name, event.taskset, "score").set(event.score)
+        self.metrics.eval_score.labels(name, event.taskset, "score").set(event.score)
 
     def _published(self, name: str, decoded: Decoded, event: weights.WeightsPublished) -> None:
         assert decoded.head.experiment is not None
         self._methods[decoded.head.experiment] = event.method
-        self._metrics.weight_version.labels(name, "trainer").set(event.version)
-        self._metrics.weight_sync_bytes.labels(name, event.method).inc(event.size_bytes)
+        self.metrics.weight_version.labels(name, "trainer").set(event.version)
+        self.metrics.weight_sync_bytes.labels(name, event.method).inc(event.size_bytes)
 
     def _activated(self, name: str, decoded: Decoded, event: weights.WeightsActivated) -> None:
         assert decoded.head.experiment is not None
         method = self._methods.get(decoded.head.experiment, "")
-        self._metrics.weight_version.labels(name, "explorer").set(event.version)
-        self._metrics.weight_sync_duration.labels(name, method, "load").observe(event.duration_s)
+        self.metrics.weight_version.labels(name, "explorer").set(event.version)
+        self.metrics.weight_sync_duration.labels(name, method, "load").observe(event.duration_s)
 
     def _checkpointed(self, name: str, decoded: Decoded, event: checkpoint.CheckpointCommitted) -> None:
-        self._metrics.checkpoint_timestamp.labels(name).set(decoded.head.time_ns / 1e9)
+        self.metrics.checkpoint_timestamp.labels(name).set(decoded.head.time_ns / 1e9)
 
     def _heartbeat(self, name: str, decoded: Decoded, event: worker.Heartbeat) -> None:
         now_ns = decoded.head.time_ns
-        self._metrics.heartbeat_timestamp.labels(name, event.role).set(now_ns / 1e9)
+        self.metrics.heartbeat_timestamp.labels(name, event.role).set(now_ns / 1e9)
         state, since_ns = self._states.get(event.worker, (event.state, now_ns))
-        self._metrics.role_state_seconds.labels(name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
+        self.metrics.role_state_seconds.labels(name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
         self._states[event.worker] = (event.state, now_ns)
 
     def _stopped(self, name: str, decoded: Decoded, event: worker.WorkerStopped) -> None:
         self._states.pop(event.worker, None)
         if event.code == NonFiniteLossError.code:
-            self._metrics.nonfinite_steps.labels(name).inc()
+            self.metrics.nonfinite_steps.labels(name).inc()
 
     def _lost(self, name: str, decoded: Decoded, event: worker.WorkerLost) -> None:
         self._states.pop(event.worker, None)

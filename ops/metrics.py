@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -124,32 +124,14 @@ class Metrics:
         )
 
     def _streams(self) -> None:
-        self.stream_lag = Gauge(
-            "rftd_stream_lag_records",
-            "Records of the log not yet consumed",
-            ["stream", "consumer_group"],
-            registry=self.registry,
-        )
-        self.stream_consumed = Counter(
-            "rftd_stream_consumed_records_total",
-            "Records whose effect is committed",
-            ["stream", "consumer_group"],
-            registry=self.registry,
-        )
         self.dead_letters = Counter(
             "rftd_stream_dead_letters_total",
             "Records that a consumer could not use",
             ["stream", "consumer_group", "reason"],
             registry=self.registry,
         )
-        self.projection_lag = Gauge(
-            "rftd_projection_lag_events",
-            "Events in the log not yet applied by the projection",
-            ["projection"],
-            registry=self.registry,
-        )
-        self.produced = StreamTotals()
-        self.registry.register(self.produced)
+        self.streams = StreamTotals()
+        self.registry.register(self.streams)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return self._own(Gauge(name, text, ["experiment", *labels], registry=self.registry))
@@ -166,19 +148,34 @@ class Metrics:
 
 
 class StreamTotals(Collector):
-    """`rftd_stream_produced_records_total`, taken from the log's heads when it is scraped."""
+    """What the log holds and what the tables have of it, told at the moment of a scrape."""
 
     def __init__(self) -> None:
-        self._totals: dict[str, int] = {}
+        self._produced: dict[str, int] = {}
+        self._consumed: dict[str, int] = {}
 
-    def update(self, totals: Mapping[str, int]) -> None:
-        """Remembers how many records each stream has taken."""
-        self._totals = dict(totals)
+    def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
+        """Remembers how many records each stream has taken, and how many of them the projector has applied."""
+        self._produced, self._consumed = dict(produced), dict(consumed)
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        family = CounterMetricFamily(
+    def collect(self) -> Iterator[Metric]:
+        taken = CounterMetricFamily(
             "rftd_stream_produced_records", "Records acknowledged by the log", labels=["stream"]
         )
-        for stream, total in sorted(self._totals.items()):
-            family.add_metric([stream], total)
-        yield family
+        applied = CounterMetricFamily(
+            "rftd_stream_consumed_records", "Records whose effect is committed", labels=["stream", "consumer_group"]
+        )
+        lag = GaugeMetricFamily(
+            "rftd_stream_lag_records", "Records of the log not yet consumed", labels=["stream", "consumer_group"]
+        )
+        behind = GaugeMetricFamily(
+            "rftd_projection_lag_events", "Events in the log not yet applied by the projection", labels=["projection"]
+        )
+        for stream, total in sorted(self._produced.items()):
+            done = self._consumed.get(stream)
+            taken.add_metric([stream], total)
+            if done is not None:
+                applied.add_metric([stream, "projector"], done)
+                lag.add_metric([stream, "projector"], max(0, total - done))
+        behind.add_metric(["all"], sum(max(0, self._produced.get(s, 0) - done) for s, done in self._consumed.items()))
+        yield from (taken, applied, lag, behind)

@@ -1,0 +1,23 @@
+"""The HTTP API of the daemon. In reading order:
+
+app              `make_app`: the parts together
+services         what the routes are given
+guard            hosts, origins, bearer token, size of bodies; before any route
+problem          every error as RFC 9457 problem+json
+body             JSON of a request, within limits
+place            `?after=stream/partition@offset`
+receipts         what commands answer
+pages            what reads answer
+wire             typed rows as JSON
+experiments      routes: submit, list, get, pause, resume, cancel
+history          routes: steps, batches, evals, experiences
+experience_view  one experience with its tokens
+event_pages      the log's records of one experiment, page by page
+event_json       an event as JSON for people: arrays as their shape
+events           routes: events and the live stream
+log_lines        the workers' log files, merged by time
+logs             route of those
+readiness        the checks behind /readyz
+probes           routes: livez, readyz, metrics, version
+schema           OpenAPI of all that
+"""

@@ -1,0 +1,86 @@
+"""`make_app`: the API as one ASGI application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.exceptions import HTTPException
+
+from rftd.daemon.api import events, experiments, history, logs, probes
+from rftd.daemon.api.guard import Guard
+from rftd.daemon.api.problem import answer, on_error
+from rftd.daemon.api.readiness import readiness
+from rftd.daemon.api.schema import install
+from rftd.daemon.api.services import Applied, Services
+from rftd.daemon.installed import installed_version
+from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.operations import Operations
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.errors import RftdError, UsageError
+from rftd.ops.health import Health
+from rftd.ops.ids import Ids, SystemIds
+from rftd.ops.metrics import Metrics
+from rftd.ops.redaction import Secret
+from rftd.streams.log import EventLog
+
+
+def make_app(
+    *,
+    operations: Operations,
+    log: EventLog,
+    engine: AsyncEngine,
+    projector: Applied,
+    feed: MetricsFeed | None = None,
+    health: Health | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    token: str | None = None,
+    hosts: frozenset[str] = frozenset(),
+) -> FastAPI:
+    """The API of a daemon.
+
+    With a token every path but the probes wants it as a bearer. `hosts` are the names, beside `localhost` and IP
+    addresses, under which the daemon is reached.
+    """
+    clock = clock or SystemClock()
+    services = Services(
+        operations=operations,
+        engine=engine,
+        log=log,
+        applied=projector,
+        health=health or readiness(log, engine, projector),
+        feed=feed or MetricsFeed(Metrics(version=installed_version())),
+        clock=clock,
+        ids=ids or SystemIds(clock),
+        version=installed_version(),
+    )
+    app = FastAPI(
+        title="rftd",
+        version=services.version,
+        description="Reinforcement fine-tuning of language models, with an event log as the only truth.",
+        docs_url=None,
+        redoc_url=None,
+        # A missing slash is a wrong path, not a redirect that drops the body.
+        redirect_slashes=False,
+    )
+    app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)
+    for kind in (RftdError, HTTPException, ExceptionGroup, Exception):
+        app.add_exception_handler(kind, on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    for part in (experiments, history, events, logs, probes):
+        app.include_router(part.router(services))
+    install(app)
+    return app
+
+
+async def _on_invalid(_request: Request, error: Exception) -> Response:
+    """A parameter that is not what the document says."""
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0])
+    place = [str(part) for part in first.get("loc", ())]
+    field = ".".join(place[1:]) or "request"
+    given = repr(first.get("input"))[:80]
+    return answer(UsageError(f"{given}: {first.get('msg', 'is wrong')}", field=field, fix="see GET /openapi.json"))

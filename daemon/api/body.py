@@ -1,0 +1,77 @@
+"""JSON of a request, within limits: never deeper than an experiment file may be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from rftd.daemon.api.problem import TooLargeError
+from rftd.ops import limits
+from rftd.ops.errors import UsageError
+
+T = TypeVar("T")
+
+_DEPTH: Final = limits.CONFIG_DEPTH + 2
+"""The config is itself a field of the body."""
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/experiments."""
+
+    config: dict[str, Any]
+    """The experiment file, normalised by the client: no `${...}`, absolute paths, no secret as a value."""
+    labels: dict[str, str] = {}
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of pause, resume and cancel; it may be missing."""
+
+    reason: str = ""
+
+
+async def read(request: Request, kind: type[T], *, default: T | None = None) -> T:
+    """The request's body as `kind`. Raises UsageError, TooLargeError."""
+    body = await request.body()
+    if not body and default is not None:
+        return default
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in ("application/json", ""):
+        raise UsageError(f"a body of type {media!r}", field="Content-Type", fix="send application/json")
+    return await asyncio.to_thread(_decode, body, kind)
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    try:
+        decoded = msgspec.json.decode(body)
+        _check_depth(decoded)
+        return msgspec.convert(decoded, kind)
+    except RecursionError:
+        raise _too_deep() from None
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        what, _, path = str(error).partition(" - at `$")
+        field = path.rstrip("`").lstrip(".") or "body"
+        raise UsageError(what, field=field, fix="GET /openapi.json shows what the body must be") from None
+
+
+def _check_depth(value: Any) -> None:
+    layer = [value]
+    for _ in range(_DEPTH):
+        layer = (
+            [
+                inner
+                for outer in layer
+                for inner in (outer.values() if isinstance(outer, dict) else outer)
+                if isinstance(inner, dict | list)
+            ]
+            if layer and isinstance(layer[0], dict | list)
+            else []
+        )
+    if layer:
+        raise _too_deep()
+
+
+def _too_deep() -> TooLargeError:
+    return TooLargeError(f"JSON nested deeper than {_DEPTH} levels", fix="experiment files are flat")

@@ -1,0 +1,78 @@
+"""An event as JSON for people: names instead of places in a tuple, arrays as their shape, long lists cut."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import iso
+from rftd.ops.redaction import redact
+from rftd.streams.arrays import Array
+from rftd.streams.codec import Decoded
+
+SHOWN_ITEMS: Final = 32
+"""Of a list; `full` shows all."""
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of an experiment."""
+
+    id: str
+    type: str
+    version: int
+    time: str
+    """ISO-8601 UTC."""
+    position: str
+    """`stream/partition@offset`."""
+    source: str
+    role: str
+    epoch: int
+    causation: str | None = None
+    correlation: str | None = None
+    payload: dict[str, Any]
+
+
+def view(decoded: Decoded, *, full: bool = False) -> EventView:
+    """The event with its attributes."""
+    head = decoded.head
+    return EventView(
+        id=str(head.id),
+        type=head.type,
+        version=head.version,
+        time=iso(head.time_ns),
+        position=f"{decoded.partition}@{decoded.offset}",
+        source=head.source,
+        role=head.role,
+        epoch=head.epoch,
+        causation=str(head.causation) if head.causation else None,
+        correlation=str(head.correlation) if head.correlation else None,
+        payload=plain(decoded.event, full=full),
+    )
+
+
+def plain(value: Any, *, full: bool = False) -> Any:
+    """The value in terms of JSON; secrets are masked, though none should be there."""
+    return redact(_plain(value, None if full else SHOWN_ITEMS))
+
+
+def _plain(value: Any, most: int | None) -> Any:
+    if isinstance(value, Array):
+        return {"dtype": value.dtype, "shape": list(value.shape)}
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name), most) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): _plain(item, most) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = list(value)
+        shown = [_plain(item, most) for item in items[:most]]
+        return [*shown, f"... {len(items) - len(shown)} more"] if len(items) > len(shown) else shown
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

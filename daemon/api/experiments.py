@@ -1,0 +1,126 @@
+"""Routes: submit, list, get, pause, resume, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final, Protocol
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from rftd.daemon.api.body import Reason, Submit, read
+from rftd.daemon.api.pages import ExperimentList, ExperimentPage, page_of
+from rftd.daemon.api.place import show
+from rftd.daemon.api.receipts import Receipt, SubmitReceipt
+from rftd.daemon.api.schema import answers, takes
+from rftd.daemon.api.services import Services
+from rftd.daemon.api.wire import respond
+from rftd.ops.errors import UsageError
+from rftd.ops.ids import Ids, derive
+from rftd.storage.queries.experiments import list_experiments
+from rftd.streams.envelope import Position
+from rftd.streams.folds.spine import Status
+
+After = Annotated[str | None, Query(description="Wait until the tables hold the record at this position.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Offset = Annotated[int, Query(ge=0)]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key", max_length=200, description="Repeated with the same key, a request changes nothing."
+    ),
+]
+
+_REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
+"""Namespace of the event ids that follow from a key that is no UUID."""
+
+
+class _Transition(Protocol):
+    async def __call__(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position: ...
+
+
+def router(services: Services) -> APIRouter:
+    """The routes of experiments."""
+    routes = APIRouter(prefix="/v1/experiments", tags=["experiments"])
+
+    @routes.post(
+        "", status_code=202, responses=answers(SubmitReceipt, status=202), openapi_extra=takes(Submit, required=True)
+    )
+    async def submit(request: Request, key: Key = None) -> Response:
+        """Hand in an experiment. It is validated, and in the log when this answers."""
+        body = await read(request, Submit)
+        config = with_labels(body)
+        accepted = await services.operations.submit(config, request_id=request_id(key, services.ids))
+        receipt = SubmitReceipt(
+            id=str(accepted.experiment),
+            name=accepted.name,
+            event=str(accepted.event),
+            position=show(accepted.position),
+            warnings=list(accepted.warnings),
+        )
+        return respond(receipt, status=202, headers={"Location": f"/v1/experiments/{accepted.experiment}"})
+
+    @routes.get("", responses=answers(ExperimentList))
+    async def listed(
+        state: Annotated[list[Status] | None, Query(description="Only those in one of these states.")] = None,
+        limit: Limit = 50,
+        offset: Offset = 0,
+        after: After = None,
+    ) -> Response:
+        """Experiments, newest first."""
+        async with services.read(after) as connection:
+            states = tuple(each.value for each in state or ())
+            rows = await list_experiments(connection, states=states, limit=limit + 1, offset=offset)
+        return respond(ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None))
+
+    @routes.get("/{name}", responses=answers(ExperimentPage))
+    async def one(name: str, after: After = None) -> Response:
+        """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
+        id = await services.find(name, after)
+        async with services.read() as connection:
+            return respond(await page_of(connection, id))
+
+    operations = services.operations
+    for verb, transition in (("pause", operations.pause), ("resume", operations.resume), ("cancel", operations.cancel)):
+        routes.add_api_route(
+            f"/{{name}}/{verb}",
+            _transition(services, transition),
+            methods=["POST"],
+            status_code=202,
+            name=verb,
+            summary=verb.capitalize(),
+            responses=answers(Receipt, status=202),
+            openapi_extra=takes(Reason, required=False),
+        )
+    return routes
+
+
+def with_labels(body: Submit) -> dict[str, Any]:
+    """The config with the request's labels over the file's."""
+    own = body.config.get("labels")
+    if not body.labels or not isinstance(own, dict | None):
+        return body.config
+    return {**body.config, "labels": {**(own or {}), **body.labels}}
+
+
+def request_id(key: str | None, ids: Ids) -> UUID:
+    """The event id of a command: the caller's key if it is a UUID, one that follows from it, or a new one."""
+    if key is None:
+        return ids.new()
+    if not key.strip():
+        raise UsageError("an empty key", field="Idempotency-Key", fix="leave it out, or send a UUID")
+    try:
+        return UUID(key)
+    except ValueError:
+        return derive(_REQUESTS, key)
+
+
+def _transition(services: Services, transition: _Transition) -> Callable[..., Awaitable[Response]]:
+    async def route(name: str, request: Request, key: Key = None) -> Response:
+        body = await read(request, Reason, default=Reason())
+        id = await services.find(name)
+        event = request_id(key, services.ids)
+        position = await transition(id, reason=body.reason, request_id=event)
+        return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
+
+    return route

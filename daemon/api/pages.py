@@ -1,0 +1,112 @@
+"""What the answers of the API hold: typed rows of the tables, in lists and on pages."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.queries.batches import BatchRow, ItemRow
+from rftd.storage.queries.experiences import ExperienceRow
+from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, get_experiment
+from rftd.storage.queries.steps import EvalRow, RewardPoint, StepRow, list_evals, reward_curve
+from rftd.storage.queries.weights import (
+    CheckpointRow,
+    WeightRow,
+    WorkerRow,
+    list_checkpoints,
+    list_weights,
+    list_workers,
+)
+
+CURVE_POINTS: Final = 200
+"""Most points of a curve on a page; more are averaged."""
+NEWEST: Final = 8
+"""Weight versions and checkpoints that a page shows."""
+SHOWN_WORKERS: Final = 32
+SHOWN_EVALS: Final = 100
+
+
+class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some experiments, newest first."""
+
+    items: list[ExperimentSummary]
+    next: int | None
+    """`offset` of the rest; null at the end."""
+
+
+class StepList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some steps, in order."""
+
+    items: list[StepRow]
+    next: int | None
+    """`first` of the rest; null at the end."""
+
+
+class ExperienceList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some experiences."""
+
+    items: list[ExperienceRow]
+    next: int | None
+    """`offset` of the rest; null at the end."""
+
+
+class EvalList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every evaluation, in the order of weight versions."""
+
+    items: list[EvalRow]
+
+
+class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One step's batch and its items, in the order in which they are trained."""
+
+    batch: BatchRow
+    items: list[ItemRow]
+
+
+class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one page about an experiment shows."""
+
+    experiment: ExperimentDetail
+    reward_curve: list[RewardPoint]
+    """At most 200 points; neighbours are averaged."""
+    evals: list[EvalRow]
+    weights: list[WeightRow]
+    """The newest."""
+    checkpoints: list[CheckpointRow]
+    """The newest that are still there."""
+    workers: list[WorkerRow]
+    """The newest."""
+
+
+async def page_of(connection: AsyncConnection, experiment: UUID) -> ExperimentPage:
+    """The page of one experiment. Raises NotFoundError."""
+    checkpoints = await list_checkpoints(connection, experiment)
+    return ExperimentPage(
+        experiment=await get_experiment(connection, experiment),
+        reward_curve=thinned(await reward_curve(connection, experiment)),
+        evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
+        weights=(await list_weights(connection, experiment))[-NEWEST:],
+        checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],
+        workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
+    )
+
+
+def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
+    """At most `most` points: each the mean, over its experiences, of as many neighbours."""
+    size = -(-len(points) // most)
+    return points if size <= 1 else [_merged(points[i : i + size]) for i in range(0, len(points), size)]
+
+
+def _merged(points: list[RewardPoint]) -> RewardPoint:
+    count = sum(point.experiences for point in points)
+    return RewardPoint(
+        step=points[-1].step,
+        stage=points[-1].stage,
+        reward_mean=sum(point.reward_mean * point.experiences for point in points) / count,
+        reward_min=min(point.reward_min for point in points),
+        reward_max=max(point.reward_max for point in points),
+        experiences=count,
+    )

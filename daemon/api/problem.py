@@ -1,0 +1,147 @@
+"""Every error of the API as RFC 9457 problem+json: what, where, the field and a fix, under a stable code."""
+
+from __future__ import annotations
+
+import http
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rftd.daemon.output.failure import leaves, parts
+from rftd.ops.errors import NotFoundError, RftdError, UsageError
+from rftd.ops.logs import logger
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several errors that a request has."""
+
+    code: str
+    what: str
+    field: str | None = None
+    where: str | None = None
+    fix: str | None = None
+    excerpt: str | None = None
+    """The line of the file with a mark under it."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer that is an error."""
+
+    type: str
+    """`urn:rftd:error:CODE`."""
+    title: str
+    """What the status means."""
+    status: int
+    detail: str
+    """What went wrong."""
+    code: str
+    """Stable; `rftd explain CODE` tells more."""
+    field: str | None = None
+    """The part of the request that is wrong."""
+    where: str | None = None
+    fix: str | None = None
+    errors: tuple[ProblemPart, ...] = ()
+    """All of them, if there are several."""
+
+
+class RefusedError(UsageError):
+    """The request carries no valid bearer token."""
+
+    code = "RFTD-API-001"
+    http_status = 401
+
+
+class ForbiddenError(UsageError):
+    """The request came through a foreign web page or a host name that the daemon does not serve."""
+
+    code = "RFTD-API-002"
+    http_status = 403
+
+
+class TooLargeError(UsageError):
+    """The request's body is larger or deeper than the daemon takes."""
+
+    code = "RFTD-API-003"
+    http_status = 413
+
+
+class MethodError(UsageError):
+    """The path exists, but not with this HTTP method or media type."""
+
+    code = "RFTD-API-004"
+    http_status = 405
+
+
+class BusyError(RftdError):
+    """As many clients follow experiments as the daemon serves at once."""
+
+    code = "RFTD-API-005"
+    exit_status = 4
+    http_status = 503
+
+
+def problem_of(error: RftdError) -> Problem:
+    """The body that tells of `error`."""
+    several = parts(error)
+    return Problem(
+        type=f"urn:rftd:error:{error.code}",
+        title=http.HTTPStatus(error.http_status).phrase,
+        status=error.http_status,
+        detail=error.what,
+        code=error.code,
+        field=error.field,
+        where=error.where,
+        fix=error.fix,
+        errors=() if several == [error] else tuple(_part(each) for each in several),
+    )
+
+
+def answer(error: RftdError) -> Response:
+    """The response that tells of `error`."""
+    headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
+    if error.http_status == 503:
+        headers["Retry-After"] = "1"
+    body = msgspec.json.encode(problem_of(error))
+    return Response(body, status_code=error.http_status, media_type=MEDIA_TYPE, headers=headers)
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Answers any exception: ours by its code, the framework's by its status, the rest as a bug without details."""
+    known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+    if known is not None:
+        return answer(known)
+    if isinstance(error, HTTPException):
+        return answer(_of_status(error.status_code, request))
+    logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)
+    bug = Problem(
+        type="urn:rftd:error:RFTD-BUG",
+        title="Internal Server Error",
+        status=500,
+        detail="this is a bug in rftd, not in the request",
+        code="RFTD-BUG",
+        fix="see the daemon's log",
+    )
+    return Response(msgspec.json.encode(bug), status_code=500, media_type=MEDIA_TYPE)
+
+
+def _of_status(status: int, request: Request) -> RftdError:
+    if status == 404:
+        return NotFoundError(f"no resource {request.url.path}", fix="GET /openapi.json lists every path")
+    if status == 405:
+        return MethodError(f"{request.method} is not possible on {request.url.path}", fix="see GET /openapi.json")
+    return UsageError(f"HTTP status {status}", field=request.url.path)
+
+
+def _part(error: RftdError) -> ProblemPart:
+    return ProblemPart(
+        code=error.code,
+        what=error.what,
+        field=error.field,
+        where=error.where,
+        fix=error.fix,
+        excerpt=getattr(error, "excerpt", None),
+    )

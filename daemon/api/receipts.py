@@ -1,0 +1,33 @@
+"""What commands and probes answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The experiment is in the log."""
+
+    id: str
+    name: str
+    event: str
+    """Id of its experiment.submitted."""
+    position: str
+    """Give it as `?after=` to a read that must see it."""
+    warnings: list[str]
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The command is in the log."""
+
+    id: str
+    """Of the experiment."""
+    event: str
+    position: str
+
+
+class VersionView(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs here."""
+
+    version: str
+    python: str
