@@ -60,6 +60,8 @@ class Run:
         self._ids = ids
         self._logger = logger
         self._liveness = Liveness()
+        self._stopping = False
+        self._gone = asyncio.Event()
         self._commands: asyncio.Queue[tuple[Event, UUID, asyncio.Future[Position]]] = asyncio.Queue(64)
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
 
@@ -78,6 +80,12 @@ class Run:
             await self._lead(follower)
         finally:
             await follower.close()
+            self._gone.set()
+
+    async def drain(self) -> None:
+        """Returns once the workers have finished what is under way and left; the experiment goes on another time."""
+        self._stopping = True
+        await self._gone.wait()
 
     async def command(self, event: Event, request_id: UUID) -> Position:
         """Appends what the owner wishes under the controller's lease. Raises ConflictError if it is illegal."""
@@ -98,7 +106,7 @@ class Run:
         fleet = Fleet(state, state.spine.spec, self._executor, self._liveness, clock=self._clock, log=self._logger)
         fleet.adopt()
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
-        while not (state.spine.status is not None and state.spine.status.ended):
+        while not (self._stopping or (state.spine.status is not None and state.spine.status.ended)):
             await follower.pump(wait_s=TICK_S)
             await self._obey(controller_lease)
             await self._append(controller_lease, "controller", [Decision(event) for event in controller.decide()])
@@ -163,6 +171,8 @@ class Run:
                 check_transition(self.state.spine.status, event)
             except ConflictError as error:
                 answer.set_exception(error)
+            else:
+                answer.set_exception(ConflictError("the daemon is stopping", fix="ask again once it is back"))
 
 
 LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {

@@ -49,12 +49,13 @@ class Supervisor:
         self._one_submission = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._draining = False
         self.run: Run | None = None
         """The experiment under way."""
 
     async def drive(self) -> None:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
-        while True:
+        while not self._draining:
             await self._refresh()
             entry = self._registry.next_in_line()
             if entry is None:
@@ -66,6 +67,12 @@ class Supervisor:
                     continue
                 continue
             await self._run(entry)
+
+    async def drain(self) -> None:
+        """Ends the run under way: its workers finish and leave; the next daemon goes on from there."""
+        self._draining = True
+        if self.run is not None:
+            await self.run.drain()
 
     async def _run(self, entry: Entry) -> None:
         self.run = Run(

@@ -61,12 +61,20 @@ def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator
         # went stale were replaced by later ones.
         feeds_step = 1 + (supply + number * repeat_times) // stage.train_batch_size
         version = state.spine.first_version + required_step(stage.sync, feeds_step)
-        if state.weights.of_version(version, state.spine) is None:
+        if not _there(state, version, pinned=stage.sync.style == "fixed"):
             return
         worker = credits.take(repeat_times)
         if worker is None:
             return
         yield _first(state, stage, worker, sequence + number, version)
+
+
+def _there(state: RunState, version: int, *, pinned: bool) -> bool:
+    """True if explorers can load the version, or unless it is pinned a later one."""
+    if pinned:
+        return state.weights.of_version(version, state.spine) is not None
+    newest = state.weights.newest(state.spine)
+    return newest is not None and newest.version >= version
 
 
 def _first(state: RunState, stage: StageSpec, worker: WorkerStarted, sequence: int, version: int) -> Decision:

@@ -1,0 +1,70 @@
+"""The HTTP server: uvicorn on a socket that is bound before anything else starts, inside the daemon's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from rftd.ops.errors import ConflictError
+
+GRACE_S = 2
+"""Open requests and event streams get so long at the end."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the daemon, not to uvicorn."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 picks a free one. Raises ConflictError if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise ConflictError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            field="--port",
+            fix="give --port 0 for a free one, or end what listens there",
+        ) from error
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """The address of a bound socket, as a URL."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@asynccontextmanager
+async def serving_http(app: ASGIApp, bound: socket.socket) -> AsyncIterator[None]:
+    """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`."""
+    server = _Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve(sockets=[bound]))
+        try:
+            await server.up.wait()
+            yield
+        finally:
+            server.should_exit = True

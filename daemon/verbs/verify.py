@@ -1,0 +1,57 @@
+"""`rftd verify`: holds a log against the rules, whether a daemon runs or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rftd.daemon.settings import Settings, data_folder, shared_options
+
+if TYPE_CHECKING:
+    from rftd.streams.verify.report import Report
+
+
+@click.command("verify")
+@shared_options
+@click.pass_obj
+def command(settings: Settings) -> None:
+    """Check the whole log of the daemon's folder against the rules. Exit 1 if a promise is broken."""
+    import asyncio
+    import sys
+    from pathlib import Path
+
+    import msgspec
+
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.streams.backends.sqlite_view import SqliteView
+    from rftd.streams.verify.checker import verify
+
+    async def check() -> Report:
+        log = await SqliteView.open(DataFolder(Path(data_folder(settings))).log)
+        try:
+            return await verify(log)
+        finally:
+            await log.close()
+
+    report = asyncio.run(check())
+    if settings.machine_readable:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        click.echo(_text(report))
+    sys.exit(0 if report.clean else 1)
+
+
+def _text(report: Report) -> str:
+    lines = []
+    for each in report.experiments:
+        retired = sum(each.retired.values())
+        lines += [
+            f"{each.name} ({each.experiment}): {each.state}",
+            f"  steps {each.steps}, executed {each.executions} times in {each.generations} generations",
+            f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
+            f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
+        ]
+    lines += [f"broken: {finding.rule}: {finding.what}" for finding in report.findings]
+    lines.append(f"{report.records} records, {len(report.findings)} broken promises")
+    return "\n".join(lines)
