@@ -73,7 +73,15 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         await stack.enter_async_context(LogServer(log, folder.socket))
         executor = LocalExecutor(f"unix:{folder.socket}")
         supervisor = Supervisor(log, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger)
-        app = make_app(operations=supervisor, log=log, engine=engine, projector=projector, token=options.token)
+        app = make_app(
+            operations=supervisor,
+            log=log,
+            engine=engine,
+            projector=projector,
+            clock=clock,
+            ids=ids,
+            token=options.token,
+        )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         background = [tasks.create_task(projector.run()), tasks.create_task(supervisor.drive())]
         try:

@@ -7,13 +7,12 @@ from pathlib import Path
 import msgspec
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.policies.registry import make_policy
-from rftd.workers.rewards.registry import REWARDS
 from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.trainer.engines.registry import ENGINES as TRAINER_ENGINES
-from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.runner import check_names
 
 
 def preflight(spec: ExperimentSpec) -> ExperimentSpec:
@@ -32,9 +31,7 @@ def _stage(stage: StageSpec) -> StageSpec:
     evals = tuple(_counted(each) for each in stage.evals)
     for each in (taskset, *evals):
         if each is not None:
-            WORKFLOWS.check(each.workflow)
-            if each.reward is not None:
-                REWARDS.check(each.reward)
+            check_names(each)
     total_steps = stage.total_steps
     if total_steps == 0:
         rows = taskset.rows if taskset else dataset.rows if dataset else 0
@@ -46,7 +43,25 @@ def _stage(stage: StageSpec) -> StageSpec:
                 field="buffer.batch_size" if taskset else "buffer.train_batch_size",
                 fix="use a smaller batch, more epochs, or buffer.total_steps",
             )
-    return msgspec.structs.replace(stage, taskset=taskset, dataset=dataset, evals=evals, total_steps=total_steps)
+    return msgspec.structs.replace(
+        stage,
+        taskset=taskset,
+        dataset=dataset,
+        evals=evals,
+        total_steps=total_steps,
+        algorithm=_with_warmup(stage.algorithm, total_steps),
+    )
+
+
+def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
+    """A warm-up given as a share of the steps, now that they are known."""
+    optimizer = algorithm.optimizer
+    if not optimizer.warmup_ratio:
+        return algorithm
+    steps = int(optimizer.warmup_ratio * total_steps)
+    return msgspec.structs.replace(
+        algorithm, optimizer=msgspec.structs.replace(optimizer, warmup_steps=steps, warmup_ratio=0.0)
+    )
 
 
 def _known(name: str, known: tuple[str, ...], what: str) -> None:

@@ -13,6 +13,7 @@ from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
 from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.workers.chat.stage_tokenizer import stage_tokenizer
 from rftd.workers.explorer.attempt import Attempts, experience_id
 from rftd.workers.explorer.evaluator import Evaluator
 from rftd.workers.explorer.gate import Gate
@@ -20,7 +21,7 @@ from rftd.workers.explorer.outbox import Outbox
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
 from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
-from rftd.workers.rollout.engines.registry import open_engine, open_tokenizer_of
+from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.runner import WorkflowRunner
 
@@ -55,7 +56,7 @@ class Explorer:
         engine = self._engine = await open_engine(
             spine.spec, stage, slots=stage.rollout.concurrency, clock=self._member.clock
         )
-        tokenizer = await asyncio.to_thread(open_tokenizer_of, stage)
+        tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
         self._places = asyncio.Semaphore(stage.rollout.concurrency)
         spec = spine.spec
         self._evaluator = Evaluator(

@@ -20,8 +20,8 @@ from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.algorithms.advantages.registry import advantages_of
+from rftd.workers.chat.stage_tokenizer import stage_tokenizer
 from rftd.workers.chat.tokenizer import Tokenizer
-from rftd.workers.rollout.engines.registry import open_tokenizer_of
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.train_row import make_train_row
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
@@ -117,7 +117,7 @@ class Assembly:
 
     def _tokenizer(self, index: int, stage: StageSpec) -> Tokenizer:
         if index not in self._tokenizers:
-            self._tokenizers[index] = open_tokenizer_of(stage)
+            self._tokenizers[index] = stage_tokenizer(stage)
         return self._tokenizers[index]
 
 

@@ -7,7 +7,6 @@ from typing import Final
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.rollout.engine import RolloutEngine
 
 ENGINES: Final = ("torch", "fake")
@@ -33,16 +32,3 @@ async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: in
             deterministic=experiment.deterministic,
         )
     raise ConfigError(f"no rollout engine {rollout.engine!r}", fix=f"one of {', '.join(ENGINES)}")
-
-
-def open_tokenizer_of(stage: StageSpec) -> Tokenizer:
-    """The tokenizer that belongs to the stage's rollout engine. Raises DataError."""
-    if stage.rollout.engine == "fake":
-        from rftd.workers.chat.byte_tokenizer import ByteTokenizer
-
-        return ByteTokenizer()
-    from rftd.workers.chat.hf_tokenizer import open_tokenizer
-
-    return open_tokenizer(
-        stage.model.path, chat_template=stage.model.chat_template, trust_remote_code=stage.model.trust_remote_code
-    )
