@@ -1,6 +1,6 @@
 """How a weight version gets from the trainer to explorers.
 
-manifest     what an announced version consists of
-checksum     fast and cryptographic digests of named tensors
-checkpoint   the channel of that name: safetensors folders
+manifest      manifest.json: what a version consists of
+checksum      one number over all tensors
+checkpoint    the channel `checkpoint`: safetensors files in a folder
 """

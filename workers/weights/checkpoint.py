@@ -1,9 +1,11 @@
-"""The weight channel `checkpoint`: a folder with model.safetensors and manifest.json, complete when visible."""
+"""The `checkpoint` channel: a weight version is a folder with model.safetensors and manifest.json, never half written."""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import torch
@@ -11,69 +13,117 @@ import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from rftd.ops.errors import RolloutError
-from rftd.storage.checkpoints import commit_folder
+from rftd.ops.errors import ConflictError, WorkError
 from rftd.workers.trainer.engine import Exported
-from rftd.workers.weights.checksum import Tensors, bytes_of, checksum, dtype_name
+from rftd.workers.weights.checksum import checksum_of, dtype_name, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum
 
-WEIGHTS_FILE: Final = "model.safetensors"
-MANIFEST_FILE: Final = "manifest.json"
+TENSORS = "model.safetensors"
+MANIFEST = "manifest.json"
 
 
-def export(tensors: Tensors, folder: Path, *, version: int, generation: int) -> Exported:
-    """Writes the tensors into `folder`, durable before it is visible; an equal export that is there already stays."""
-    manifest = Manifest(
-        version=version,
-        generation=generation,
-        checksum=checksum(tensors),
-        tensors=tuple(
-            TensorSum(
-                name,
-                dtype_name(tensors[name]),
-                tuple(tensors[name].shape),
-                xxhash.xxh3_128_hexdigest(bytes_of(tensors[name])),
-            )
-            for name in sorted(tensors)
-        ),
-    )
-    encoded = msgspec.json.encode(manifest)
+def export(tensors: Mapping[str, torch.Tensor], folder: Path, *, version: int, generation: int) -> Exported:
+    """Writes the weights into `folder`, durable when it returns, and visible only as a whole.
 
-    def write(temporary: Path) -> None:
-        # safetensors refuses tensors that share memory (tied embeddings), so each is written as its own.
-        own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(own, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
-        (temporary / MANIFEST_FILE).write_bytes(encoded)
-
-    if not _holds(folder, encoded):
-        commit_folder(folder, write)
+    Repeating it with equal weights changes nothing. Raises ConflictError if the folder holds other weights.
+    """
+    sums = tensor_sums(tensors)
+    manifest = Manifest(version=version, generation=generation, checksum=checksum_of(sums), tensors=sums)
+    encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    if folder.exists():
+        _refuse_other(folder, encoded)
+    else:
+        _write(tensors, encoded, folder)
     return Exported(
         path=str(folder),
-        manifest=xxhash.xxh3_128_hexdigest(encoded),
+        manifest=manifest_id(encoded),
         checksum=manifest.checksum,
-        size_bytes=(folder / WEIGHTS_FILE).stat().st_size,
+        size_bytes=(folder / TENSORS).stat().st_size,
     )
 
 
 def read(folder: Path) -> tuple[Manifest, dict[str, torch.Tensor]]:
-    """What `export` wrote, verified against its manifest. Raises RolloutError if it is damaged or gone."""
+    """The weights in `folder`, each tensor verified against the manifest. Tied tensors come back as one object.
+
+    Raises WorkError if something is missing, damaged or does not belong there.
+    """
+    manifest = read_manifest(folder)
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=Manifest)
-        tensors: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
-    except (OSError, msgspec.MsgspecError, SafetensorError) as error:
-        raise RolloutError(f"cannot read the weights: {error}", where=str(folder)) from error
-    found = checksum(tensors)
-    if found != manifest.checksum:
-        raise RolloutError(
-            f"weights have checksum {found}, their manifest says {manifest.checksum}",
-            where=str(folder),
-            fix="the files were damaged; the next published version replaces them",
-        )
+        stored = load_file(folder / TENSORS)
+    except (OSError, SafetensorError) as error:
+        raise WorkError(f"weights cannot be read: {error}", where=str(folder / TENSORS)) from error
+    found = {line.name: line for line in tensor_sums(stored)}
+    unknown = stored.keys() - {line.name for line in manifest.tensors}
+    if unknown:
+        raise WorkError(f"weights hold {sorted(unknown)[0]!r}, which the manifest does not name", where=str(folder))
+    # A name that shares the memory of another is stored once; its sum says whose.
+    by_content = {_content(line): stored[line.name] for line in found.values()}
+    tensors = {}
+    for line in manifest.tensors:
+        if line.name in found and found[line.name] != line:
+            raise WorkError(f"tensor {line.name!r} is damaged: expected xxh3 {line.xxh3}", where=str(folder / TENSORS))
+        tensor = stored.get(line.name, by_content.get(_content(line)))
+        if tensor is None:
+            raise WorkError(f"tensor {line.name!r} is missing", where=str(folder / TENSORS))
+        tensors[line.name] = tensor
+    if checksum_of(manifest.tensors) != manifest.checksum:
+        raise WorkError(f"manifest's checksum {manifest.checksum} is not that of its lines", where=str(folder))
     return manifest, tensors
 
 
-def _holds(folder: Path, encoded: bytes) -> bool:
+def read_manifest(folder: Path) -> Manifest:
+    """What `folder` says that it holds. Raises WorkError if there is no such thing."""
     try:
-        return (folder / MANIFEST_FILE).read_bytes() == encoded and (folder / WEIGHTS_FILE).is_file()
+        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise WorkError(f"no manifest of weights: {error}", where=str(folder / MANIFEST)) from error
+
+
+def manifest_id(encoded: bytes) -> str:
+    """xxh3-128 (hex) of manifest.json's bytes: the name by which explorers echo what they loaded."""
+    digest: str = xxhash.xxh3_128(encoded).hexdigest()
+    return digest
+
+
+def _content(line: TensorSum) -> tuple[str, tuple[int, ...], str]:
+    return line.dtype, line.shape, line.xxh3
+
+
+def _refuse_other(folder: Path, encoded: bytes) -> None:
+    try:
+        present = (folder / MANIFEST).read_bytes()
     except OSError:
-        return False
+        present = b""
+    if present != encoded:
+        raise ConflictError(
+            "the folder already holds other weights", where=str(folder), fix="export into a folder of its own"
+        )
+
+
+def _write(tensors: Mapping[str, torch.Tensor], encoded: bytes, folder: Path) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file(_once(tensors), partial / TENSORS, metadata={"format": "pt"})
+    (partial / MANIFEST).write_bytes(encoded)
+    for path in (partial / TENSORS, partial / MANIFEST, partial):
+        _sync(path)
+    os.rename(partial, folder)
+    _sync(folder.parent)
+
+
+def _once(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each tensor under one name: of tied names the last in order, which is what transformers expects to find."""
+    kept: dict[tuple[int, tuple[int, ...], tuple[int, ...], str], tuple[str, torch.Tensor]] = {}
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        kept[(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor))] = (name, tensor)
+    return {name: tensor.cpu().contiguous() for name, tensor in kept.values()}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
