@@ -11,11 +11,11 @@ import msgspec
 from sqlalchemy import Connection, Engine, MetaData, Table, event, insert, inspect, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
-from rftd.ops.errors import UsageError
+from rftd.ops.errors import ConflictError, UsageError
 from rftd.storage.projections.projection import Projection
 from rftd.storage.tables.base import Row, table_of
 from rftd.storage.tables.progress import Meta
@@ -45,7 +45,8 @@ def open_database(url: str) -> AsyncEngine:
     driver = _DRIVERS.get(parsed.drivername.partition("+")[0])
     if driver is None:
         raise UsageError(f"no state database of kind {parsed.drivername!r}", fix="use sqlite:/// or postgresql://")
-    engine = create_async_engine(parsed.set(drivername=driver))
+    # A server that was restarted left dead connections in the pool.
+    engine = create_async_engine(parsed.set(drivername=driver), pool_pre_ping=not driver.startswith("sqlite"))
     if engine.dialect.name == "sqlite":
         _tune(engine.sync_engine)
     return engine
@@ -79,9 +80,23 @@ def schema_hash(projections: Iterable[Projection]) -> str:
 async def prepare(engine: AsyncEngine, projections: Iterable[Projection]) -> bool:
     """Makes the tables; True if they were made anew and must be filled from the log.
 
-    Tables of another release (another schema hash) are dropped: they hold nothing that the log does not.
+    Tables of another release (another schema hash) are dropped: they hold nothing that the log does not. Raises
+    ConflictError for a SQLite file that is damaged or no database.
     """
     wanted = schema_hash(projections)
+    try:
+        return await _prepare(engine, wanted)
+    except DatabaseError as error:
+        if "malformed" not in str(error) and "not a database" not in str(error):
+            raise
+        raise ConflictError(
+            "the state database is damaged",
+            where=engine.url.database,
+            fix="stop rftd and delete the file: it is filled again from the log",
+        ) from error
+
+
+async def _prepare(engine: AsyncEngine, wanted: str) -> bool:
     async with engine.begin() as connection:
         if await _stored(connection, "schema") == wanted:
             return False

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops import faults, limits
@@ -22,10 +22,10 @@ from rftd.streams.envelope import Record
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition
 
-_TRANSIENT: Final = (OperationalError, InterfaceError, OSError, UnreachableError, ConflictError)
+_TRANSIENT: Final = (DBAPIError, OSError, UnreachableError, ConflictError)
 """The database or the log does not answer, or another projector was faster: read the positions back and try again."""
 _REFUSED: Final = (DataError, IntegrityError, OverflowError)
-"""Values that a database cannot hold."""
+"""Values that a database cannot hold. Asked for first: two of them are DBAPIErrors."""
 _LINGER_S: Final = 0.02
 """After a small batch, so that many small appends become few transactions."""
 
@@ -84,6 +84,7 @@ class Projector:
             fences = await read_fences(connection)
         await self._log.check_heads(positions)
         self._fold = Fold(positions, fences, self._projections)
+        self._committed = {}
         self._advance(positions)
 
     async def run(self) -> None:
@@ -107,15 +108,15 @@ class Projector:
                     await self._clock.sleep(delays[min(failures, len(delays)) - 1])
         finally:
             self._running = False
+            self._wake()
 
     async def catch_up(self, until: Heads | None = None) -> None:
         """Applies everything below `until` (default: the heads that the log has now), and nothing above it."""
         goals = until if until is not None else await self._log.heads()
-        if self._running:
-            for partition in TRUTH:
-                if partition in goals and goals[partition].next_offset:
-                    await self.wait_for(partition, goals[partition].next_offset - 1, timeout_s=None)
-            return
+        while self._running:
+            if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
+                return
+            await self._moved.wait()
         fold = await self._opened()
         for partition in TRUTH:
             goal = goals[partition].next_offset if partition in goals else 0
@@ -165,9 +166,6 @@ class Projector:
     async def _apply(self, fold: Fold, records: Sequence[Record]) -> None:
         try:
             await self._commit(await asyncio.to_thread(fold.take, records))
-        except _TRANSIENT:
-            self._fold = None
-            raise
         except _REFUSED as error:
             _logger.warning("a record's values were refused by the database: %s", type(error).__name__)
             self._fold = None
@@ -183,9 +181,6 @@ class Projector:
             fold = await self._opened()
             try:
                 await self._commit(fold.take([record]))
-            except _TRANSIENT:
-                self._fold = None
-                raise
             except _REFUSED as error:
                 self._fold = None
                 fold = await self._opened()
@@ -209,5 +204,8 @@ class Projector:
 
     def _advance(self, positions: Heads) -> None:
         self._committed.update(positions)
+        self._wake()
+
+    def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()

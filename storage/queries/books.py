@@ -74,7 +74,8 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
     totals = await fetch(
         connection,
         _Totals,
-        """SELECT COALESCE(SUM(members), 0) AS members, COALESCE(SUM(failed), 0) AS failed
+        """SELECT CAST(COALESCE(SUM(members), 0) AS BIGINT) AS members,
+            CAST(COALESCE(SUM(failed), 0) AS BIGINT) AS failed
         FROM groups WHERE experiment = :experiment""",
         experiment=experiment.bytes,
     )

@@ -150,6 +150,19 @@ async def test_a_lost_tail_is_refused_with_its_position(run: SyntheticRun, engin
         await Projector(shorter, engine, clock=ManualClock()).run()
 
 
+async def test_catching_up_beside_a_run_that_ends_does_not_hang(run: SyntheticRun, engine: AsyncEngine) -> None:
+    log = await log_of(run.tape.drafts)
+    projector = Projector(log, engine, clock=SystemClock(), max_records=5)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        await asyncio.sleep(0)
+        waiting = group.create_task(projector.catch_up())
+        await asyncio.sleep(0)
+        following.cancel()
+        await waiting
+    assert await projector.lag_records() == 0
+
+
 async def test_of_two_projectors_on_one_database_one_gives_way(run: SyntheticRun, engine: AsyncEngine) -> None:
     log = await log_of(run.tape.drafts)
     one, two = (Projector(log, engine, clock=ManualClock()) for _ in range(2))

@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateTable
 from synthetic_run import SyntheticRun
 
 from rftd.ops.clock import ManualClock
-from rftd.ops.errors import LogLossError, UsageError
+from rftd.ops.errors import ConflictError, LogLossError, UsageError
 from rftd.storage.database import open_database, prepare, schema_hash, sqlite_url
 from rftd.storage.digest import digest
 from rftd.storage.projections import PROJECTIONS, Projection
@@ -98,3 +98,10 @@ def test_an_unknown_database_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         open_database("not a url")
     assert open_database("postgresql://localhost/x").url.drivername == "postgresql+asyncpg"
+
+
+async def test_a_damaged_file_is_named_with_what_to_do(log: MemoryLog, engine: AsyncEngine, tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"not a database " * 1000)
+    with pytest.raises(ConflictError, match="damaged") as refused:
+        await Projector(log, engine, clock=ManualClock()).open()
+    assert "state.db" in str(refused.value) and "delete" in str(refused.value)
