@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +46,8 @@ class HeadsFile:
         body = _encoder.encode(_Slot(self._sequence, rows))
         framed = xxhash.xxh3_64_digest(body) + len(body).to_bytes(4, "little") + body
         if len(framed) <= _SLOT_SIZE_BYTES:
-            os.pwrite(self._file, framed, self._sequence % 2 * _SLOT_SIZE_BYTES)
+            with suppress(OSError):
+                os.pwrite(self._file, framed, self._sequence % 2 * _SLOT_SIZE_BYTES)
 
     def close(self) -> None:
         """Closes the file."""

@@ -49,7 +49,7 @@ def verify_newest(connection: apsw.Connection, path: Path, size_bytes: int = lim
             records += seen.records
             size += seen.size_bytes
     except (apsw.Error, OSError, TypeError, ValueError) as error:
-        raise translate(error, str(path)) from error
+        raise translate(error, str(path), reading=True) from error
     check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
     return Scan(records, size, heads)
 
@@ -67,7 +67,7 @@ def scan_chain(folder: Path) -> Scan:
     try:
         connection = schema.connect_reader(path)
     except (apsw.Error, TypeError, ValueError) as error:
-        raise translate(error, str(path)) from error
+        raise translate(error, str(path), reading=True) from error
     try:
         connection.execute("BEGIN")  # one snapshot, taken after the heads were read
         seen = [_verify(connection, part, part.start.next_offset, ids=True) for part in schema.stored_parts(connection)]
@@ -78,7 +78,7 @@ def scan_chain(folder: Path) -> Scan:
         _integrity(connection, path, "integrity_check(1)")
         return Scan(sum(scan.records for scan in seen), sum(scan.size_bytes for scan in seen), heads)
     except (apsw.Error, OSError, TypeError, ValueError) as error:
-        raise translate(error, str(path)) from error
+        raise translate(error, str(path), reading=True) from error
     finally:
         connection.close(True)
 

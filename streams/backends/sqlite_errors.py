@@ -11,7 +11,7 @@ from rftd.ops.errors import LogCorruptError, LogFullError, RftdError, Unreachabl
 _NO_SPACE: Final = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
 
 
-def translate(error: BaseException, where: str) -> RftdError:
+def translate(error: BaseException, where: str, *, reading: bool = False) -> RftdError:
     """Our error for one that SQLite, the file system or a fault point raised."""
     if isinstance(error, RftdError):
         return error
@@ -23,7 +23,8 @@ def translate(error: BaseException, where: str) -> RftdError:
             fix="free space on this disk; appends are retried and nothing acknowledged is lost",
         )
     # A flipped bit in a row's header turns bytes into a number or text: TypeError, ValueError.
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError | TypeError | ValueError):
+    garbled = reading and isinstance(error, TypeError | ValueError)
+    if garbled or isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return LogCorruptError(
             f"the log's file is damaged: {error}",
             where=where,

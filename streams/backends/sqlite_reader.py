@@ -72,7 +72,7 @@ class Reader:
             try:
                 return work(self._connection())
             except (apsw.Error, OSError, TypeError, ValueError) as error:
-                raise translate(error, str(self._path)) from error
+                raise translate(error, str(self._path), reading=True) from error
 
         with self._breather:
             return await asyncio.get_running_loop().run_in_executor(self._pool, run)

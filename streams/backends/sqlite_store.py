@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from rftd.ops.errors import LogError, RftdError
+from rftd.ops.errors import LogError
 from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.sqlite_errors import translate
@@ -62,7 +62,7 @@ class Store:
         try:
             self._open()
         except (apsw.Error, OSError, TypeError, ValueError) as error:
-            raise translate(error, str(path)) from error
+            raise translate(error, str(path), reading=True) from error
         self._acknowledged = self.heads
 
     @property
@@ -90,7 +90,7 @@ class Store:
             except apsw.ConstraintError:  # some id is known: the exception, so only then are ids looked up
                 self.connection.execute("ROLLBACK")
                 commit = self._commit(drafts, self._known(drafts))
-        except (apsw.Error, OSError, RftdError) as error:
+        except Exception as error:  # whatever it is, a transaction may be open
             self._abandon()
             raise translate(error, str(self._path)) from error
         self._acknowledged.update(commit.heads)
@@ -101,10 +101,12 @@ class Store:
         try:
             self._recover()
             part = self._parts.get(partition)
-            if part is None or before_offset <= part.start.next_offset:
+            if part is None:
+                return
+            before_offset = min(before_offset, part.head.next_offset)
+            if before_offset <= part.start.next_offset:
                 return
             connection = self.connection
-            before_offset = min(before_offset, part.head.next_offset)
             offset, chain, end_size = connection.execute(part.statements.at, (before_offset - 1,)).get
             with connection:
                 ids = connection.execute(part.statements.ids_below, (before_offset,)).fetchall()
@@ -112,7 +114,7 @@ class Store:
                 connection.execute(part.statements.remove_below, (before_offset,))
                 connection.execute(schema.MOVE_START, (offset + 1, chain, end_size, part.id))
             part.start = Mark(offset + 1, chain)
-        except (apsw.Error, OSError) as error:
+        except Exception as error:
             self._abandon()
             raise translate(error, str(self._path)) from error
 

@@ -15,6 +15,7 @@ from rftd.streams.backends.room import Room
 from rftd.streams.backends.sqlite_errors import translate
 from rftd.streams.backends.sqlite_store import Commit, Store
 from rftd.streams.backends.tail import Tail
+from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition
 
@@ -54,6 +55,7 @@ class Writer:
         self._store = store
         self._heads_file = heads_file
         self._heads = store.heads
+        self._unpublished: Heads = {}
         self._tail = tail
         self._breather = breather
         self._point = point
@@ -137,18 +139,20 @@ class Writer:
             commit = self._store.commit(drafts)
             if commit.heads:
                 self._heads.update(commit.heads)
+                self._unpublished.update(commit.heads)
                 self._heads_file.write(self._heads)
             self._point("log.before_ack")
-        except RftdError as failure:
-            error = failure
-        except Exception as failure:
+        except Exception as failure:  # the thread must live, or every producer waits for ever
             error = translate(failure, "log writer")
-        self._to_loop(self._deliver, group, commit, error)
+        moved: Heads = {}
+        if error is None:
+            moved, self._unpublished = self._unpublished, moved
+        self._to_loop(self._deliver, group, commit, moved, error)
 
-    def _deliver(self, group: list[_Append], commit: Commit | None, error: RftdError | None) -> None:
+    def _deliver(self, group: list[_Append], commit: Commit | None, moved: Heads, error: RftdError | None) -> None:
         self._failure = error
-        if commit is not None:
-            self._tail.advance(commit.records, commit.heads)
+        if commit is not None and error is None:
+            self._tail.advance(commit.records, moved)
         start = 0
         for append in group:
             end = start + len(append.drafts)
@@ -165,8 +169,8 @@ class Writer:
         error: RftdError | None = None
         try:
             self._store.truncate(job.partition, job.before_offset)
-        except RftdError as failure:
-            error = failure
+        except Exception as failure:  # the thread must live, or every producer waits for ever
+            error = translate(failure, "log writer")
         self._to_loop(self._truncated, job, error)
 
     def _truncated(self, job: _Truncate, error: RftdError | None) -> None:
