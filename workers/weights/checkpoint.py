@@ -1,4 +1,4 @@
-"""The `checkpoint` channel: a weight version is a folder with model.safetensors and manifest.json, never half written."""
+"""The `checkpoint` channel: a weight version is a folder of model.safetensors and manifest.json, never half written."""
 
 from __future__ import annotations
 
@@ -118,7 +118,13 @@ def _once(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for name in sorted(tensors):
         tensor = tensors[name].detach()
         kept[(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor))] = (name, tensor)
-    return {name: tensor.cpu().contiguous() for name, tensor in kept.values()}
+    return {name: _alone(tensor) for name, tensor in kept.values()}
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, in a storage of its own: safetensors refuses two views of one storage."""
+    moved = tensor.cpu().contiguous()
+    return moved if moved.untyped_storage().nbytes() == moved.nbytes else moved.clone()
 
 
 def _sync(path: Path) -> None:

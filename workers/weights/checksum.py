@@ -1,4 +1,4 @@
-"""Checksums of weights: one number over every tensor, in name order, so that two processes can compare what they hold."""
+"""Checksums of weights: one number over every tensor, so that two processes can compare what they hold."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Protocol
 
 import torch
 import xxhash
-from numpy.typing import NDArray
 
 from rftd.workers.weights.manifest import TensorSum
 
 
 class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
+    def update(self, data: bytes | memoryview, /) -> None: ...
 
 
 def tensor_sums(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSum, ...]:
@@ -54,11 +53,10 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def memory(tensor: torch.Tensor) -> NDArray[object]:
+def memory(tensor: torch.Tensor) -> memoryview:
     """The tensor's bytes in C order, without a copy where it already lies so on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    array: NDArray[object] = flat.view(torch.uint8).numpy()
-    return array
+    return flat.view(torch.uint8).numpy().data
 
 
 def _xxh3(tensor: torch.Tensor) -> str:

@@ -1,0 +1,42 @@
+"""Checksums of weights: what changes them and what does not."""
+
+from __future__ import annotations
+
+import torch
+
+from rftd.workers.weights.checksum import checksum, checksum_of, sha256_of, tensor_sums
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        "b": torch.randn(4, 5, generator=generator),
+        "a": torch.randn(3, generator=generator).to(torch.bfloat16),
+        "scalar": torch.tensor(2.0),
+        "empty": torch.zeros(0, 3),
+    }
+
+
+def test_order_and_layout_do_not_matter() -> None:
+    one = weights()
+    other = dict(reversed(one.items()))
+    other["b"] = one["b"].t().contiguous().t()
+    assert not other["b"].is_contiguous()
+    assert checksum(one) == checksum(other) == checksum_of(tensor_sums(one))
+    assert sha256_of(one) == sha256_of(other)
+    assert len(checksum(one)) == 32
+    assert len(sha256_of(one)) == 64
+
+
+def test_every_part_matters() -> None:
+    base = weights()
+    changed = [
+        {**base, "b": base["b"].reshape(5, 4)},
+        {**base, "b": base["b"].view(torch.int32)},
+        {**base, "b": base["b"].clone().index_fill_(0, torch.tensor(2), 0.0)},
+        {("c" if name == "b" else name): tensor for name, tensor in base.items()},
+        {name: tensor for name, tensor in base.items() if name != "empty"},
+        {**base, "scalar": torch.tensor([2.0])},
+    ]
+    assert len({checksum(w) for w in (base, *changed)}) == len(changed) + 1
+    assert len({sha256_of(w) for w in (base, *changed)}) == len(changed) + 1
