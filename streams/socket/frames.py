@@ -31,7 +31,8 @@ class FrameReader:
             _check(end - start - _PREFIX_BYTES)
             if end > len(buffer):
                 break
-            bodies.append(bytes(buffer[start + _PREFIX_BYTES : end]))
+            with memoryview(buffer) as view:  # one copy, not two
+                bodies.append(bytes(view[start + _PREFIX_BYTES : end]))
             start = end
         if start:
             del buffer[:start]
