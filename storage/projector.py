@@ -26,7 +26,7 @@ _TRANSIENT: Final = (DBAPIError, OSError, UnreachableError, ConflictError)
 """The database or the log does not answer, or another projector was faster: read the positions back and try again."""
 _REFUSED: Final = (DataError, IntegrityError, OverflowError)
 """Values that a database cannot hold. Asked for first: two of them are DBAPIErrors."""
-_LINGER_S: Final = 0.02
+_LINGER_S: Final = 0.03
 """After a small batch, so that many small appends become few transactions."""
 
 _logger = logging.getLogger("rftd.projector")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.engine import CursorResult
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import ConflictError
@@ -26,8 +25,7 @@ class TableWriter:
     async def write(self, connection: AsyncConnection, folded: Folded) -> None:
         """Moves the positions and writes the rows. Raises ConflictError if another projector moved them meanwhile."""
         # The positions come first: their rows are the lock that a second projector on this database meets.
-        for partition, mark in sorted(folded.after.items()):
-            await _move(connection, partition, folded.before[partition], mark)
+        await _move(connection, folded)
         for upsert, rows in folded.rows.items():
             statement = self._statements.get(upsert)
             if statement is None:
@@ -35,28 +33,43 @@ class TableWriter:
             await connection.exec_driver_sql(statement, rows)
 
 
-async def _move(connection: AsyncConnection, partition: Partition, before: Mark, after: Mark) -> None:
+async def _move(connection: AsyncConnection, folded: Folded) -> None:
+    stored = await read_positions(connection, lock=True)
+    for partition, before in folded.before.items():
+        if (stored[partition].next_offset if partition in stored else 0) != before.next_offset:
+            raise ConflictError(
+                f"another process moved the projections' position in {partition} from {before.next_offset}",
+                fix="let one daemon use this database",
+            )
     table = table_of(Positions)
-    values = {"next_offset": after.next_offset, "chain": after.chain}
-    key = (table.c.stream == partition.stream) & (table.c.partition == partition.number)
-    result: CursorResult[object] = await connection.execute(
-        update(table).where(key, table.c.next_offset == before.next_offset).values(values)
-    )
-    if result.rowcount == 1:
-        return
-    if before.next_offset == 0 and await connection.scalar(select(table.c.next_offset).where(key)) is None:
-        await connection.execute(insert(table).values(stream=partition.stream, partition=partition.number, **values))
-        return
-    raise ConflictError(
-        f"another process moved the projections' position in {partition} from {before.next_offset}",
-        fix="let one daemon use this database",
-    )
+    moved: list[dict[str, object]] = []
+    made: list[dict[str, object]] = []
+    for partition, mark in folded.after.items():
+        row = {
+            "stream_": partition.stream,
+            "partition_": partition.number,
+            "next_offset": mark.next_offset,
+            "chain": mark.chain,
+        }
+        (moved if partition in stored else made).append(row)
+    if moved:
+        key = (table.c.stream == bindparam("stream_")) & (table.c.partition == bindparam("partition_"))
+        await connection.execute(
+            update(table).where(key).values(next_offset=bindparam("next_offset"), chain=bindparam("chain")), moved
+        )
+    if made:
+        names = {"stream": "stream_", "partition": "partition_", "next_offset": "next_offset", "chain": "chain"}
+        await connection.execute(insert(table).values({name: bindparam(names[name]) for name in names}), made)
 
 
-async def read_positions(connection: AsyncConnection) -> Heads:
-    """Where the projections stand."""
+async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:
+    """Where the projections stand; with `lock` nobody else moves them before this transaction ends.
+
+    (On SQLite, which knows no row locks, the later of two writers fails at its first write.)
+    """
     table = table_of(Positions)
-    rows = await connection.execute(select(table.c.stream, table.c.partition, table.c.next_offset, table.c.chain))
+    columns = select(table.c.stream, table.c.partition, table.c.next_offset, table.c.chain)
+    rows = await connection.execute(columns.with_for_update() if lock else columns)
     return {Partition(stream, number): Mark(next_offset, bytes(chain)) for stream, number, next_offset, chain in rows}
 
 

@@ -85,6 +85,34 @@ def plan(tape: Tape, run: UUID, items: list[batch.ExperienceItem], groups: list[
     tape.write(planned, run)
 
 
+async def feed(log: MemoryLog, tape: Tape, rate_per_s: float) -> None:
+    """Appends 64 at a time, at most so many events a second."""
+    start = time.perf_counter()
+    for first in range(0, len(tape.drafts), 64):
+        await log.append(tape.drafts[first : first + 64])
+        await asyncio.sleep(max(0.0, start + (first + 64) / rate_per_s - time.perf_counter()))
+
+
+async def live(tape: Tape, folder: Path, rate_per_s: float) -> dict[str, float]:
+    """What following costs while events arrive in small appends, without what the feeding itself costs."""
+    cpu = time.process_time()
+    await feed(MemoryLog(), tape, rate_per_s)
+    feeding = time.process_time() - cpu
+    log, engine = MemoryLog(), open_database(sqlite_url(folder / "live.db"))
+    projector = Projector(log, engine, clock=SystemClock())
+    await projector.open()
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        wall, cpu = time.perf_counter(), time.process_time()
+        await feed(log, tape, rate_per_s)
+        lag = await projector.lag_records()
+        await projector.catch_up()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu - feeding
+        following.cancel()
+    await engine.dispose()
+    return {"live_events_per_s": round(len(tape.drafts) / wall), "live_cores": round(cpu / wall, 2), "live_lag": lag}
+
+
 async def main(count: int) -> None:
     tape = Tape()
     write(tape, count)
@@ -103,6 +131,7 @@ async def main(count: int) -> None:
         await projector.catch_up()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         await engine.dispose()
+        following = await live(tape, Path(folder), 7000.0)
     figures = {
         "experiences": count,
         "events": projector.applied_records,
@@ -112,6 +141,7 @@ async def main(count: int) -> None:
         "experiences_per_s": round(count / wall),
         "events_per_s": round(projector.applied_records / wall),
         "cores_at_6000_per_s": round(cpu / count * 6000, 2),
+        **following,
     }
     print(json.dumps(figures, indent=2))
 
