@@ -1,0 +1,95 @@
+"""Checkpoint folders: complete when visible, damage named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rftd.ops.errors import DataError
+from rftd.storage.checkpoints import commit_folder, files_of, latest, mark_latest, verify
+
+
+def write(folder: Path) -> None:
+    (folder / "actor" / "huggingface").mkdir(parents=True)
+    (folder / "actor" / "model.safetensors").write_bytes(b"weights")
+    (folder / "actor" / "huggingface" / "config.json").write_bytes(b"{}")
+
+
+def test_a_committed_folder_is_listed_and_verified(tmp_path: Path) -> None:
+    folder = tmp_path / "job" / "global_step_3"
+    files = commit_folder(folder, write)
+    assert [(file.path, file.size_bytes) for file in files] == [
+        ("actor/huggingface/config.json", 2),
+        ("actor/model.safetensors", 7),
+    ]
+    verify(folder, files)
+    assert files_of(folder) == files
+    assert [path.name for path in folder.parent.iterdir()] == ["global_step_3"]
+
+
+def test_a_failed_write_leaves_the_older_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step_3"
+    files = commit_folder(folder, write)
+
+    def fail(temporary: Path) -> None:
+        write(temporary)
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        commit_folder(folder, fail)
+    verify(folder, files)
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
+
+
+def test_a_folder_of_an_earlier_generation_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step_3"
+    commit_folder(folder, lambda temporary: (temporary / "old").write_bytes(b"old") and None)
+    (tmp_path / ".global_step_3.tmp").mkdir()
+    files = commit_folder(folder, write)
+    verify(folder, files)
+    assert not (folder / "old").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: path.unlink(), "missing"),
+        (lambda path: path.write_bytes(b"weight"), "6 bytes instead of 7"),
+        (lambda path: path.write_bytes(b"Weights"), "other bytes"),
+    ],
+)
+def test_the_damaged_file_is_named(tmp_path: Path, damage: object, says: str) -> None:
+    assert callable(damage)
+    folder = tmp_path / "global_step_3"
+    files = commit_folder(folder, write)
+    damage(folder / "actor" / "model.safetensors")
+    with pytest.raises(DataError, match=says) as raised:
+        verify(folder, files)
+    assert raised.value.where and raised.value.where.endswith("actor/model.safetensors")
+
+
+def test_a_path_out_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    files = commit_folder(tmp_path / "global_step_3", write)
+    (tmp_path / "x").write_bytes(b"weights")
+    outside = type(files[0])("../x", 7, files[1].sha256)
+    with pytest.raises(DataError, match="outside"):
+        verify(tmp_path / "global_step_3", [outside])
+
+
+def test_symbolic_links_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="symbolic link"):
+        commit_folder(tmp_path / "global_step_3", lambda temporary: (temporary / "a").symlink_to("/etc/hostname"))
+
+
+def test_markers(tmp_path: Path) -> None:
+    assert latest(tmp_path) is None
+    mark_latest(tmp_path, 3)
+    mark_latest(tmp_path, 12)
+    assert latest(tmp_path) == 12
+    assert (tmp_path / "latest_state_dict_iteration.txt").read_text() == "12"
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("twelve")
+    with pytest.raises(DataError, match="twelve"):
+        latest(tmp_path)

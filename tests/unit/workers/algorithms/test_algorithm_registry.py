@@ -1,0 +1,79 @@
+"""Names and defaults of algorithms, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages import ADVANTAGES
+from rftd.workers.algorithms.registry import lookup, names
+
+
+def test_grpo_has_the_published_defaults() -> None:
+    grpo = lookup("grpo")
+    assert (grpo.advantage, grpo.policy_loss, grpo.kl_loss, grpo.entropy_loss) == ("grpo", "ppo", "k2", "default")
+    assert (grpo.repeat_times, grpo.sample_strategy, grpo.loss_agg_mode) == (2, "default", "token-mean")
+    assert grpo.kl_loss_args == {"kl_coef": 0.001}
+    assert grpo.needs.groups and grpo.needs.old_logprobs and not grpo.needs.critic
+
+
+def test_sft_needs_no_rollouts() -> None:
+    assert lookup("sft").policy_loss == "sft"
+    assert not lookup("sft").needs.rollouts
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="gpro") as raised:
+        lookup("gpro")
+    assert raised.value.fix and "'grpo'" in raised.value.fix
+
+
+def test_an_algorithm_of_a_third_party_is_found(tmp_path: Path) -> None:
+    metadata = tmp_path / "mine-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[rftd.algorithms]\nmine = mine_algorithm:MINE\nodd = mine_algorithm:ODD\n"
+    )
+    (tmp_path / "mine_algorithm.py").write_text(
+        "from rftd.workers.algorithms.definition import AlgorithmDefinition\n"
+        "MINE = AlgorithmDefinition(name='mine', summary='', source='', policy_loss='ppo')\n"
+        "ODD = 3\n"
+    )
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from rftd.ops.errors import ConfigError\n"
+        "from rftd.workers.algorithms.registry import lookup, names\n"
+        "import rftd.workers.algorithms.objective\n"
+        "assert lookup('mine').name == 'mine' and 'mine' in names()\n"
+        "try:\n    lookup('odd')\n"
+        "except ConfigError as error:\n    assert 'int' in error.what\n"
+        "else:\n    raise AssertionError\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_part_of_an_algorithm_takes_its_default_arguments(name: str) -> None:
+    from rftd.streams.spec import AlgorithmSpec
+    from rftd.workers.algorithms.objective import Objective
+
+    found = lookup(name)
+    ADVANTAGES.open(found.advantage, found.advantage_args)
+    Objective.of(
+        AlgorithmSpec(
+            kind=name,
+            policy_loss=found.policy_loss,
+            policy_loss_args=found.policy_loss_args,
+            kl_loss=found.kl_loss,
+            kl_loss_args=found.kl_loss_args,
+            entropy_loss=found.entropy_loss,
+            entropy_loss_args=found.entropy_loss_args,
+            loss_agg_mode=found.loss_agg_mode,
+        )
+    )

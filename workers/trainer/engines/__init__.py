@@ -1,0 +1,1 @@
+"""Trainer engines: `registry`, and one file or folder for each."""

@@ -1,0 +1,14 @@
+"""The torch trainer engine: one device, deterministic on a CPU.
+
+In reading order:
+
+engine.py          `TorchTrainerEngine`: one optimizer step per batch
+arguments.py       its `engine_args`
+packing.py         a batch as micro-batches of token rows, equal prompts computed once (numpy)
+forward.py         log-probabilities of the trained tokens of a micro-batch
+token_logprobs.py  log-softmax of chosen tokens, in chunks, with a gradient of its own
+optimizer.py       AdamW or SGD, the learning rate of a step, the optimizer's state by name
+model.py           model folders: read, written
+saving.py          what lies in a checkpoint's `actor` folder
+metrics.py         figures of a batch that need no model
+"""

@@ -1,0 +1,31 @@
+"""`engine_args` of the torch trainer engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+
+
+class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the experiment file may say below `trainer.engine_args`."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: cuda if there is one and the experiment is not deterministic."""
+    prefix_sharing: Literal["auto", "always", "never"] = "auto"
+    """Compute equal prompts of a micro-batch once. `auto`: for architectures known to take attention masks whole."""
+
+
+def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
+    """The arguments, checked. Raises ConfigError."""
+    try:
+        return msgspec.convert(dict(arguments), TorchTrainerArgs)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"the torch engine does not take {dict(arguments)!r}: {error}",
+            field="trainer.engine_args",
+            fix=f"use {', '.join(TorchTrainerArgs.__struct_fields__)}",
+        ) from error

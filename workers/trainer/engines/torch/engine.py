@@ -1,0 +1,246 @@
+"""`TorchTrainerEngine`: one optimizer step per batch on one device, with torch and transformers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rftd.ops.errors import NonFiniteLossError, TrainError
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.algorithms.objective import Objective
+from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
+from rftd.workers.trainer.engines.torch import metrics, saving
+from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
+from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
+from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model, tensors_of, write_hf
+from rftd.workers.trainer.engines.torch.optimizer import learning_rate, make_optimizer, restore_state, state_of
+from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
+from rftd.workers.weights import checkpoint, checksum
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    spec: StageSpec
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    reference: Any | None
+    share: bool
+
+
+class TorchTrainerEngine:
+    """Implements `TrainerEngine`. Weights and optimizer are float32; bfloat16 is a matter of the forward pass."""
+
+    def __init__(self, *, threads: int = 1) -> None:
+        self._threads = threads
+        self._device = torch.device("cpu")
+        self._experiment: ExperimentSpec | None = None
+        self._base = Path()
+        self._model: Any = None
+        self._stage: _Stage | None = None
+        self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        self._checksum: str | None = None
+        self._sha256: str | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """True on a CPU."""
+        return self._device.type == "cpu"
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        """Loads the base model, and pins threads and algorithms of this process. Raises DataError."""
+        torch.set_num_threads(self._threads)
+        arguments = parse(experiment.stages[0].trainer.engine_args)
+        self._device = _device(arguments, deterministic=experiment.deterministic)
+        torch.use_deterministic_algorithms(self.deterministic)
+        self._experiment = experiment
+        self._base = Path(model_path)
+        self._model = load_model(self._base, self._device, trust_remote_code=self._trusted)
+        self._weights_changed()
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        """Takes the stage's algorithm, a fresh optimizer, and the present weights for its reference."""
+        objective = Objective.of(stage.algorithm)
+        arguments = parse(stage.trainer.engine_args)
+        self._stage = _Stage(
+            spec=stage,
+            objective=objective,
+            optimizer=make_optimizer(stage.algorithm.optimizer, self._model.parameters()),
+            reference=copy.deepcopy(self._model).requires_grad_(False) if objective.needs_reference else None,
+            share=arguments.prefix_sharing == "always"
+            or (arguments.prefix_sharing == "auto" and can_share_prefixes(self._model)),
+        )
+        self._state = saving.TrainerState(
+            stage=stage.name, step=self._state.step, stage_step=0, optimizer=stage.algorithm.optimizer.kind
+        )
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """One optimizer step. Raises NonFiniteLossError, weights and optimizer untouched."""
+        stage = self._begun()
+        self._check_tokens(batch)
+        packed = pack(
+            batch.samples,
+            budget_tokens=stage.spec.trainer.max_tokens_per_micro_batch,
+            mode=stage.objective.mode,
+            hidden_size=self._model.config.hidden_size,
+            share=stage.share,
+        )
+        if stage.objective.needs_old_logprobs:
+            _check_logprobs(batch)
+        tokens = sum(len(micro.targets) for micro in packed)
+        try:
+            reported = self._accumulate(stage, packed, tokens, batch)
+            norm = self._clip(stage.spec.algorithm.optimizer.grad_clip)
+            self._check_finite(reported.get("actor/final_loss", 0.0), norm, batch)
+            rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
+            if tokens:
+                for group in stage.optimizer.param_groups:
+                    group["lr"] = rate
+                stage.optimizer.step()
+                self._weights_changed()
+        finally:
+            stage.optimizer.zero_grad(set_to_none=True)
+        self._state = saving.TrainerState(
+            stage=stage.spec.name,
+            step=batch.step,
+            stage_step=batch.stage_step,
+            optimizer=stage.spec.algorithm.optimizer.kind,
+        )
+        reported |= {"actor/grad_norm": norm, "actor/lr": rate, "actor/micro_batches": float(len(packed))}
+        if stage.objective.needs_reference:
+            reported["actor/kl_coef"] = stage.objective.kl.coef
+        return StepResult(tokens=tokens, metrics=reported | metrics.of_batch(batch.samples))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by name, not copied: read them before the next step."""
+        return tensors_of(self._model)
+
+    def checksum(self) -> str:
+        """xxh3-128 of the weights, computed once per step."""
+        if self._checksum is None:
+            self._checksum = checksum.checksum(self.tensors())
+        return self._checksum
+
+    def sha256(self) -> str:
+        """sha256 of the weights, computed once per step."""
+        if self._sha256 is None:
+            self._sha256 = checksum.sha256_of(self.tensors())
+        return self._sha256
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        """Writes model.safetensors and manifest.json for explorers."""
+        return checkpoint.export(self.tensors(), folder, version=version, generation=generation)
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes `actor`: weights once, optimizer, reference, step."""
+        actor = folder / "actor"
+        actor.mkdir(parents=True, exist_ok=True)
+        if hf:
+            write_hf(self._model, actor / "huggingface", self._base)
+        else:
+            saving.write_tensors(actor / "model.safetensors", tensors_of(self._model))
+        if self._stage is not None:
+            named = dict(self._model.named_parameters())
+            saving.write_tensors(actor / "optimizer.safetensors", state_of(self._stage.optimizer, named))
+            if self._stage.reference is not None:
+                saving.write_tensors(actor / "reference.safetensors", tensors_of(self._stage.reference))
+        saving.write_state(actor, self._state)
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it."""
+        actor = folder / "actor"
+        state = saving.read_state(actor)
+        saving.copy_weights(self._model, saving.read_weights(actor, trust_remote_code=self._trusted), actor)
+        self._weights_changed()
+        self._stage = None
+        self._state = saving.TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
+        if stage is None:
+            return
+        self.begin_stage(stage)
+        if state.stage != stage.name:
+            return
+        begun = self._begun()
+        named = dict(self._model.named_parameters())
+        restore_state(begun.optimizer, named, saving.read_tensors(actor / "optimizer.safetensors"))
+        if begun.reference is not None:
+            path = actor / "reference.safetensors"
+            saving.copy_weights(begun.reference, saving.read_tensors(path), path)
+        self._state = state
+
+    def close(self) -> None:
+        """Releases the model."""
+        self._model = None
+        self._stage = None
+
+    @property
+    def _trusted(self) -> bool:
+        return self._experiment is not None and self._experiment.stages[0].model.trust_remote_code
+
+    def _begun(self) -> _Stage:
+        assert self._stage is not None, "train before begin_stage"
+        return self._stage
+
+    def _weights_changed(self) -> None:
+        self._checksum = self._sha256 = None
+
+    def _accumulate(self, stage: _Stage, packed: list[MicroBatch], tokens: int, batch: TrainBatch) -> dict[str, float]:
+        """Gradients of the whole batch, micro-batch by micro-batch; returns its figures."""
+        sums: dict[str, Tensor] = {}
+        bfloat16 = stage.spec.trainer.dtype == "bfloat16"
+        for micro in packed:
+            if not len(micro.targets):
+                continue
+            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=bfloat16):
+                known = loss_tokens(self._model, stage.reference, micro, self._device)
+            weights = tensor(micro.weights, self._device)
+            loss, terms = stage.objective.terms(known, weights, torch.full_like(weights, 1.0 / tokens))
+            loss.backward()  # type: ignore[no-untyped-call]
+            for name, value in terms.items():
+                sums[name] = sums[name] + value if name in sums else value
+        if not sums:
+            return {}
+        values = torch.stack(list(sums.values())).tolist()  # one transfer from the device
+        return dict(zip(sums, values, strict=True))
+
+    def _clip(self, limit: float) -> float:
+        parameters = [value for value in self._model.parameters() if value.grad is not None]
+        norm = torch.nn.utils.get_total_norm([value.grad for value in parameters])
+        if limit > 0:
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        return float(norm)
+
+    def _check_finite(self, loss: float, norm: float, batch: TrainBatch) -> None:
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NonFiniteLossError(
+                f"loss of step {batch.step} is {loss}, its gradient has norm {norm}; the weights were not touched",
+                fix="lower the learning rate, or look at the batch's rewards and log-probabilities",
+            )
+
+    def _check_tokens(self, batch: TrainBatch) -> None:
+        size = self._model.get_input_embeddings().num_embeddings
+        for number, sample in enumerate(batch.samples):
+            if len(sample.tokens) and int(sample.tokens.max()) >= size:
+                raise TrainError(
+                    f"item {number} of step {batch.step} has token {int(sample.tokens.max())}; the model knows {size}",
+                    fix="train with the tokenizer that made the experiences",
+                )
+
+
+def _check_logprobs(batch: TrainBatch) -> None:
+    for number, sample in enumerate(batch.samples):
+        if sample.logprobs is None and not sample.expert:
+            raise TrainError(
+                f"item {number} of step {batch.step} carries no log-probabilities of its rollout",
+                fix="train dataset rows with an algorithm made for them, such as sft",
+            )
+
+
+def _device(arguments: TorchTrainerArgs, *, deterministic: bool) -> torch.device:
+    if arguments.device != "auto":
+        return torch.device(arguments.device)
+    return torch.device("cuda" if torch.cuda.is_available() and not deterministic else "cpu")

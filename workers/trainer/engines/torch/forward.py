@@ -1,0 +1,66 @@
+"""Log-probabilities of the trained tokens of a micro-batch, under a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
+from rftd.workers.trainer.engines.torch.packing import PADDING, PROMPT, MicroBatch
+from rftd.workers.trainer.engines.torch.token_logprobs import token_logprobs
+
+
+def attention_mask(segments: Tensor) -> Tensor:
+    """Which places a place may see: earlier ones of the prompt and of its own response  # [B, L] -> [B, 1, L, L] bool
+
+    Padding sees itself, for a row of nothing has no softmax.
+    """
+    length = segments.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
+    keys, queries = segments[:, None, :], segments[:, :, None]
+    seen = causal & ((keys == PROMPT) | (keys == queries)) & (queries != PADDING)
+    itself = torch.eye(length, dtype=torch.bool, device=segments.device)
+    return (seen | itself)[:, None]
+
+
+def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of each trained token; only their places go through the output layer  # [N], [N]"""
+    arguments: dict[str, Tensor] = {}
+    if batch.segments is not None:
+        arguments["attention_mask"] = attention_mask(tensor(batch.segments, device))
+        arguments["position_ids"] = tensor(batch.positions, device)
+    decoder = model.get_decoder()
+    states = decoder(input_ids=tensor(batch.ids, device), use_cache=False, **arguments).last_hidden_state  # [B, L, D]
+    hidden = states.flatten(0, 1).index_select(0, tensor(batch.source, device))
+    return token_logprobs(
+        hidden,
+        model.get_output_embeddings().weight,
+        tensor(batch.targets, device),
+        tensor(batch.inverse_temperature, device),
+    )
+
+
+def loss_tokens(model: Any, reference: Any | None, batch: MicroBatch, device: torch.device) -> LossTokens:
+    """Everything that a loss may look at, with the policy's gradient."""
+    ref_logprobs = None
+    if reference is not None:
+        with torch.no_grad():
+            ref_logprobs, _ = logprobs_of(reference, batch, device)
+    logprobs, entropies = logprobs_of(model, batch, device)
+    return LossTokens(
+        logprobs=logprobs,
+        entropies=entropies,
+        old_logprobs=tensor(batch.old_logprobs, device),
+        ref_logprobs=ref_logprobs,
+        advantages=tensor(batch.advantages, device),
+        expert=tensor(batch.expert, device),
+        sequence=tensor(batch.sequence, device),
+        sequences=batch.sequences,
+    )
+
+
+def tensor(array: Any, device: torch.device) -> Tensor:
+    """The array on the device; shared memory on a CPU."""
+    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -1,0 +1,87 @@
+"""Model folders in Hugging Face's layout: read and written, safetensors only."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from rftd.ops.errors import DataError
+
+TOKENIZER_FILES: Final = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+SHARED_PREFIX_ARCHITECTURES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Decoders that take a mask of every pair of places and positions as they are given, in every layer."""
+
+SCALED_LOGITS: Final = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings of architectures whose logits are more than a matrix product, which the engine does not compute."""
+
+
+def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = False) -> Any:
+    """The model in float32, without dropout. Raises DataError if the folder holds none that can be trained."""
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            "the folder holds no model: config.json is missing",
+            where=str(folder),
+            fix="give a local folder in Hugging Face's layout, with model.safetensors",
+        )
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except Exception as error:
+        raise DataError(
+            f"the model cannot be read: {type(error).__name__}: {error}",
+            where=str(folder),
+            fix="check its config.json and its safetensors files; copy the folder again",
+        ) from error
+    for name in SCALED_LOGITS:
+        if getattr(model.config, name, None) not in (None, 1, 1.0):
+            raise DataError(
+                f"{model.config.model_type} models with {name} are not supported by the torch engine",
+                where=str(folder),
+                fix="use another model or another trainer engine",
+            )
+    return model.to(device).eval()
+
+
+def tensors_of(model: Any) -> dict[str, Tensor]:
+    """Every weight by name; one that two layers share appears once. Detached, not copied."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def can_share_prefixes(model: Any) -> bool:
+    """True if responses to one prompt may share a row."""
+    config = model.config
+    windowed = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
+    return config.model_type in SHARED_PREFIX_ARCHITECTURES and not windowed
+
+
+def write_hf(model: Any, folder: Path, base: Path) -> None:
+    """Writes a folder that transformers loads: config, weights, and the base model's tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    for name in TOKENIZER_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)
