@@ -1,1 +1,11 @@
-"""The demo, in reading order: `model` (the tiny model and its tokenizer)."""
+"""`rftd demo`: a tiny model learns to add, through the log, in about a minute. In reading order:
+
+sums              the task: datasets, with sums held out
+model             the tiny model and its tokenizer
+experiment.yaml   an ordinary experiment file; examples/demo.yaml is the same
+host              a daemon of its own, restarted if it dies
+progress          what is shown while it runs
+outcome           what came out, read from the API
+report            the last page, and the curve as a picture
+demo              all of it, in order
+"""

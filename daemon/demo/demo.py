@@ -1,0 +1,97 @@
+"""`rftd demo`, in order: files, daemon, experiment, progress, outcome."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import httpx
+
+from rftd.daemon.client.client import Client
+from rftd.daemon.client.replies import Page
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.demo.outcome import Outcome, read_outcome
+from rftd.daemon.demo.progress import Progress
+from rftd.daemon.demo.report import draw_curve, text_of
+from rftd.daemon.demo.sums import write_sums
+from rftd.daemon.settings import Settings
+from rftd.ops.errors import RftdError, UnreachableError
+from rftd.ops.ids import Ids
+
+ENDED = frozenset({"completed", "failed", "cancelled", "rejected"})
+POLL_S = 0.5
+UNREACHABLE_S = 60.0
+
+
+def experiment_text() -> str:
+    """The demo's experiment file, as it lies in examples/demo.yaml."""
+    return files("rftd.daemon.demo").joinpath("experiment.yaml").read_text()
+
+
+def run_demo(
+    folder: Path,
+    *,
+    seed: int,
+    overrides: tuple[str, ...],
+    bar: float,
+    ids: Ids,
+    echo: Callable[..., None],
+) -> bool:
+    """Runs the demo below `folder`; True if held-out accuracy rose by `bar` at least."""
+    from rftd.daemon.demo.model import make_tiny_model
+
+    began_s = time.monotonic()
+    folder.mkdir(parents=True)
+    text = experiment_text()
+    echo(text)
+    sums = write_sums(folder / "tasks", seed=seed)
+    with DaemonHost(folder / "data", folder / "daemon.log") as host:
+        make_tiny_model(folder / "model", seed=seed)
+        environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
+        submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
+        with Client(Settings(server=host.url)) as client:
+            name = client.submit(submission.config, labels={}, request_id=str(ids.new())).value.name
+        echo(f"daemon {host.url}   experiment {name}   files {folder}   tasks {sums.train.parent}")
+        progress = Progress(echo, monotonic_s=time.monotonic)
+        page = _follow(host, name, progress)
+        progress.end()
+        outcome = read_outcome(host.url, name)
+        restarts = host.restarts
+    picture = folder / "reward.png"
+    draw_curve(outcome, picture)
+    wall_s = time.monotonic() - began_s
+    echo(text_of(outcome, experiment=name, folder=folder / "data", picture=picture, wall_s=wall_s, restarts=restarts))
+    return _verdict(outcome, page, bar, echo)
+
+
+def _follow(host: DaemonHost, name: str, progress: Progress) -> Page:
+    """The experiment's page at its end; waits for a daemon that was killed to come back."""
+    answered_s = time.monotonic()
+    while True:
+        host.tend()
+        try:
+            with Client(Settings(server=host.url, timeout_s=10.0)) as client:
+                page = client.experiment(name).value
+        except (RftdError, OSError, httpx.HTTPError) as error:
+            if time.monotonic() - answered_s > UNREACHABLE_S:
+                raise UnreachableError(f"the demo's daemon does not answer: {error}") from error
+        else:
+            answered_s = time.monotonic()
+            progress.show(page)
+            if page.experiment.summary.state in ENDED:
+                return page
+        time.sleep(POLL_S)
+
+
+def _verdict(outcome: Outcome, page: Page, bar: float, echo: Callable[..., None]) -> bool:
+    if outcome.state != "completed":
+        echo(f"\nthe experiment ended as {outcome.state}: {outcome.reason}")
+        return False
+    rise = outcome.after_grpo - outcome.after_sft
+    if rise < bar:
+        echo(f"\nheld-out accuracy rose by {rise:.3f}, the bar is {bar}")
+    return rise >= bar

@@ -1,0 +1,82 @@
+"""A daemon of the demo's own: started on a free port, restarted if it dies, drained at the end (rule 13)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import msgspec
+
+from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.ops.errors import UnreachableError
+
+READY_TIMEOUT_S = 60.0
+
+
+class DaemonHost:
+    """Runs `rftd serve` on `data` while the block runs."""
+
+    def __init__(self, data: Path, log_path: Path) -> None:
+        self._folder = DataFolder(data)
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self.restarts = 0
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        """Where it answers now; a restarted daemon answers elsewhere."""
+        return msgspec.json.decode(self._folder.endpoint.read_bytes(), type=Endpoint).url
+
+    def tend(self) -> None:
+        """Starts the daemon again if it has died."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self.restarts += 1
+            self._start()
+
+    def _start(self) -> None:
+        self._folder.endpoint.unlink(missing_ok=True)
+        arguments = [sys.executable, "-P", "-m", "rftd.daemon", "serve", "--data", str(self._folder.root)]
+        with self._log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*arguments, "--port", "0"], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise UnreachableError(
+                    "the demo's daemon did not start", where=str(self._log_path), fix="see the end of its log"
+                )
+            time.sleep(0.05)
+
+    def _ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=5.0, trust_env=False).is_success
+        except (OSError, httpx.HTTPError, msgspec.MsgspecError):
+            return False

@@ -1,0 +1,65 @@
+"""The demo's last page: what was learned, how, and where to go from here; and the curve as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rftd.daemon.demo.outcome import LAST_ROLLOUTS, Outcome
+from rftd.daemon.output.sparkline import sparkline
+
+
+def draw_curve(outcome: Outcome, path: Path) -> None:
+    """Writes the reward curve as a PNG. Imports matplotlib, which takes about a second."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4), dpi=120)
+    steps = range(1, len(outcome.rewards) + 1)
+    axes.plot(steps, outcome.rewards, color="#2563eb", linewidth=1.2, label="mean reward of each batch")
+    axes.axhline(outcome.after_sft, color="#9ca3af", linestyle="--", linewidth=1, label="held out, after SFT")
+    axes.axhline(outcome.after_grpo, color="#059669", linestyle="--", linewidth=1, label="held out, after GRPO")
+    axes.set(xlabel="GRPO step", ylabel="accuracy", ylim=(0, 1.02), title="A tiny model learns to add")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.2)
+    axes.legend(loc="lower right", frameon=False)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def text_of(outcome: Outcome, *, experiment: str, folder: Path, picture: Path, wall_s: float, restarts: int) -> str:
+    """The last page."""
+    rises = outcome.after_grpo - outcome.after_sft
+    trained = outcome.last_batch
+    right = sum(1 for item in trained if item.reward > 0)
+    lines = [
+        "",
+        f"reward        {sparkline(outcome.rewards, width=60, low=0.0, high=1.0)}",
+        f"              {outcome.last_rewards_mean:.3f} over the last {LAST_ROLLOUTS} training rollouts;  {picture}",
+        f"held out      {outcome.after_sft:.3f} after SFT  →  {outcome.after_grpo:.3f} after GRPO  "
+        f"({rises:+.3f}; greedy, on sums never trained on)",
+        f"staleness     mean {outcome.staleness_mean_versions:.2f}, at most {outcome.staleness_max_versions} "
+        "weight versions: explorer and trainer ran at the same time",
+        f"speed         {outcome.trained_tokens_per_s:,.0f} trained tokens/s end to end;  {outcome.grpo_steps} GRPO "
+        f"steps in {outcome.grpo_s:.1f} s;  {wall_s:.1f} s in all",
+        f"last weights  version {outcome.steps}, trained on {len(trained)} experiences ({right} right), among them",
+        *(
+            f"              {item.experience}  reward {item.reward:.0f}  staleness {item.staleness_versions}"
+            for item in trained[:3]
+        ),
+    ]
+    if restarts or outcome.generations > 1:
+        lines.append(
+            f"survived      {restarts} restarts of the daemon, {outcome.generations - 1} of the trainer; nothing lost"
+        )
+    lines += [
+        "",
+        f"The log is the experiment. Look into it:   rftd --data {folder} verify",
+        f"                                           rftd --data {folder} serve --port 7070",
+        f"                                           rftd get {experiment}      (while it serves)",
+        "Your own model and data: copy examples/gsm8k.yaml, set model_path and the taskset's path, then",
+        "                                           rftd serve  and  rftd submit yours.yaml --wait",
+    ]
+    return "\n".join(lines)

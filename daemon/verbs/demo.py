@@ -1,0 +1,30 @@
+"""`rftd demo`: a model learns, here and now."""
+
+from __future__ import annotations
+
+import click
+
+from rftd.daemon.settings import Settings, shared_options
+
+
+@click.command("demo")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the model, the split and the sampling.")
+@click.option("--folder", type=click.Path(), help="Where everything goes; default: a new one below ./out.")
+@click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a field of the experiment; repeatable.")
+@click.option("--bar", type=float, default=0.4, show_default=True, help="Exit 1 if held-out accuracy rises by less.")
+@shared_options
+@click.pass_obj
+def command(settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float) -> None:
+    """Make a tiny model and a task, train it through the log (SFT, then asynchronous GRPO), show what it learned."""
+    import sys
+    from pathlib import Path
+
+    from rftd.daemon.demo.demo import run_demo
+    from rftd.ops.clock import SystemClock, iso
+    from rftd.ops.ids import SystemIds
+
+    clock = SystemClock()
+    stamp = iso(clock.now_ns())[:19].translate(str.maketrans("", "", "-:T"))
+    target = Path(folder or f"out/demo-{stamp}").absolute()
+    risen = run_demo(target, seed=seed, overrides=overrides, bar=bar, ids=SystemIds(clock), echo=click.echo)
+    sys.exit(0 if risen else 1)
