@@ -100,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except click.Abort:
         return 130
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except Exception as error:
         from rftd.daemon.output.failure import fail
 

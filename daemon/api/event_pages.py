@@ -31,6 +31,7 @@ from rftd.streams.topics import TRUTH, Partition, partition_of
 SCANNED_RECORDS: Final = 20_000
 """Records looked at for one page; fewer may belong to the experiment."""
 _FETCH_RECORDS: Final = 128
+_PREFIX: Final = "rftd."
 _OF_EXPERIMENT: Final = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
 """Streams whose key is the experiment, so that one partition holds all of it."""
 
@@ -66,21 +67,30 @@ def matches(name: str, types: tuple[str, ...]) -> bool:
 
 
 def encode_cursor(positions: Mapping[Partition, int]) -> str:
-    """Positions as an opaque text."""
-    plain = [[partition.stream, partition.number, offset] for partition, offset in sorted(positions.items())]
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(plain)).decode().rstrip("=")
+    """Positions as an opaque text: per stream the offsets of its partitions; what is missing stands at 0."""
+    offsets: dict[str, list[int]] = {}
+    for (stream, number), offset in positions.items():
+        if offset:
+            known = offsets.setdefault(stream.removeprefix(_PREFIX), [])
+            known.extend([0] * (number + 1 - len(known)))
+            known[number] = offset
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(offsets, order="sorted")).decode().rstrip("=")
 
 
 def decode_cursor(text: str) -> dict[Partition, int]:
     """The positions of a text. Raises UsageError."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        plain = msgspec.msgpack.decode(data, type=list[tuple[str, int, int]])
+        offsets = msgspec.msgpack.decode(data, type=dict[str, list[int]])
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         raise UsageError("no cursor of this daemon", field="after", fix="use `next` of an earlier page") from None
-    positions = {Partition(stream, number): offset for stream, number, offset in plain}
-    if any(partition not in TRUTH or offset < 0 for partition, offset in positions.items()):
-        raise UsageError("the cursor names a partition that does not exist", field="after")
+    positions = {
+        Partition(_PREFIX + stream, number): offset
+        for stream, known in offsets.items()
+        for number, offset in enumerate(known)
+    }
+    if any(partition not in TRUTH or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
+        raise UsageError("the cursor names a place that does not exist", field="after", fix="begin without --after")
     return positions
 
 
@@ -107,7 +117,8 @@ class EventPager:
         page = await self.page(start, limit=limit)
         if page.items or page.more or wait_s <= 0:
             return page
-        subscription = self._log.subscribe(decode_cursor(page.next))
+        reached = decode_cursor(page.next)
+        subscription = self._log.subscribe({partition: reached.get(partition, 0) for partition in self._partitions})
         try:
             await subscription.next(wait_s=wait_s, max_records=1)
         finally:

@@ -1,0 +1,7 @@
+"""The daemon from a program: what the command line uses. In reading order:
+
+address   where the daemon is
+client    `Client`: one method for each thing that the API does
+replies   the parts of its answers that we read
+errors    problem+json back to the errors of `rftd.ops.errors`
+"""

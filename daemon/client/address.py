@@ -1,0 +1,38 @@
+"""Where the daemon is: what was said, else what its folder says, else the usual port."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from rftd.daemon.settings import Settings, data_folder
+from rftd.ops.errors import UsageError
+
+DEFAULT_URL: Final = "http://127.0.0.1:7070"
+ENDPOINT_FILE: Final = "endpoint.json"
+
+
+def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
+    """The daemon's URL, without a slash at its end. Raises UsageError for one that is no URL."""
+    given = settings.server or environ.get("RFTD_SERVER") or _announced(Path(data_folder(settings, environ)))
+    url = (given or DEFAULT_URL).rstrip("/")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
+    return parts.geturl()
+
+
+def _announced(folder: Path) -> str | None:
+    """What a daemon of this folder wrote down when it was ready."""
+    try:
+        written = json.loads((folder / ENDPOINT_FILE).read_text())
+        return str(written["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

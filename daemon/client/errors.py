@@ -1,0 +1,85 @@
+"""Answers that are errors, as the errors of `rftd.ops.errors` again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from rftd.ops.errors import (
+    ConflictError,
+    NotFoundError,
+    RftdError,
+    UnreachableError,
+    UsageError,
+    WaitTimeoutError,
+)
+
+_BY_STATUS: dict[int, type[RftdError]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    503: UnreachableError,
+    504: WaitTimeoutError,
+}
+
+
+class _Part(msgspec.Struct, frozen=True):
+    code: str = ""
+    what: str = ""
+    field: str | None = None
+    where: str | None = None
+    fix: str | None = None
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    detail: str
+    code: str = ""
+    field: str | None = None
+    where: str | None = None
+    fix: str | None = None
+    errors: tuple[_Part, ...] = ()
+
+
+class SeveralErrors(UsageError):
+    """The request has more than one thing wrong."""
+
+    def __init__(self, what: str, errors: tuple[RftdError, ...]) -> None:
+        super().__init__(what)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(error) for error in self.errors)
+
+
+def error_of(status: int, body: bytes, url: str) -> RftdError:
+    """The error that an answer tells of."""
+    try:
+        problem = msgspec.json.decode(body, type=_Problem)
+    except msgspec.MsgspecError:
+        return UnreachableError(
+            f"the answer has status {status} and is none of rftd's", where=url, fix="is another program on this port?"
+        )
+    kind = kind_of(problem.code, status)
+    if problem.errors:
+        found = tuple(
+            kind_of(part.code, status)(part.what, field=part.field, where=part.where, fix=part.fix)
+            for part in problem.errors
+        )
+        return SeveralErrors(problem.detail, found)
+    return kind(problem.detail, field=problem.field, where=problem.where, fix=problem.fix)
+
+
+def kind_of(code: str, status: int) -> type[RftdError]:
+    """The class with this code; of one that this release does not know, what its HTTP status means."""
+    for kind in known_errors():
+        if kind.code == code and kind.__init__ is RftdError.__init__:
+            return kind
+    fallback = _BY_STATUS.get(status, UsageError if status < 500 else RftdError)
+    return type(fallback.__name__, (fallback,), {"code": code or fallback.code, "__doc__": fallback.__doc__})
+
+
+def known_errors(root: type[RftdError] = RftdError) -> Iterator[type[RftdError]]:
+    """Every class of error that is loaded, parents first."""
+    yield root
+    for kind in root.__subclasses__():
+        yield from known_errors(kind)

@@ -1,0 +1,248 @@
+"""The parts of the API's answers that the command line reads; a newer daemon may send more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every reply."""
+
+
+class Summary(Reply, frozen=True, kw_only=True):
+    """One line of a list."""
+
+    id: str
+    name: str
+    project: str
+    state: str
+    reason: str | None
+    code: str | None
+    stage: str | None
+    step: int
+    total_steps: int
+    generation: int | None
+    reward_mean: float | None
+    staleness_p95: int | None
+    submitted_at: str
+    started_at: str | None
+    state_at: str
+
+
+class Summaries(Reply, frozen=True, kw_only=True):
+    """A list of experiments."""
+
+    items: list[Summary]
+    next: int | None
+
+
+class Stage(Reply, frozen=True, kw_only=True):
+    """One stage."""
+
+    name: str
+    kind: str
+    algorithm: str
+    total_steps: int
+    first_version: int | None
+    started_at: str | None
+    completed_at: str | None
+
+
+class Books(Reply, frozen=True, kw_only=True):
+    """Where the experiences are."""
+
+    produced: int
+    waiting: int
+    cooling: int
+    planned: int
+    retired: dict[str, int]
+    balance: int
+    open: int
+    late: int
+    failed_rollouts: int
+
+
+class Detail(Reply, frozen=True, kw_only=True):
+    """One experiment."""
+
+    summary: Summary
+    job_dir: str
+    stages: list[Stage]
+    warnings: list[str]
+    books: Books
+    groups_closed: int
+    generations: int
+
+
+class Point(Reply, frozen=True, kw_only=True):
+    """One point of the reward curve."""
+
+    step: int
+    reward_mean: float
+
+
+class Eval(Reply, frozen=True, kw_only=True):
+    """One evaluation."""
+
+    taskset: str
+    version: int
+    rows: int
+    score: float | None
+    completed_at: str
+
+
+class Weight(Reply, frozen=True, kw_only=True):
+    """One weight version."""
+
+    version: int
+    generation: int
+    counts: bool
+    holders: int
+    size_bytes: int
+    published_at: str
+
+
+class Checkpoint(Reply, frozen=True, kw_only=True):
+    """One checkpoint."""
+
+    step: int
+    path: str
+    size_bytes: int
+    final: bool
+    counts: bool
+    committed_at: str
+
+
+class Worker(Reply, frozen=True, kw_only=True):
+    """One worker."""
+
+    role: str
+    slot: int
+    pid: int
+    host: str
+    state: str
+    code: str | None
+    reason: str | None
+    version: int | None
+    started_at: str
+
+
+class Page(Reply, frozen=True, kw_only=True):
+    """Everything about one experiment."""
+
+    experiment: Detail
+    reward_curve: list[Point]
+    evals: list[Eval]
+    weights: list[Weight]
+    checkpoints: list[Checkpoint]
+    workers: list[Worker]
+
+
+class Submitted(Reply, frozen=True, kw_only=True):
+    """A submission that is in the log."""
+
+    id: str
+    name: str
+    event: str
+    position: str
+    warnings: list[str]
+
+
+class Commanded(Reply, frozen=True, kw_only=True):
+    """A command that is in the log."""
+
+    id: str
+    event: str
+    position: str
+
+
+class Event(Reply, frozen=True, kw_only=True):
+    """One event."""
+
+    id: str
+    type: str
+    time: str
+    position: str
+    source: str
+    payload: dict[str, Any]
+
+
+class Events(Reply, frozen=True, kw_only=True):
+    """A page of events."""
+
+    items: list[Event]
+    next: str
+    more: bool
+
+
+class Line(Reply, frozen=True, kw_only=True):
+    """One line of a log file."""
+
+    role: str
+    slot: int | None
+    time: str
+    level: str
+    event: str
+    fields: dict[str, Any]
+
+
+class Lines(Reply, frozen=True, kw_only=True):
+    """A page of log lines."""
+
+    items: list[Line]
+    next: dict[str, int]
+
+
+class Experience(Reply, frozen=True, kw_only=True):
+    """One experience."""
+
+    id: str
+    group: str
+    rollout: int
+    state: str
+    retired_reason: str | None
+    reward: float | None
+    prompt_tokens: int
+    response_tokens: int
+    oldest_version: int
+    newest_version: int
+    step: int | None
+    staleness_versions: int | None
+    uses: int
+    finish: str
+    produced_at: str
+
+
+class Experiences(Reply, frozen=True, kw_only=True):
+    """A list of experiences."""
+
+    items: list[Experience]
+    next: int | None
+
+
+class Span(Reply, frozen=True, kw_only=True):
+    """Response tokens of one weight version."""
+
+    version: int
+    generation: int
+    start: int
+    end: int
+
+
+class ExperiencePage(Reply, frozen=True, kw_only=True):
+    """One experience with what the log holds."""
+
+    experience: Experience
+    spans: list[Span]
+    tokens: list[int] | None
+    loss_mask: list[int] | None
+    logprobs: list[float] | None
+
+
+class Version(Reply, frozen=True, kw_only=True):
+    """What the daemon is."""
+
+    version: str
+    python: str

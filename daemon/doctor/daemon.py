@@ -1,0 +1,59 @@
+"""Checks of the daemon that should be there: its port, its readiness, what its folder says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rftd.daemon.client.address import ENDPOINT_FILE
+from rftd.daemon.client.client import Client
+from rftd.daemon.doctor.finding import Finding
+from rftd.daemon.settings import Settings
+from rftd.ops.errors import RftdError
+
+
+def check_daemon(settings: Settings) -> list[Finding]:
+    """Whether a daemon answers; if none does, whether one could."""
+    with Client(replace(settings, timeout_s=min(settings.timeout_s, 5.0))) as client:
+        try:
+            version = client.version().value.version
+            ready, text = client.readiness()
+        except RftdError as error:
+            away = Finding("daemon", "warn", f"none answers at {client.url}: {error.what}", "start it: rftd serve")
+            return [away, _port(client.url)]
+    if not ready:
+        return [Finding("daemon", "fail", f"{client.url} is not ready: {text}", "see the daemon's log")]
+    return [Finding("daemon", "ok", f"{client.url} is ready (rftd {version})")]
+
+
+def check_endpoint(folder: Path) -> list[Finding]:
+    """Whether what the folder says of its daemon is still true."""
+    path = folder / ENDPOINT_FILE
+    try:
+        pid = int(json.loads(path.read_text())["pid"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError):
+        return [Finding("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return [Finding("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]
+    except PermissionError:
+        pass  # alive, another user's
+    return [Finding("endpoint", "ok", f"process {pid} is alive")]
+
+
+def _port(url: str) -> Finding:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 7070
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            pass
+    except OSError:
+        return Finding("port", "ok", f"{port} is free")
+    return Finding("port", "fail", f"another program listens on {host}:{port}", "give rftd serve another --port")

@@ -1,0 +1,34 @@
+"""Data for programs on standard output: JSON, JSON lines or YAML."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from rftd.daemon.settings import Settings
+
+
+def emit(value: Any, settings: Settings) -> None:
+    """Prints one value; of a list in JSON lines each item on a line."""
+    if settings.output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+    elif settings.output == "jsonl":
+        for item in _items(value):
+            emit_line(item)
+    else:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def emit_line(value: Any) -> None:
+    """Prints one value as one line of JSON, at once."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict) and isinstance(value.get("items"), list):
+        return list(value["items"])
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,112 @@
+"""The one page of `rftd get` and `rftd watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rftd.daemon.client.replies import Books, Page, Stage, Worker
+from rftd.daemon.output.quantity import age, number, size
+from rftd.daemon.output.sparkline import sparkline
+from rftd.daemon.output.table import STATE_STYLES, state, table
+from rftd.ops.clock import Clock
+
+_LABEL = 14
+
+
+def render(page: Page, clock: Clock) -> RenderableType:
+    """The page, top down: what it is, why, how far, how good, where everything is."""
+    return Group(*_lines(page, clock))
+
+
+def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
+    detail, summary = page.experiment, page.experiment.summary
+    yield Text.assemble((summary.name, "bold"), f"  {summary.project}  {summary.id}")
+    yield _line(
+        "state", Text.assemble(state(summary.state), f" since {summary.state_at} ({age(summary.state_at, clock)})")
+    )
+    if summary.code or summary.reason:
+        reason = ": ".join(part for part in (summary.code, summary.reason) if part)
+        yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))
+    for position, stage in enumerate(detail.stages):
+        yield _line("stages" if position == 0 else "", Text(_stage(stage, summary.step)))
+    yield _line("steps", Text(f"{summary.step} of {summary.total_steps}" + _generation(summary.generation)))
+    rewards = [point.reward_mean for point in page.reward_curve]
+    if rewards:
+        curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
+        yield _line("reward", Text(f"{curve}   last 256 rollouts {number(summary.reward_mean)}"))
+    if summary.staleness_p95 is not None:
+        yield _line("staleness", Text(f"p95 {summary.staleness_p95} versions in the last batch"))
+    yield _line("experiences", Text(_books(detail.books)))
+    if page.evals:
+        yield from _evals(page)
+    if announced := [weight for weight in page.weights if weight.counts]:
+        newest = announced[-1]
+        published = f"version {newest.version} published {age(newest.published_at, clock)} ago"
+        yield _line("weights", Text(f"{published}, {size(newest.size_bytes)}, used by {newest.holders} workers"))
+    for position, checkpoint in enumerate(reversed(page.checkpoints[-2:])):
+        kind = "final" if checkpoint.final else "kept"
+        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {checkpoint.path}"
+        yield _line("checkpoints" if position == 0 else "", Text(text))
+    yield _line("folder", Text(detail.job_dir))
+    for warning in detail.warnings:
+        yield _line("warning", Text(warning, style="yellow"))
+    if page.workers:
+        yield Text("")
+        headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
+        rows = [_worker(worker, clock) for worker in page.workers]
+        yield table(headers, rows, right=frozenset({"VERSION", "PID"}))
+
+
+def _line(label: str, text: Text) -> Text:
+    return Text.assemble((f"{label:<{_LABEL}}", "dim"), text)
+
+
+def _stage(stage: Stage, step: int) -> str:
+    progress = "done" if stage.completed_at else "under way" if stage.started_at else "waits"
+    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, step - stage.first_version))
+    return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
+
+
+def _generation(generation: int | None) -> str:
+    return f"   resumed {generation} times" if generation else ""
+
+
+def _books(books: Books) -> str:
+    retired = sum(books.retired.values())
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(books.retired.items()))
+    text = (
+        f"{books.produced} produced = {books.waiting} waiting + {books.cooling} cooling + {books.planned} planned"
+        f" + {retired} retired" + (f" ({reasons})" if reasons else "")
+    )
+    extra = [
+        f"{count} {what}"
+        for count, what in (
+            (books.open, "in open groups"),
+            (books.late, "late"),
+            (books.failed_rollouts, "rollouts failed"),
+        )
+        if count
+    ]
+    if books.balance:
+        extra.append(f"BOOKS OFF BY {books.balance}")
+    return text + (f"; {', '.join(extra)}" if extra else "")
+
+
+def _evals(page: Page) -> Iterator[Text]:
+    sets: dict[str, list[float]] = {}
+    for each in page.evals:
+        if each.score is not None:
+            sets.setdefault(each.taskset, []).append(each.score)
+    for position, (name, scores) in enumerate(sets.items()):
+        text = f"{name}  {sparkline(scores, width=24)}  {scores[0]:.3f} -> {scores[-1]:.3f}"
+        yield _line("evals" if position == 0 else "", Text(text))
+
+
+def _worker(worker: Worker, clock: Clock) -> tuple[str | Text, ...]:
+    name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
+    version = "-" if worker.version is None else str(worker.version)
+    reason = ": ".join(part for part in (worker.code, worker.reason) if part)
+    return name, state(worker.state), version, str(worker.pid), worker.host, age(worker.started_at, clock), reason

@@ -1,0 +1,68 @@
+"""`rftd events`: an experiment's history, from the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.names import experiment_argument
+
+if TYPE_CHECKING:
+    from rftd.daemon.client.replies import Event
+
+_WAIT_S: Final = 15.0
+_BRIEF_CHARS: Final = 110
+
+
+@click.command("events")
+@experiment_argument
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="experiment, weights.published, ...; repeatable.")
+@click.option("--after", metavar="CURSOR", help="Begin where an earlier page ended (its `next`).")
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Most events.")
+@click.option("--full", is_flag=True, help="Long lists whole.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens; Ctrl-C ends.")
+@shared_options
+@click.pass_obj
+def command(
+    settings: Settings, name: str, types: tuple[str, ...], after: str | None, limit: int, full: bool, follow: bool
+) -> None:
+    """The events of experiment NAME, merged by time; token arrays as their shape."""
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.output.data import emit, emit_line
+
+    items: list[Any] = []
+    with Client(settings) as client:
+        left, more = limit, True
+        while more and (left > 0 or follow):
+            size = min(left, 500) if not follow else 500
+            answer = client.events(
+                name,
+                {
+                    "type": list(types) or None,
+                    "after": after,
+                    "limit": size,
+                    "full": full or None,
+                    "wait_s": _WAIT_S if follow else None,
+                },
+            )
+            page = answer.value
+            after, left, more = page.next, left - len(page.items), page.more or follow
+            for item, event in zip(answer.plain()["items"], page.items, strict=True):
+                if settings.output == "jsonl" or (settings.machine_readable and follow):
+                    emit_line(item)
+                elif settings.machine_readable:
+                    items.append(item)
+                else:
+                    click.echo(_text(event))
+    if settings.output in ("json", "yaml") and not follow:
+        emit({"items": items, "next": after, "more": more}, settings)
+    elif more and settings.verbosity >= 0:
+        click.echo(f"there are more: rftd events {name} --after {after}", err=True)
+
+
+def _text(event: Event) -> str:
+    brief = " ".join(f"{key}={value}" for key, value in event.payload.items() if isinstance(value, str | int | float))
+    cut = brief if len(brief) <= _BRIEF_CHARS else brief[: _BRIEF_CHARS - 3] + "..."
+    return f"{event.time}  {event.type:<21}  {event.position:<25}  {cut}".rstrip()

@@ -1,0 +1,90 @@
+"""`rftd explain`: what an error code means. The text is the docstring of the error's class."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rftd.daemon.settings import Settings, shared_options
+
+if TYPE_CHECKING:
+    from rftd.ops.errors import RftdError
+
+_WHERE: Final = (
+    "rftd.ops.errors",
+    "rftd.streams.events.registry",
+    "rftd.daemon.config.issue",
+    "rftd.daemon.api.problem",
+)
+"""Modules that define errors."""
+_BUG: Final = "RFTD-BUG"
+
+
+@click.command("explain")
+@click.argument("code", required=False)
+@shared_options
+@click.pass_obj
+def command(settings: Settings, code: str | None) -> None:
+    """What error CODE means, and how programs see it; without CODE every code in one line each."""
+    from rftd.ops.errors import NotFoundError
+
+    found = codes()
+    if code is None:
+        if settings.machine_readable:
+            from rftd.daemon.output.data import emit
+
+            emit([_entry(known, kind) for known, kind in found.items()], settings)
+        else:
+            for known, kind in found.items():
+                click.echo(f"{known:<14}  {_meaning(kind)}")
+        return
+    wanted = code.upper() if code.upper().startswith("RFTD-") else f"RFTD-{code.upper()}"
+    if wanted == _BUG:
+        click.echo(f"{_BUG}: rftd itself failed, not your input. Exit status 70; the report's path was printed.")
+        return
+    if wanted not in found:
+        import difflib
+
+        near = difflib.get_close_matches(wanted, list(found), n=1)
+        raise NotFoundError(f"no error code {wanted!r}", fix=f"did you mean {near[0]}?" if near else "see rftd explain")
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        emit(_entry(wanted, found[wanted]), settings)
+        return
+    kind = found[wanted]
+    click.echo(f"{wanted}  {kind.__name__}\n\n{inspect.getdoc(kind)}\n")
+    click.echo(f"exit status {kind.exit_status}, HTTP status {kind.http_status}")
+    parents = [each.__name__ for each in kind.__mro__[1:] if each.__name__.endswith("Error")]
+    click.echo(f"a kind of {', '.join(parents)}")
+
+
+def codes() -> dict[str, type[RftdError]]:
+    """Every code and its class, in the order of the codes."""
+    from rftd.daemon.client.errors import known_errors
+
+    for name in _WHERE:
+        importlib.import_module(name)
+    found: dict[str, type[RftdError]] = {}
+    for kind in known_errors():
+        if kind.__module__ in sys.modules and "code" in vars(kind):
+            found.setdefault(kind.code, kind)
+    return dict(sorted(found.items()))
+
+
+def _meaning(kind: type[RftdError]) -> str:
+    return (kind.__doc__ or "").partition("\n")[0]
+
+
+def _entry(code: str, kind: type[RftdError]) -> dict[str, Any]:
+    return {
+        "code": code,
+        "name": kind.__name__,
+        "meaning": inspect.getdoc(kind),
+        "exit_status": kind.exit_status,
+        "http_status": kind.http_status,
+    }

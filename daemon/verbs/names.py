@@ -1,0 +1,42 @@
+"""The NAME of an experiment on the command line, completed from the daemon's list."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rftd.daemon.settings import current
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_TIMEOUT_S: Final = 0.3
+
+
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names that begin so; silent and quick when no daemon answers."""
+    from http.client import HTTPException
+    from urllib.request import Request, urlopen
+
+    from click.shell_completion import CompletionItem
+
+    from rftd.daemon.client.address import find_daemon
+    from rftd.ops.errors import RftdError
+
+    token = os.environ.get("RFTD_TOKEN")
+    try:
+        url = find_daemon(current(ctx), os.environ) + "/v1/experiments?limit=200"
+        request = Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310 - http(s) only
+        with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            items: list[dict[str, Any]] = json.load(answer)["items"]
+    except (OSError, HTTPException, ValueError, KeyError, RftdError):
+        return []
+    names = dict.fromkeys(str(item["name"]) for item in items)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+experiment_argument = click.argument("name", shell_complete=complete)
+experiments_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete)

@@ -1,0 +1,117 @@
+"""`rftd submit`: reads an experiment file here, sends it, and may wait for the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rftd.daemon.settings import Settings, shared_options
+
+if TYPE_CHECKING:
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.config.loading import Submission
+
+
+@click.command("submit")
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the experiment; repeatable.")
+@click.option("--wait", is_flag=True, help="Follow it to its end; exit 1 if it did not complete.")
+@click.option("--dry-run", is_flag=True, help="Read and check the file here; send nothing.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, a submission changes nothing.")
+@shared_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    overrides: tuple[str, ...],
+    labels: tuple[str, ...],
+    wait: bool,
+    dry_run: bool,
+    request_id: str | None,
+) -> None:
+    """Hand in the experiment of a YAML FILE (- for standard input)."""
+    from rftd.daemon.client.client import Client
+
+    settings: Settings = ctx.obj
+    named = dict(_pair(label) for label in labels)
+    submission = _load(file, overrides)
+    if settings.verbosity >= 0:
+        for warning in submission.warnings:
+            click.echo(f"warning: {warning}", err=True)
+    if dry_run:
+        _show_dry(submission, settings)
+        return
+    with Client(settings) as client:
+        accepted = client.submit(submission.config, labels=named, request_id=request_id or _new_id())
+        receipt = accepted.value
+        handle = _handle(client, receipt.name, receipt.id, receipt.position)
+        if settings.machine_readable and not wait:
+            from rftd.daemon.output.data import emit
+
+            emit(accepted.plain(), settings)
+        elif settings.verbosity >= 0:
+            click.echo(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
+            click.echo(f"  stages: {stages_of(submission)}", err=wait)
+            click.echo(
+                f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait
+            )
+        if wait:
+            from rftd.daemon.verbs.watch import follow_to_end
+
+            ctx.exit(follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle))
+
+
+def stages_of(submission: Submission) -> str:
+    """The stages in one line: `warmup (sft, 20 steps) then rft (grpo, 2 epochs)`."""
+    parts = []
+    for stage in submission.spec.stages:
+        steps = f"{stage.total_steps} steps" if stage.total_steps else f"{stage.total_epochs} epochs"
+        parts.append(f"{stage.name} ({stage.algorithm.kind}, {steps})")
+    return " then ".join(parts)
+
+
+def _load(file: str, overrides: tuple[str, ...]) -> Submission:
+    import sys
+
+    from rftd.daemon.config.loading import load_file, load_text
+
+    if file == "-":
+        return load_text(sys.stdin.read(), "<stdin>", overrides=overrides)
+    return load_file(file, overrides=overrides)
+
+
+def _show_dry(submission: Submission, settings: Settings) -> None:
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        plan: dict[str, Any] = {"ok": True, "config": submission.config, "warnings": list(submission.warnings)}
+        emit(plan, settings)
+        return
+    spec = submission.spec
+    click.echo(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was sent")
+
+
+def _handle(client: Client, name: str, id: str, position: str) -> str:
+    """How to call it from now on: by its name if that is unique."""
+    from rftd.ops.errors import RftdError
+
+    try:
+        return name if client.experiment(name, after=position).value.experiment.summary.id == id else id
+    except RftdError:
+        return id
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
+    return key, value
+
+
+def _new_id() -> str:
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+
+    return str(SystemIds(SystemClock()).new())

@@ -1,0 +1,101 @@
+"""`rftd pause`, `rftd resume`, `rftd cancel`: one command for each named experiment; asking twice is asking once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.names import experiments_argument
+
+if TYPE_CHECKING:
+    from rftd.daemon.client.client import Client
+
+PARTIAL: Final = 7
+_TARGETS: Final = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+
+
+def _verb(name: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @experiments_argument
+    @click.option("--reason", default="", help="Kept with the event.")
+    @click.option("--wait", is_flag=True, help=f"Return once it is {_TARGETS[name]}.")
+    @click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+    @shared_options
+    @click.pass_context
+    def command(ctx: click.Context, names: tuple[str, ...], reason: str, wait: bool, request_id: str | None) -> None:
+        if request_id and len(names) > 1:
+            raise click.UsageError("--request-id names one command; give one experiment", ctx=ctx)
+        ctx.exit(_run(name, names, ctx.obj, reason=reason, wait=wait, request_id=request_id))
+
+    return command
+
+
+pause = _verb("pause", "Pause experiments: what is under way finishes, nothing new begins.")
+resume = _verb("resume", "Let paused experiments go on.")
+cancel = _verb("cancel", "End experiments; what they produced stays.")
+
+
+def _run(
+    verb: str, names: tuple[str, ...], settings: Settings, *, reason: str, wait: bool, request_id: str | None
+) -> int:
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.output.failure import as_text
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.errors import RftdError
+    from rftd.ops.ids import SystemIds
+
+    ids = SystemIds(SystemClock())
+    done: list[dict[str, Any]] = []
+    statuses: list[int] = []
+    with Client(settings) as client:
+        for name in names:
+            try:
+                key = request_id or str(ids.new())
+                done.append(_command(client, verb, name, settings, reason=reason, wait=wait, key=key))
+                statuses.append(0)
+            except RftdError as error:
+                done.append({"name": name, "error": {"code": error.code, "what": error.what, "fix": error.fix}})
+                statuses.append(error.exit_status)
+                click.echo(as_text(error), err=True)
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        emit({"items": done}, settings)
+    elif settings.verbosity >= 0:
+        for item in (item for item in done if "state" in item):
+            already = "already " if item["already"] else ""
+            click.echo(f"{item['name']}  {already}{item['state']}  {item['event'] or ''}".rstrip())
+    failed = [status for status in statuses if status]
+    return PARTIAL if failed and len(failed) < len(names) else (failed[0] if failed else 0)
+
+
+def _command(
+    client: Client, verb: str, name: str, settings: Settings, *, reason: str, wait: bool, key: str
+) -> dict[str, Any]:
+    from rftd.daemon.client.following import follow
+    from rftd.ops.errors import ConflictError
+
+    target = _TARGETS[verb]
+    try:
+        sent = client.command(verb, name, reason=reason, request_id=key).value
+    except ConflictError:
+        summary = client.experiment(name).value.experiment.summary
+        if summary.state != target:
+            raise
+        return {"name": name, "id": summary.id, "state": target, "already": True, "event": None, "position": None}
+    state = target
+    if wait:
+        for page in follow(client, sent.id, after=sent.position, patience_s=settings.timeout_s):
+            state = page.value.experiment.summary.state
+            if state == target:
+                break
+    return {
+        "name": name,
+        "id": sent.id,
+        "state": state,
+        "already": False,
+        "event": sent.event,
+        "position": sent.position,
+    }
