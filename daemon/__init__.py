@@ -1,1 +1,18 @@
-"""..."""
+"""The composition root: the only package that knows all others. In reading order:
+
+cli             the command line: a table of verbs, each imported only when it is called
+settings        the options that every verb shares
+verbs/          one file for each verb
+service         one daemon, composed: log, log server, projections, supervisor, HTTP
+data_folder     what lies where in the daemon's folder
+http_server     uvicorn inside the daemon's loop
+operations      the commands that the API may give
+supervisor/     which experiment runs, and its life
+config/         the experiment file
+api/            the HTTP API
+client/         the same from the other side
+metrics_feed    records to metrics
+installed       which release this is
+output/         tables, pages, errors for people
+demo/           `rftd demo`
+"""

@@ -34,6 +34,10 @@ class DaemonHost:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Drains the daemon; `tend` starts it again."""
         assert self._process is not None
         self._process.terminate()
         try:
