@@ -44,7 +44,7 @@ def test_a_failed_write_leaves_the_older_folder(tmp_path: Path) -> None:
 
 def test_a_folder_of_an_earlier_generation_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "global_step_3"
-    commit_folder(folder, lambda temporary: (temporary / "old").write_bytes(b"old") and None)
+    commit_folder(folder, lambda temporary: (temporary / "old").touch())
     (tmp_path / ".global_step_3.tmp").mkdir()
     files = commit_folder(folder, write)
     verify(folder, files)

@@ -1,0 +1,173 @@
+"""What every algorithm promises, through the torch trainer engine that executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from rftd.daemon.demo.model import make_tiny_model
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
+from rftd.workers.algorithms.advantages import advantages_of
+from rftd.workers.algorithms.registry import lookup, names
+from rftd.workers.trainer.engine import StepResult, TrainBatch, TrainSample
+from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+
+Gradient = dict[str, torch.Tensor]
+WITH_ROLLOUTS = [name for name in names() if lookup(name).needs.rollouts]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("contract") / "tiny", seed=3, hidden_size=32, heads=2)
+
+
+def make_algorithm(name: str) -> AlgorithmSpec:
+    found = lookup(name)
+    return AlgorithmSpec(
+        kind=name,
+        advantage=found.advantage,
+        advantage_args=found.advantage_args,
+        policy_loss=found.policy_loss,
+        policy_loss_args=found.policy_loss_args,
+        kl_loss=found.kl_loss,
+        kl_loss_args=found.kl_loss_args,
+        entropy_loss=found.entropy_loss,
+        entropy_loss_args=found.entropy_loss_args,
+        loss_agg_mode=found.loss_agg_mode,
+        optimizer=OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0),
+    )
+
+
+def run(
+    model: Path, name: str, samples: Sequence[TrainSample], *, budget_tokens: int = 8192
+) -> tuple[Gradient, StepResult]:
+    """The gradient of one step on fresh weights, and what it reported."""
+    stage = StageSpec(
+        name="stage",
+        kind="both",
+        total_steps=1,
+        batch_size=4,
+        train_batch_size=len(samples),
+        algorithm=make_algorithm(name),
+        model=ModelSpec(path=str(model), max_model_len=64, max_prompt_tokens=32, max_response_tokens=32),
+        trainer=TrainerSpec(max_tokens_per_micro_batch=budget_tokens),
+    )
+    engine = TorchTrainerEngine()
+    engine.open(ExperimentSpec(project="p", name="n", job_dir="/nowhere", stages=(stage,), config={}), str(model))
+    engine.begin_stage(stage)
+    before = {name: value.clone() for name, value in engine.tensors().items()}
+    result = engine.train(TrainBatch(step=1, stage_step=1, samples=samples))
+    return {name: before[name] - value for name, value in engine.tensors().items()}, result
+
+
+def make_samples(
+    name: str, *, groups: int = 3, members: int = 4, drift: float = 0.2, rewards: str = "random"
+) -> list[TrainSample]:
+    rng = np.random.default_rng(11)
+    algorithm = make_algorithm(name)
+    samples = []
+    for group in range(groups):
+        prompt = rng.integers(7, 120, 5 + group)
+        scores = np.ones(members) if rewards == "equal" else rng.random(members)
+        advantages = advantages_of(algorithm, scores.astype(np.float32))
+        for member in range(members):
+            length = int(rng.integers(2, 8))
+            mask = np.ones(length, np.uint8)
+            mask[length // 2] = 0
+            samples.append(
+                TrainSample(
+                    tokens=np.concatenate([prompt, rng.integers(7, 120, length)]).astype(np.uint32),
+                    prompt_tokens=len(prompt),
+                    loss_mask=mask,
+                    logprobs=rng.normal(-4.85, drift, length).astype(np.float32),
+                    advantages=np.full(length, advantages[member], np.float32),
+                    reward=float(scores[member]),
+                    group=group,
+                )
+            )
+    return samples
+
+
+def assert_near(one: Gradient, two: Gradient) -> None:
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", WITH_ROLLOUTS)
+def test_groups_with_equal_rewards_have_no_gradient(model: Path, name: str) -> None:
+    gradient, _ = run(model, name, make_samples(name, rewards="equal"))
+    assert not any(bool(value.any()) for value in gradient.values())
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_masked_tokens_carry_changes_nothing(model: Path, name: str) -> None:
+    samples = make_samples(name)
+    changed = []
+    for sample in samples:
+        assert sample.logprobs is not None and sample.advantages is not None
+        masked = sample.loss_mask == 0
+        changed.append(
+            msgspec.structs.replace(
+                sample,
+                logprobs=np.where(masked, np.float32(-90), sample.logprobs),
+                advantages=np.where(masked, np.float32(50), sample.advantages),
+            )
+        )
+    one, _ = run(model, name, samples)
+    two, _ = run(model, name, changed)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_order_of_items_changes_only_rounding(model: Path, name: str) -> None:
+    samples = make_samples(name)
+    one, first = run(model, name, samples)
+    two, second = run(model, name, [samples[i] for i in np.random.default_rng(1).permutation(len(samples))])
+    assert_near(one, two)
+    assert first.metrics["actor/final_loss"] == pytest.approx(second.metrics["actor/final_loss"], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", names())
+def test_micro_batches_change_only_rounding(model: Path, name: str) -> None:
+    samples = make_samples(name)
+    one, first = run(model, name, samples)
+    two, second = run(model, name, samples, budget_tokens=16)
+    assert second.metrics["actor/micro_batches"] > first.metrics["actor/micro_batches"]
+    assert_near(one, two)
+    for key, value in first.metrics.items():
+        if key != "actor/micro_batches":
+            assert second.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("old_logprob", [-40.0, 0.0, 30.0])
+def test_extreme_ratios_stay_finite(model: Path, name: str, old_logprob: float) -> None:
+    samples = [
+        msgspec.structs.replace(sample, logprobs=np.full(len(sample.loss_mask), old_logprob, np.float32))
+        for sample in make_samples(name)
+    ]
+    gradient, result = run(model, name, samples)
+    assert all(bool(value.isfinite().all()) for value in gradient.values())
+    assert all(np.isfinite(value) for value in result.metrics.values())
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_group_of_one_is_finite(model: Path, name: str) -> None:
+    gradient, _ = run(model, name, make_samples(name, members=1))
+    assert all(bool(value.isfinite().all()) for value in gradient.values())
+
+
+@pytest.mark.parametrize("name", names())
+def test_advantages_are_a_function_of_the_group_alone(name: str) -> None:
+    algorithm = make_algorithm(name)
+    rewards = np.random.default_rng(0).random(6).astype(np.float32)
+    whole = advantages_of(algorithm, rewards)
+    order = np.array([3, 1, 5, 0, 2, 4])
+    assert whole.dtype == np.float32 and whole.shape == (6,)
+    np.testing.assert_allclose(advantages_of(algorithm, rewards[order]), whole[order], rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(advantages_of(algorithm, rewards), whole)

@@ -1,0 +1,82 @@
+"""Packing: every trained token once, whatever the micro-batches; prompts shared where that is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rftd.ops.errors import TrainError
+from rftd.workers.trainer.engine import TrainBatch, TrainSample
+from rftd.workers.trainer.engines.torch.packing import pack
+
+
+def make_sample(prompt: list[int], response: list[int], mask: list[int] | None = None) -> TrainSample:
+    return TrainSample(
+        tokens=np.array([*prompt, *response], np.uint32),
+        prompt_tokens=len(prompt),
+        loss_mask=np.array(mask or [1] * len(response), np.uint8),
+    )
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=20),
+    budget_tokens=st.integers(1, 200),
+    share=st.booleans(),
+)
+def test_each_token_is_predicted_by_the_one_before_it_in_its_own_text(
+    shapes: list[tuple[int, int]], budget_tokens: int, share: bool
+) -> None:
+    samples = [
+        make_sample([100 + kind] * (kind + 1), [10 * number + i for i in range(length)])
+        for number, (kind, length) in enumerate(shapes)
+    ]
+    packed = pack(samples, budget_tokens=budget_tokens, mode="token-mean", hidden_size=64, share=share)
+    seen = []
+    for batch in packed:
+        assert batch.ids.size <= max(budget_tokens, batch.ids.shape[1])
+        for source, target in zip(batch.source, batch.targets, strict=True):
+            number, i = divmod(int(target), 10)
+            before = batch.ids.ravel()[source]
+            assert before == (target - 1 if i else 100 + shapes[number][0])
+            assert batch.positions.ravel()[source] == shapes[number][0] + i
+            seen.append(int(target))
+    assert sorted(seen) == [10 * n + i for n, (_, length) in enumerate(shapes) for i in range(length)]
+    assert sum(float(batch.weights.sum()) for batch in packed) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_group_shares_its_prompt() -> None:
+    group = [make_sample([1, 2, 3, 4], [5, 6 + i]) for i in range(8)]
+    (shared,) = pack(group, budget_tokens=8192, mode="token-mean", hidden_size=64, share=True)
+    assert shared.ids.shape == (1, 12) and shared.segments is not None
+    (apart,) = pack(group, budget_tokens=8192, mode="token-mean", hidden_size=64, share=False)
+    assert apart.ids.shape == (8, 5) and apart.segments is None
+
+
+def test_long_responses_to_a_short_prompt_are_not_joined() -> None:
+    group = [make_sample([1], [5] * 4000) for _ in range(2)]
+    packed = pack(group, budget_tokens=100_000, mode="token-mean", hidden_size=64, share=True)
+    assert [batch.segments for batch in packed] == [None]
+
+
+def test_packing_is_a_function_of_the_batch(make_batch: Callable[..., TrainBatch]) -> None:
+    first, second = (
+        pack(make_batch(3).samples, budget_tokens=64, mode="token-mean", hidden_size=32, share=True) for _ in range(2)
+    )
+    assert len(first) == len(second) > 1
+    for one, two in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.ids, two.ids)
+        np.testing.assert_array_equal(one.source, two.source)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [make_sample([], [1]), make_sample([1], []), make_sample([1], [2, 3], [1])],
+    ids=["prompt", "reply", "mask"],
+)
+def test_arrays_that_do_not_fit_are_named(sample: TrainSample) -> None:
+    with pytest.raises(TrainError, match="item 0"):
+        pack([sample], budget_tokens=64, mode="token-mean", hidden_size=32, share=True)

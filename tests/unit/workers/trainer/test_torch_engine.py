@@ -1,0 +1,161 @@
+"""The torch engine's steps against loops of torch, and what its settings must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, TrainError
+from rftd.streams.spec import ExperimentSpec, OptimizerSpec, StageSpec
+from rftd.workers.trainer.engine import TrainBatch, TrainSample
+from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+
+Open = Callable[[StageSpec], TorchTrainerEngine]
+Make = Callable[..., Any]
+PLAIN = OptimizerSpec(kind="sgd", lr=1.0, weight_decay=0.0, grad_clip=0.0)
+"""One step subtracts the gradient."""
+
+
+def gradient(open_engine: Open, stage: StageSpec, batch: TrainBatch) -> dict[str, torch.Tensor]:
+    engine = open_engine(stage)
+    before = {name: value.clone() for name, value in engine.tensors().items()}
+    engine.train(batch)
+    return {name: before[name] - value for name, value in engine.tensors().items()}
+
+
+def reference_gradient(model: Path, samples: Sequence[TrainSample]) -> dict[str, torch.Tensor]:
+    """GRPO, token-mean, one response at a time with the whole model."""
+    policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    total, count = torch.zeros(()), sum(int(sample.loss_mask.sum()) for sample in samples)
+    for sample in samples:
+        assert sample.logprobs is not None and sample.advantages is not None
+        ids = torch.tensor(sample.tokens.astype(np.int64))[None]
+        logits = policy(input_ids=ids).logits[0, sample.prompt_tokens - 1 : -1] / sample.temperature
+        chosen = torch.log_softmax(logits, -1).gather(1, ids[0, sample.prompt_tokens :, None])[:, 0]
+        advantages = torch.tensor(sample.advantages)
+        ratio = (chosen - torch.tensor(sample.logprobs)).exp()
+        loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
+        loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * 3.0), loss)
+        total = total + (loss * torch.tensor(sample.loss_mask)).sum() / count
+    total.backward()  # type: ignore[no-untyped-call]
+    return {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("prefix_sharing", ["auto", "never"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_gradient_is_that_of_the_formula(
+    tiny_model: Path, open_engine: Open, make_stage: Make, make_batch: Make, prefix_sharing: str, temperature: float
+) -> None:
+    batch = make_batch()
+    samples = [msgspec.structs.replace(sample, temperature=temperature) for sample in batch.samples]
+    batch = msgspec.structs.replace(batch, samples=samples)
+    got = gradient(open_engine, make_stage(optimizer=PLAIN, prefix_sharing=prefix_sharing), batch)
+    assert_equal(got, reference_gradient(tiny_model, samples))
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
+def test_micro_batches_and_shared_prompts_change_only_rounding(
+    open_engine: Open, make_stage: Make, make_batch: Make, mode: str
+) -> None:
+    settings = {"optimizer": PLAIN, "mode": mode, "kl_coef": 0.1, "entropy_coef": 0.1}
+    whole = gradient(open_engine, make_stage(prefix_sharing="never", **settings), make_batch())
+    for budget_tokens in (16, 50, 8192):
+        stage = make_stage(budget_tokens=budget_tokens, **settings)
+        assert_equal(gradient(open_engine, stage, make_batch()), whole)
+
+
+def test_figures_have_the_known_names(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
+    result = open_engine(make_stage(kl_coef=0.1)).train(make_batch())
+    assert result.tokens == sum(int(sample.loss_mask.sum()) for sample in make_batch().samples)
+    names = "pg_loss pg_clipfrac ppo_kl kl_loss kl_coef entropy entropy_loss final_loss grad_norm lr"
+    assert {f"actor/{name}" for name in names.split()} <= result.metrics.keys()
+    assert {"response_length/mean", "prompt_length/max", "critic/rewards/mean", "critic/advantages/min"} <= set(
+        result.metrics
+    )
+    assert result.metrics["actor/kl_loss"] == 0.0
+    assert all(isinstance(value, float) and np.isfinite(value) for value in result.metrics.values())
+
+
+def test_the_reference_stays_where_the_stage_began(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
+    engine = open_engine(make_stage(kl_coef=0.1))
+    assert engine.train(make_batch(1)).metrics["actor/kl_loss"] == 0.0
+    assert engine.train(make_batch(2)).metrics["actor/kl_loss"] > 0.0
+
+
+def test_a_batch_without_trained_tokens_leaves_the_weights(
+    open_engine: Open, make_stage: Make, make_batch: Make
+) -> None:
+    engine, batch = open_engine(make_stage()), make_batch()
+    before = engine.checksum()
+    samples = [msgspec.structs.replace(s, loss_mask=np.zeros_like(s.loss_mask)) for s in batch.samples]
+    result = engine.train(msgspec.structs.replace(batch, samples=samples))
+    assert (result.tokens, engine.checksum()) == (0, before)
+
+
+@pytest.mark.parametrize("poison", ["logprobs", "advantages"])
+def test_nan_leaves_weights_and_optimizer_untouched(
+    open_engine: Open, make_stage: Make, make_batch: Make, poison: str
+) -> None:
+    engine, twin = open_engine(make_stage()), open_engine(make_stage())
+    engine.train(make_batch(1))
+    twin.train(make_batch(1))
+    batch = make_batch(2)
+    broken = msgspec.structs.replace(
+        batch.samples[3], **{poison: np.full(len(batch.samples[3].loss_mask), np.nan, np.float32)}
+    )
+    samples = [*batch.samples[:3], broken, *batch.samples[4:]]
+    with pytest.raises(NonFiniteLossError, match="step 2"):
+        engine.train(msgspec.structs.replace(batch, samples=samples))
+    assert engine.checksum() == twin.checksum()
+    engine.train(batch)
+    twin.train(batch)
+    assert engine.checksum() == twin.checksum()
+
+
+def test_items_that_cannot_be_trained_are_named(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
+    engine, batch = open_engine(make_stage()), make_batch()
+    first = batch.samples[0]
+    tokens = first.tokens.copy()
+    tokens[0] = 1000
+    for change, says in (({"logprobs": None}, "log-probabilities"), ({"tokens": tokens}, "token 1000")):
+        sample = msgspec.structs.replace(first, **change)
+        with pytest.raises(TrainError, match=says):
+            engine.train(msgspec.structs.replace(batch, samples=[sample]))
+
+
+def test_bfloat16_is_near(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
+    half = open_engine(make_stage(dtype="bfloat16")).train(make_batch()).metrics
+    full = open_engine(make_stage()).train(make_batch()).metrics
+    assert half["actor/entropy"] == pytest.approx(full["actor/entropy"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "files", [{}, {"config.json": b"{}"}, {"config.json": b'{"model_type": "qwen2"}', "model.safetensors": b"torn"}]
+)
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, make_stage: Make, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    experiment = ExperimentSpec(project="p", name="n", job_dir="/nowhere", stages=(make_stage(),), config={})
+    with pytest.raises(DataError) as raised:
+        TorchTrainerEngine().open(experiment, str(tmp_path))
+    assert raised.value.where == str(tmp_path) and raised.value.fix
+
+
+def test_unknown_engine_arguments_are_refused(open_engine: Open, make_stage: Make) -> None:
+    stage = make_stage()
+    trainer = msgspec.structs.replace(stage.trainer, engine_args={"devise": "cpu"})
+    with pytest.raises(ConfigError, match="devise"):
+        open_engine(msgspec.structs.replace(stage, trainer=trainer))
