@@ -1,0 +1,66 @@
+"""A daemon without workers: a log with one synthetic run, its tables, and the API over both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+from log_operations import LogOperations
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.daemon.api.app import make_app
+from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.ops.clock import SystemClock
+from rftd.ops.metrics import Metrics
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.projector import Projector
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.log import EventLog
+
+BASE = "http://127.0.0.1:7070"
+
+
+@dataclass
+class House:
+    """One daemon's parts."""
+
+    app: FastAPI
+    log: EventLog
+    projector: Projector
+    feed: MetricsFeed
+    run: SyntheticRun
+    """In the log, and applied."""
+    job_dir: Path
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def client(self, **headers: str) -> httpx.AsyncClient:
+        """A client of the app, without a socket."""
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        return httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers)
+
+
+@asynccontextmanager
+async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator[House]:
+    """A house whose log holds one complete run, named `small`."""
+    run = SyntheticRun(Tape(), job_dir=str(folder / "job")).write()
+    log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
+    for start in range(0, len(run.tape.drafts), 100):
+        await log.append(run.tape.drafts[start : start + 100])
+    projector = Projector(log, engine, clock=SystemClock())
+    await projector.catch_up()
+    feed = MetricsFeed(Metrics(version="1.2.3"))
+    app = make_app(operations=LogOperations(log), log=log, engine=engine, projector=projector, feed=feed, token=token)
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(projector.run())
+        try:
+            yield House(app, log, projector, feed, run, folder / "job")
+        finally:
+            following.cancel()
+    await engine.dispose()
+    await log.close()

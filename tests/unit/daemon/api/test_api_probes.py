@@ -1,0 +1,96 @@
+"""Probes, metrics, version, and the document that describes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from house import House
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: House) -> None:
+    assert (await client.get("/livez")).text == "ok"
+    verdict = (await client.get("/readyz?verbose")).json()
+    assert verdict["ok"] and {check["name"] for check in verdict["checks"]} == {"log", "state", "projector"}
+    house.projector.last_error = "the database is away"
+    refused = await client.get("/readyz")
+    assert refused.status_code == 503 and refused.text == "projector: the database is away"
+    assert (await client.get("/readyz?verbose")).json()["ok"] is False
+    assert (await client.get("/livez")).status_code == 200
+
+
+async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncClient, house: House) -> None:
+    text = (await client.get("/metrics")).text
+    assert 'rftd_build_info{version="1.2.3"} 1.0' in text
+    assert 'rftd_stream_produced_records_total{stream="rftd.experiments"}' in text
+    assert 'rftd_projection_lag_events{projection="all"} 0.0' in text
+
+
+async def test_version(client: httpx.AsyncClient) -> None:
+    assert set((await client.get("/version")).json()) == {"version", "python"}
+
+
+async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient, house: House) -> None:
+    document = (await client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    for name in _references(document):
+        assert name in schemas, name
+    some = (await client.get("/v1/experiments/small/experiences?limit=1")).json()["items"][0]["id"]
+    asked = {
+        "/v1/experiments": "/v1/experiments",
+        "/v1/experiments/{name}": "/v1/experiments/small",
+        "/v1/experiments/{name}/steps": "/v1/experiments/small/steps",
+        "/v1/experiments/{name}/batches/{step}": "/v1/experiments/small/batches/3",
+        "/v1/experiments/{name}/evals": "/v1/experiments/small/evals",
+        "/v1/experiments/{name}/experiences": "/v1/experiments/small/experiences",
+        "/v1/experiments/{name}/experiences/{experience}": f"/v1/experiments/small/experiences/{some}?tokens=true",
+        "/v1/experiments/{name}/events": "/v1/experiments/small/events",
+        "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
+        "/version": "/version",
+    }
+    reads = {path for path, operations in document["paths"].items() if "get" in operations}
+    assert reads == {*asked, "/livez", "/readyz", "/metrics", "/v1/experiments/{name}/stream"}
+    for path, url in asked.items():
+        schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        _check((await client.get(url)).json(), schema, schemas, path)
+    problem = (await client.get("/v1/experiments/nope")).json()
+    _check(problem, {"$ref": "#/components/schemas/Problem"}, schemas, "problem")
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(reference := value.get("$ref"), str):
+            yield reference.removeprefix("#/components/schemas/")
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+
+
+_KINDS = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+
+
+def _check(value: Any, schema: dict[str, Any], schemas: dict[str, Any], where: str) -> None:
+    """What the schemas of this document can say, and nothing is sent that they do not name."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].removeprefix("#/components/schemas/")]
+    if "anyOf" in schema:
+        choices = [each for each in schema["anyOf"] if (each.get("type") == "null") == (value is None)]
+        assert choices, (where, value)
+        if value is not None:
+            _check(value, choices[0], schemas, where)
+        return
+    if "type" in schema:
+        assert isinstance(value, _KINDS[schema["type"]]), (where, value, schema)
+    if "properties" in schema:
+        assert set(schema["required"]) <= set(value) <= set(schema["properties"]), where
+        for name, part in value.items():
+            _check(part, schema["properties"][name], schemas, f"{where}.{name}")
+    elif isinstance(value, list) and "items" in schema:
+        for item in value:
+            _check(item, schema["items"], schemas, f"{where}[]")

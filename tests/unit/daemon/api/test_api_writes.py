@@ -1,0 +1,123 @@
+"""Commands over HTTP: what is taken in, and every way of being refused."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from small_config import config
+
+from rftd.ops import limits
+
+pytestmark = pytest.mark.anyio
+
+JSON = {"Content-Type": "application/json"}
+
+
+def problem(answer: httpx.Response, status: int, code: str, field: str | None = None) -> dict:
+    """The problem that an answer must be."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert (body["status"], body["code"], body["type"]) == (status, code, f"urn:rftd:error:{code}")
+    assert body["title"] and body["detail"]
+    if field is not None:
+        assert body["field"] == field
+    return body
+
+
+async def submit(client: httpx.AsyncClient, key: str | None = None, **changes: object) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    return await client.post("/v1/experiments", json={"config": config(**changes)}, headers=headers)
+
+
+async def test_a_submission_is_in_the_log_and_seen_after_its_position(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/experiments", json={"config": config(), "labels": {"team": "a"}})
+    assert answer.status_code == 202
+    receipt = answer.json()
+    assert answer.headers["location"] == f"/v1/experiments/{receipt['id']}"
+    page = (await client.get(f"/v1/experiments/{receipt['id']}", params={"after": receipt["position"]})).json()
+    assert page["experiment"]["summary"]["labels"] == {"team": "a"}
+    assert page["experiment"]["summary"]["name"] == receipt["name"] == "mine"
+
+
+@pytest.mark.parametrize("key", ["018bcfe5-6800-7000-98a7-dbefd82c07cd", "my own key"])
+async def test_the_same_key_is_the_same_submission(client: httpx.AsyncClient, key: str) -> None:
+    first, again = await submit(client, key), await submit(client, key)
+    assert first.json() == again.json()
+    other = await submit(client, key + "x" if " " in key else None)
+    assert other.json()["id"] != first.json()["id"]
+
+
+async def test_transitions_and_their_conflicts(client: httpx.AsyncClient) -> None:
+    receipt = (await submit(client)).json()
+    path = f"/v1/experiments/{receipt['id']}"
+    await client.get(path, params={"after": receipt["position"]})
+    problem(await client.post(f"{path}/resume"), 409, "RFTD-CON-001")
+    cancelled = await client.post(f"{path}/cancel", json={"reason": "enough"}, headers={"Idempotency-Key": "k"})
+    assert cancelled.status_code == 202
+    again = await client.post(f"{path}/cancel", headers={"Idempotency-Key": "k"})
+    assert again.json()["position"] == cancelled.json()["position"]
+    page = (await client.get(path, params={"after": cancelled.json()["position"]})).json()
+    assert (page["experiment"]["summary"]["state"], page["experiment"]["summary"]["reason"]) == ("cancelled", "enough")
+    problem(await client.post(f"{path}/pause"), 409, "RFTD-CON-001")
+    problem(await client.post("/v1/experiments/nope/pause"), 404, "RFTD-NOF-001")
+
+
+async def test_every_error_of_a_config_at_once(client: httpx.AsyncClient) -> None:
+    wrong = config(mode="sideways", nonsense=1)
+    body = (await client.post("/v1/experiments", json={"config": wrong})).json()
+    assert body["status"] == 422 and len(body["errors"]) == 2
+    assert {part["field"] for part in body["errors"]} == {"mode", "nonsense"}
+    assert all(part["code"].startswith("RFTD-CFG-") for part in body["errors"])
+
+
+async def test_interpolations_and_secrets_of_a_stranger_are_refused(client: httpx.AsyncClient) -> None:
+    stolen = await submit(client, name="${oc.env:HOME}")
+    assert stolen.status_code == 422 and stolen.json()["errors"][0]["field"] == "name"
+
+
+async def test_bodies_that_are_none(client: httpx.AsyncClient) -> None:
+    for body, field in (
+        (b"", "body"),
+        (b"{", "body"),
+        (b"[]", "body"),
+        (b'{"config": 3}', "config"),
+        (b'{"config": {}, "more": 1}', "body"),
+        (b'{"config": {}, "labels": {"a": 1}}', None),
+        (b'{"config": "\xff"}', "body"),
+    ):
+        problem(await client.post("/v1/experiments", content=body, headers=JSON), 422, "RFTD-USE-001", field)
+
+
+async def test_deep_json_is_refused(client: httpx.AsyncClient) -> None:
+    for depth in (40, 100_000):
+        body = b'{"config": {"a": ' + b"[" * depth + b"]" * depth + b"}}"
+        problem(await client.post("/v1/experiments", content=body, headers=JSON), 413, "RFTD-API-003")
+
+
+async def test_large_bodies_are_refused_declared_or_not(client: httpx.AsyncClient) -> None:
+    body = b'{"config": {"a": "' + b"x" * limits.REQUEST_SIZE_BYTES + b'"}}'
+    problem(await client.post("/v1/experiments", content=body, headers=JSON), 413, "RFTD-API-003")
+
+    async def pieces():
+        for _ in range(limits.REQUEST_SIZE_BYTES // 65_536 + 2):
+            yield b"x" * 65_536
+
+    problem(await client.post("/v1/experiments", content=pieces(), headers=JSON), 413, "RFTD-API-003")
+
+
+async def test_media_type_method_path_and_parameters(client: httpx.AsyncClient) -> None:
+    plain = await client.post("/v1/experiments", content=b"{}", headers={"Content-Type": "text/plain"})
+    problem(plain, 422, "RFTD-USE-001", "Content-Type")
+    problem(await client.delete("/v1/experiments"), 405, "RFTD-API-004")
+    problem(await client.get("/v1/nothing"), 404, "RFTD-NOF-001")
+    problem(await client.get("/v1/experiments/"), 404, "RFTD-NOF-001")
+    problem(await client.get("/v1/experiments", params={"limit": "many"}), 422, "RFTD-USE-001", "limit")
+    problem(await client.get("/v1/experiments", params={"limit": 0}), 422, "RFTD-USE-001", "limit")
+    problem(await client.get("/v1/experiments", params={"state": "happy"}), 422, "RFTD-USE-001", "state.0")
+    problem(await client.get("/v1/experiments/small/experiences/none"), 422, "RFTD-USE-001", "experience")
+    problem(await client.get("/v1/experiments/small/experiences", params={"order": "x"}), 422, "RFTD-USE-001", "order")
+    problem(await client.get("/v1/experiments/small/events", params={"after": "%%"}), 422, "RFTD-USE-001", "after")
+    problem(await client.get("/v1/experiments/small/logs", params={"after": "{"}), 422, "RFTD-USE-001", "after")
+    empty = await client.post("/v1/experiments", json={"config": config()}, headers={"Idempotency-Key": " "})
+    problem(empty, 422, "RFTD-USE-001", "Idempotency-Key")

@@ -1,0 +1,122 @@
+"""Metrics from the events of one whole run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
+from rftd.daemon.metrics_follower import follow_metrics
+from rftd.ops.metrics import Metrics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Decoded, Writer, decode
+from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
+from rftd.streams.events.registry import Event
+from rftd.streams.events.worker import Heartbeat
+from rftd.streams.fencing import FenceView
+
+BUDGET_SERIES = 5000
+"""Of one daemon with its experiments."""
+
+
+@pytest.fixture(scope="module")
+def run() -> SyntheticRun:
+    return SyntheticRun(Tape()).write()
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(metrics.expose().decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+def fed(run: SyntheticRun) -> MetricsFeed:
+    feed, fences = MetricsFeed(Metrics(version="1")), FenceView()
+    for record in run.tape.records:
+        decoded = decode(record)
+        if fences.admit(record.partition, decoded.head, decoded.event):
+            feed.observe(decoded)
+    return feed
+
+
+def test_a_whole_run(run: SyntheticRun) -> None:
+    values = samples(fed(run).metrics)
+    assert values["rftd_experiment_state{experiment=small,state=completed}"] == 1
+    assert values["rftd_experiment_state{experiment=small,state=running}"] == 0
+    assert values["rftd_train_step{experiment=small}"] == values["rftd_train_steps_total{experiment=small}"] == 5
+    assert values["rftd_rollouts_total{experiment=small,outcome=ok,taskset=}"] == 28
+    assert values["rftd_rollouts_total{experiment=small,outcome=timeout,taskset=}"] == 1
+    assert values["rftd_experience_staleness_versions_count{experiment=small}"] == 26, "with the abandoned batch"
+    assert values["rftd_experiences_total{experiment=small,outcome=stale,stage=retire}"] == 1
+    # 28 produced, 24 trained, 1 retired; the abandoned batch gave its two back, and one came late.
+    assert values["rftd_buffer_experiences{buffer=waiting,experiment=small}"] == 3
+    assert values["rftd_eval_score{evalset=held_out,experiment=small,metric=score}"] == 0.75
+
+
+def test_labels_are_few(run: SyntheticRun) -> None:
+    assert len(samples(fed(run).metrics)) * 10 < BUDGET_SERIES
+
+
+def test_an_ended_experiment_is_forgotten_after_an_hour(run: SyntheticRun) -> None:
+    feed = fed(run)
+    ended_ns = run.tape.clock.now_ns()
+    feed.expire(ended_ns)
+    assert any("small" in name for name in samples(feed.metrics))
+    feed.expire(ended_ns + KEPT_AFTER_END_NS + 10**9)
+    assert not any("small" in name for name in samples(feed.metrics))
+
+
+def test_time_in_each_state_comes_from_heartbeats(run: SyntheticRun) -> None:
+    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
+    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
+    worker = tape.ids.new()
+    for state in ("busy", "wait_tasks", "busy"):
+        beat = Heartbeat(worker=worker, role="explorer", slot=0, state=state)
+        tape.put(writer.draft(beat, experiment=run.id, key=worker))
+        tape.clock.advance(2.0)
+    for record in tape.records:
+        feed.observe(decode(record))
+    values = samples(feed.metrics)
+    assert values[f"rftd_role_state_seconds_total{{experiment={run.id},role=explorer,state=busy}}"] == 2
+    assert values[f"rftd_role_state_seconds_total{{experiment={run.id},role=explorer,state=wait_tasks}}"] == 2
+
+
+class Told(MetricsFeed):
+    """Says when it has heard of something."""
+
+    def __init__(self) -> None:
+        super().__init__(Metrics(version="1"))
+        self.heard: dict[type[Event], asyncio.Event] = {
+            kind: asyncio.Event() for kind in (ExperimentStarted, ExperimentCompleted)
+        }
+
+    def recall(self, decoded: Decoded) -> None:
+        super().recall(decoded)
+        if (heard := self.heard.get(type(decoded.event))) is not None:
+            heard.set()
+
+
+@pytest.mark.anyio
+async def test_the_follower_knows_the_past_and_counts_the_future(run: SyntheticRun) -> None:
+    log, feed = MemoryLog(), Told()
+    half = len(run.tape.drafts) // 2
+    await log.append(run.tape.drafts[:half])
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(follow_metrics(log, feed))
+        await feed.heard[ExperimentStarted].wait()
+        assert "rftd_train_steps_total{experiment=small}" not in samples(feed.metrics)
+        await log.append(run.tape.drafts[half:])
+        await feed.heard[ExperimentCompleted].wait()
+        following.cancel()
+    values = samples(feed.metrics)
+    assert values["rftd_experiment_state{experiment=small,state=completed}"] == 1
+    assert values["rftd_train_step{experiment=small}"] == 5
+    assert 0 < values["rftd_train_steps_total{experiment=small}"] < 5
+    await log.close()
