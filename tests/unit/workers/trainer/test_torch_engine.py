@@ -154,7 +154,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, make_stage: Make, f
     assert raised.value.where == str(tmp_path) and raised.value.fix
 
 
-def test_unknown_engine_arguments_are_refused(open_engine: Open, make_stage: Make) -> None:
+def test_settings_that_the_engine_does_not_have_are_refused(open_engine: Open, make_stage: Make) -> None:
+    with pytest.raises(ConfigError, match="float16"):
+        open_engine(make_stage(dtype="float16"))
     stage = make_stage()
     trainer = msgspec.structs.replace(stage.trainer, engine_args={"devise": "cpu"})
     with pytest.raises(ConfigError, match="devise"):

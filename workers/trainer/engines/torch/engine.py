@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rftd.ops.errors import NonFiniteLossError, TrainError
+from rftd.ops.errors import ConfigError, NonFiniteLossError, TrainError
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.algorithms.objective import Objective
 from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
@@ -67,6 +67,12 @@ class TorchTrainerEngine:
         """Takes the stage's algorithm, a fresh optimizer, and the present weights for its reference."""
         objective = Objective.of(stage.algorithm)
         arguments = parse(stage.trainer.engine_args)
+        if stage.trainer.dtype not in ("float32", "bfloat16"):
+            raise ConfigError(
+                f"the torch engine does not train in {stage.trainer.dtype!r}",
+                field="trainer.dtype",
+                fix="use float32 or bfloat16",
+            )
         self._stage = _Stage(
             spec=stage,
             objective=objective,
