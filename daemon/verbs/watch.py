@@ -39,9 +39,7 @@ def follow_to_end(
         for page in _shown(pages, settings):
             last = page
     except KeyboardInterrupt:
-        summary = last.experiment.summary if last else None
-        going = f"{summary.name} goes on" if summary else "nothing was stopped"
-        click.echo(f"\ndetached; {going}. Again: rftd watch {handle or name}", err=True)
+        click.echo(f"\ndetached; nothing was stopped. Again: rftd watch {handle or name}", err=True)
         return 130
     assert last is not None
     summary = last.experiment.summary

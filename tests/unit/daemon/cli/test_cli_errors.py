@@ -1,0 +1,148 @@
+"""What goes wrong at the command line: exit statuses, texts, and never a bare traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import click
+import pytest
+from command_line import Rftd, Served
+
+from rftd.daemon import cli
+from rftd.daemon.cli import VERBS, Verb, main
+
+
+def test_usage_is_2_with_the_nearest_verb(rftd: Rftd) -> None:
+    wrong = rftd("sumbit", "x")
+    assert wrong.status == 2 and "Did you mean 'submit'?" in wrong.err
+    assert rftd("get").status == 2
+    assert rftd("ls", "--limit", "0").status == 2
+    assert rftd("ls", "--state", "happy").status == 2
+    assert "30s" in rftd("--timeout", "3x", "ls").err
+    assert rftd("--server", "ftp://x", "ls").status == 2
+
+
+def test_not_found_is_3(rftd: Rftd) -> None:
+    said = rftd("get", "nothing")
+    assert said.status == 3 and said.out == ""
+    assert said.err.startswith("error[RFTD-NOF-001] no experiment 'nothing'\n  fix: ")
+    assert json.loads(rftd("get", "nothing", "--json").err)["exit"] == 3
+    assert rftd("explain", "RFTD-XXX-001").status == 3
+
+
+def test_unreachable_is_4_and_says_how_to_start_one(rftd: Rftd) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        said = rftd("--server", url, "ls")
+    assert said.status == 4 and f"--> {url}" in said.err and "rftd serve" in said.err
+
+
+def test_a_program_that_never_answers_is_6(rftd: Rftd) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        said = rftd("--server", f"http://127.0.0.1:{stranger.getsockname()[1]}", "--timeout", "200ms", "ls")
+    assert said.status == 6 and "no answer within 0.2 s" in said.err
+
+
+def test_another_program_on_the_port_is_4(rftd: Rftd) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404, "what?")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = rftd("--server", f"http://127.0.0.1:{server.server_port}", "ls")
+        server.shutdown()
+    assert said.status == 4 and "another program" in said.err
+
+
+def test_the_daemon_of_the_folder_is_found(
+    rftd: Rftd, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RFTD_SERVER")
+    (tmp_path / ".rftd").mkdir()
+    (tmp_path / ".rftd" / "endpoint.json").write_text(json.dumps({"url": served.url, "pid": os.getpid()}))
+    assert rftd("get", "small").status == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "endpoint.json").write_text("{")
+    assert json.loads(rftd("version", "--data", "other", "--json").out)["server"] == "http://127.0.0.1:7070"
+
+
+def _verb(error: BaseException) -> click.Command:
+    @click.command("broken")
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ValueError("boom"), 70, "error[RFTD-BUG] ValueError: boom"),
+        (ExceptionGroup("tasks", [ValueError("boom")]), 70, "rftd-bug-"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(4), 4, ""),
+    ],
+)
+def test_bugs_leave_a_report_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: BaseException,
+    status: int,
+    text: str,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(cli, "VERBS", {**VERBS, "broken": Verb(f"{__name__}:broken", "")})
+    monkeypatch.setattr(sys.modules[__name__], "broken", _verb(error), raising=False)
+    monkeypatch.setattr("importlib.import_module", lambda name: sys.modules[name])
+    assert main(["broken"]) == status
+    err = capsys.readouterr().err
+    assert text in err and "Traceback" not in err
+    for report in tmp_path.glob("rftd-bug-*"):
+        assert "ValueError: boom" in report.read_text() and report.stat().st_mode & 0o077 == 0
+
+
+def test_reports_hold_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rftd.daemon.output.failure import write_report
+    from rftd.ops.clock import ManualClock
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    report = write_report(ValueError("x"), ["submit", "-s", "model.api_key=sk-12345"], ManualClock())
+    assert "sk-12345" not in report.read_text() and "model.api_key=***" in report.read_text()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom rftd.daemon.cli import main\nmain(['--help'])\n"
+        "heavy = {'pydantic', 'torch', 'rich', 'httpx', 'sqlalchemy', 'fastapi', 'msgspec', 'numpy', 'yaml'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_ctrl_c_lets_go_of_a_watch_and_says_how_to_come_back(rftd: Rftd, experiment_file: Path, served: Served) -> None:
+    assert rftd("submit", str(experiment_file), "-s", "name=going").status == 0
+    command = [sys.executable, "-P", "-m", "rftd.daemon", "--server", served.url, "watch", "going"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None and watching.stderr is not None
+        assert "going  queued" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 130
+        assert "detached; nothing was stopped. Again: rftd watch going" in watching.stderr.read()
+    assert json.loads(rftd("get", "going", "--json").out)["experiment"]["summary"]["state"] == "queued"

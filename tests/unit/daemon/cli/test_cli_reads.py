@@ -1,0 +1,93 @@
+"""Reading verbs against a real daemon: tables for people, data for programs."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from command_line import Rftd, Served
+
+
+def test_ls_and_get(rftd: Rftd) -> None:
+    listed = rftd("ls", "--state", "completed")
+    assert listed.status == 0 and "small" in listed.out and "5/5" in listed.out and listed.err == ""
+    assert rftd("ls", "--state", "failed").out == ""
+    page = rftd("get", "small")
+    assert page.status == 0
+    for word in ("completed", "warmup (sft) 2/2 steps, done", "produced =", "(stale 1)", "held_out", "killed"):
+        assert word in page.out, page.out
+    assert "\x1b" not in page.out, "no colour without a terminal"
+
+
+def test_machine_readable_output_is_data_only(rftd: Rftd) -> None:
+    for flags in (("--json",), ("-o", "json")):
+        assert json.loads(rftd("ls", *flags).out)["items"][0]["name"] == "small"
+        assert json.loads(rftd(*flags, "get", "small").out)["experiment"]["summary"]["step"] == 5
+    assert yaml.safe_load(rftd("get", "small", "-o", "yaml").out)["experiment"]["books"]["balance"] == 0
+    lines = rftd("ls", "-o", "jsonl").out.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["small"]
+
+
+def test_schemas_stay(rftd: Rftd) -> None:
+    """Programs read these; a field that goes or changes its name breaks them."""
+    summary = json.loads(rftd("ls", "--json").out)["items"][0]
+    assert sorted(summary) == [
+        *("code", "generation", "id", "labels", "name", "project", "reason", "reward_mean", "stage"),
+        *("staleness_p95", "started_at", "state", "state_at", "step", "submitted_at", "total_steps"),
+    ]
+    page = json.loads(rftd("get", "small", "--json").out)
+    assert sorted(page) == ["checkpoints", "evals", "experiment", "reward_curve", "weights", "workers"]
+    assert sorted(page["experiment"]["books"]) == [
+        *("balance", "cooling", "failed_rollouts", "late", "open", "planned", "produced", "retired", "waiting"),
+    ]
+    event = json.loads(rftd("events", "small", "-n", "1", "--json").out)["items"][0]
+    assert sorted(event) == [
+        *("causation", "correlation", "epoch", "id", "payload", "position", "role", "source", "time", "type"),
+        "version",
+    ]
+    assert sorted(json.loads(rftd("version", "--json").out)) == ["client", "daemon", "server"]
+
+
+def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
+    first = rftd("events", "small", "-n", "5", "--json")
+    page = json.loads(first.out)
+    rest = json.loads(rftd("events", "small", "--after", page["next"], "--json").out)
+    assert page["more"] and not rest["more"]
+    ids = [event["id"] for event in page["items"] + rest["items"]]
+    assert len(ids) == len(set(ids)) > 100
+    text = rftd("events", "small", "--type", "experiment")
+    assert [line.split()[1] for line in text.out.splitlines()] == [
+        *("experiment.submitted", "experiment.accepted", "experiment.started", "experiment.completed"),
+    ]
+    assert "there are more: rftd events small --after" in rftd("events", "small", "-n", "2").err
+    assert rftd("events", "small", "--type", "nonsense").status == 2
+
+
+def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
+    good = json.loads(rftd("experiences", "ls", "small", "--reward", ">0.5", "--step", "3:", "--json").out)["items"]
+    assert good and all(row["reward"] > 0.5 and row["step"] >= 3 for row in good)
+    assert json.loads(rftd("experiences", "ls", "small", "--reward", ">1", "--json").out)["items"] == []
+    assert "retired (stale)" in rftd("experiences", "ls", "small", "--state", "retired").out
+    shown = rftd("experiences", "show", "small", good[0]["id"], "--tokens")
+    assert "drawn by    version" in shown.out and "-1.0000" in shown.out
+    for wrong in (("--step", "x"), ("--reward", "much"), ("--staleness", ">>1")):
+        refused = rftd("experiences", "ls", "small", *wrong)
+        assert refused.status == 2 and wrong[0] in refused.err
+
+
+def test_watch_of_an_ended_experiment_ends(rftd: Rftd) -> None:
+    said = rftd("watch", "small")
+    assert said.status == 0 and "step 5/5" in said.out
+    pages = [json.loads(line) for line in rftd("watch", "small", "--json").out.splitlines()]
+    assert [page["experiment"]["summary"]["state"] for page in pages] == ["completed"]
+
+
+def test_logs(rftd: Rftd, served: Served) -> None:
+    folder = served.house.job_dir / "log"
+    folder.mkdir(parents=True, exist_ok=True)
+    line = {"time": "2026-01-01T00:00:01Z", "level": "info", "event": "step", "step": 3, "api_key": "sk-1234567"}
+    (folder / "trainer.log").write_text(json.dumps(line) + "\n")
+    said = rftd("logs", "small")
+    assert "trainer" in said.out and "step=3" in said.out and "sk-1234567" not in said.out
+    assert rftd("logs", "small", "--level", "error").out == rftd("logs", "small", "--grep", "nothing").out == ""
+    assert json.loads(rftd("logs", "small", "--json").out)["items"][0]["fields"]["api_key"] == "***"

@@ -1,0 +1,95 @@
+"""Commanding verbs against a real daemon: submissions, transitions, and what they exit with."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from uuid import uuid5
+
+import pytest
+import small_config
+from command_line import Rftd, Served
+
+from rftd.ops.ids import NAMESPACE
+
+
+def submitted(rftd: Rftd, file: Path, name: str, *more: str) -> dict:
+    said = rftd("submit", str(file), "-s", f"name={name}", "--json", *more)
+    assert said.status == 0, said.err
+    return json.loads(said.out)
+
+
+def test_submit_tells_what_to_do_next(rftd: Rftd, experiment_file: Path) -> None:
+    said = rftd("submit", str(experiment_file), "--label", "team=a")
+    assert said.status == 0
+    first, stages, next_ = said.out.splitlines()
+    assert first.startswith("accepted ") and "name=mine" in first and "event=" in first
+    assert "grpo, 5 steps" in stages and "watch: rftd watch mine" in next_
+    page = json.loads(rftd("get", "mine", "--json").out)
+    assert page["experiment"]["summary"]["labels"] == {"team": "a"}
+    again = rftd("submit", str(experiment_file))
+    assert "rftd watch mine " not in again.out, "a second one of this name is called by its id"
+    ambiguous = rftd("get", "mine")
+    assert ambiguous.status == 2 and "mine@1" in ambiguous.err and rftd("get", "mine@2").status == 0
+
+
+def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(small_config.TEXT))
+    assert rftd("submit", "-", "-s", "name=piped").status == 0
+    assert rftd("get", "piped").status == 0
+
+
+def test_dry_run_sends_nothing(rftd: Rftd, experiment_file: Path) -> None:
+    before = rftd("ls", "--json").out
+    said = rftd("submit", str(experiment_file), "--dry-run")
+    assert said.status == 0 and "nothing was sent" in said.out
+    plan = json.loads(rftd("submit", str(experiment_file), "--dry-run", "--json").out)
+    assert plan["ok"] and plan["config"]["name"] == "mine"
+    assert rftd("ls", "--json").out == before
+
+
+def test_the_same_request_id_is_the_same_experiment(rftd: Rftd, experiment_file: Path) -> None:
+    key = ("--request-id", str(uuid5(NAMESPACE, "once")))
+    assert submitted(rftd, experiment_file, "once", *key) == submitted(rftd, experiment_file, "once", *key)
+
+
+def test_every_error_of_a_file_with_its_line(rftd: Rftd, experiment_file: Path) -> None:
+    experiment_file.write_text(small_config.TEXT.replace("repeat_times", "repeat_tims") + "nonsense: 1\n")
+    said = rftd("submit", str(experiment_file))
+    assert said.status == 2 and said.out == ""
+    assert f"--> {experiment_file}:6:3" in said.err and "repeat_times" in said.err
+    assert "nonsense" in said.err and "rftd explain RFTD-CFG-004" in said.err
+    as_json = rftd("submit", str(experiment_file), "--json")
+    assert {error["field"] for error in json.loads(as_json.err)["errors"]} == {"algorithm.repeat_tims", "nonsense"}
+
+
+def test_transitions_are_idempotent_and_conflicts_have_their_status(rftd: Rftd, experiment_file: Path) -> None:
+    submitted(rftd, experiment_file, "life")
+    refused = rftd("resume", "life")
+    assert refused.status == 5 and "error[RFTD-CON-001]" in refused.err
+    assert rftd("cancel", "life", "--reason", "enough", "--wait").out.split()[:2] == ["life", "cancelled"]
+    again = rftd("cancel", "life", "--json")
+    assert again.status == 0 and json.loads(again.out)["items"][0]["already"] is True
+    page = json.loads(rftd("get", "life", "--json").out)
+    assert page["experiment"]["summary"]["reason"] == "enough"
+
+
+def test_some_of_many_failed(rftd: Rftd, experiment_file: Path) -> None:
+    submitted(rftd, experiment_file, "one")
+    said = rftd("cancel", "one", "missing", "--json")
+    assert said.status == 7
+    one, missing = json.loads(said.out)["items"]
+    assert one["state"] == "cancelled" and missing["error"]["code"] == "RFTD-NOF-001"
+    assert rftd("cancel", "missing", "nowhere").status == 3
+    assert rftd("cancel", "one", "two", "--request-id", "x").status == 2
+
+
+def test_wait_exits_1_when_it_did_not_complete(rftd: Rftd, experiment_file: Path, served: Served) -> None:
+    key = ("--request-id", str(uuid5(NAMESPACE, "ended")))
+    submitted(rftd, experiment_file, "ended", *key)
+    rftd("cancel", "ended", "--reason", "no need", "--wait")
+    said = rftd("submit", str(experiment_file), "-s", "name=ended", *key, "--wait")
+    assert said.status == 1
+    assert "cancelled" in said.out and "ended cancelled  no need" in said.err and "accepted" in said.err
+    assert rftd("watch", "ended").status == 1
