@@ -29,7 +29,7 @@ lock:                               ## re-resolve the lock (needs uv)
 $(READY): requirements/lock.txt requirements/uv.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
-	$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/lock.txt requirements/uv.txt
+	$(BIN)/uv pip sync -q --compile-bytecode --python $(BIN)/python --require-hashes requirements/lock.txt requirements/uv.txt
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(READY)
 

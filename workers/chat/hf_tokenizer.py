@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ class HfTokenizer:
         self._folder = folder
         self._chat_template = chat_template
         self._eos_ids = eos_ids
+        # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
+        self._encoded = lru_cache(maxsize=256)(self._encode)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -28,7 +31,10 @@ class HfTokenizer:
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The ids of a text."""
-        return list(self._inner.encode(text, add_special_tokens=special))
+        return list(self._encoded(text, special))
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self._inner.encode(text, add_special_tokens=special))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, without special tokens and as it was drawn: spaces are not cleaned up."""
