@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.exceptions import HTTPException
 
@@ -67,7 +68,7 @@ def make_app(
         redirect_slashes=False,
     )
     app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)
-    for kind in (RftdError, HTTPException, ExceptionGroup, Exception):
+    for kind in (RftdError, HTTPException, DBAPIError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     for part in (experiments, history, events, logs, probes):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, Protocol
 from uuid import UUID
 
@@ -15,7 +17,7 @@ from rftd.daemon.api.receipts import Receipt, SubmitReceipt
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
-from rftd.ops.errors import UsageError
+from rftd.ops.errors import UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids, derive
 from rftd.storage.queries.experiments import list_experiments
 from rftd.streams.envelope import Position
@@ -35,6 +37,10 @@ _REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
 """Namespace of the event ids that follow from a key that is no UUID."""
 
 
+COMMAND_TIMEOUT_S: Final = 120.0
+"""A submission reads its datasets whole, to count and digest them."""
+
+
 class _Transition(Protocol):
     async def __call__(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position: ...
 
@@ -50,7 +56,8 @@ def router(services: Services) -> APIRouter:
         """Hand in an experiment. It is validated, and in the log when this answers."""
         body = await read(request, Submit)
         config = with_labels(body)
-        accepted = await services.operations.submit(config, request_id=request_id(key, services.ids))
+        async with bounded():
+            accepted = await services.operations.submit(config, request_id=request_id(key, services.ids))
         receipt = SubmitReceipt(
             id=str(accepted.experiment),
             name=accepted.name,
@@ -103,6 +110,18 @@ def with_labels(body: Submit) -> dict[str, Any]:
     return {**body.config, "labels": {**(own or {}), **body.labels}}
 
 
+@asynccontextmanager
+async def bounded(timeout_s: float = COMMAND_TIMEOUT_S) -> AsyncIterator[None]:
+    """Ends a command that takes too long. Raises WaitTimeoutError: it may or may not be in the log."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise WaitTimeoutError(
+            f"the command was not in the log after {timeout_s:g} s", fix="send it again with the same Idempotency-Key"
+        ) from error
+
+
 def request_id(key: str | None, ids: Ids) -> UUID:
     """The event id of a command: the caller's key if it is a UUID, one that follows from it, or a new one."""
     if key is None:
@@ -120,7 +139,8 @@ def _transition(services: Services, transition: _Transition) -> Callable[..., Aw
         body = await read(request, Reason, default=Reason())
         id = await services.find(name)
         event = request_id(key, services.ids)
-        position = await transition(id, reason=body.reason, request_id=event)
+        async with bounded():
+            position = await transition(id, reason=body.reason, request_id=event)
         return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
 
     return route

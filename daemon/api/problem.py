@@ -5,12 +5,13 @@ from __future__ import annotations
 import http
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rftd.daemon.output.failure import leaves, parts
-from rftd.ops.errors import NotFoundError, RftdError, UsageError
+from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
 from rftd.ops.logs import logger
 
 MEDIA_TYPE = "application/problem+json"
@@ -114,6 +115,9 @@ async def on_error(request: Request, error: Exception) -> Response:
     known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
     if known is not None:
         return answer(known)
+    if isinstance(error, DBAPIError):
+        what = str(error.orig).partition("\n")[0]
+        return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
     if isinstance(error, HTTPException):
         return answer(_of_status(error.status_code, request))
     logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from fastapi import FastAPI
 from log_operations import LogOperations
+from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic_run import SyntheticRun
 from tape import Tape
 
@@ -32,6 +33,7 @@ class House:
 
     app: FastAPI
     log: EventLog
+    engine: AsyncEngine
     projector: Projector
     feed: MetricsFeed
     run: SyntheticRun
@@ -59,7 +61,7 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         try:
-            yield House(app, log, projector, feed, run, folder / "job")
+            yield House(app, log, engine, projector, feed, run, folder / "job")
         finally:
             following.cancel()
     await engine.dispose()

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from house import House
+from sqlalchemy import text
 
 pytestmark = pytest.mark.anyio
 
@@ -23,11 +24,21 @@ async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: Hous
     assert (await client.get("/livez")).status_code == 200
 
 
+async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClient, house: House) -> None:
+    async with house.engine.begin() as connection:
+        await connection.execute(text("DROP TABLE positions"))
+        await connection.execute(text("DROP TABLE experiments"))
+    assert (await client.get("/readyz")).status_code == 503
+    refused = await client.get("/v1/experiments")
+    assert refused.status_code == 503 and refused.json()["code"] == "RFTD-NET-001"
+    assert (await client.get("/livez")).status_code == 200
+
+
 async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncClient, house: House) -> None:
-    text = (await client.get("/metrics")).text
-    assert 'rftd_build_info{version="1.2.3"} 1.0' in text
-    assert 'rftd_stream_produced_records_total{stream="rftd.experiments"}' in text
-    assert 'rftd_projection_lag_events{projection="all"} 0.0' in text
+    scraped = (await client.get("/metrics")).text
+    assert 'rftd_build_info{version="1.2.3"} 1.0' in scraped
+    assert 'rftd_stream_produced_records_total{stream="rftd.experiments"}' in scraped
+    assert 'rftd_projection_lag_events{projection="all"} 0.0' in scraped
 
 
 async def test_version(client: httpx.AsyncClient) -> None:
