@@ -12,7 +12,9 @@ config/         the experiment file
 api/            the HTTP API
 client/         the same from the other side
 metrics_feed    records to metrics
+metrics_follower  the log to that feed
 installed       which release this is
 output/         tables, pages, errors for people
+doctor/         is this machine fit to work?
 demo/           `rftd demo`
 """

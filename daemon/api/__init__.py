@@ -10,8 +10,9 @@ receipts         what commands answer
 pages            what reads answer
 wire             typed rows as JSON
 experiments      routes: submit, list, get, pause, resume, cancel
-history          routes: steps, batches, evals, experiences
-experience_view  one experience with its tokens
+history          routes: steps, batches, evals
+experiences      routes: experiences
+experience_view  one of them with its tokens
 event_pages      the log's records of one experiment, page by page
 event_json       an event as JSON for people: arrays as their shape
 events           routes: events and the live stream

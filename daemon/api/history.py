@@ -1,4 +1,4 @@
-"""Routes: steps, batches, evaluations, experiences."""
+"""Routes: steps, batches, evaluations."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 
-from rftd.daemon.api.experience_view import ExperienceView, with_payload
 from rftd.daemon.api.experiments import After, Limit, Offset
-from rftd.daemon.api.pages import BatchPage, EvalList, ExperienceList, StepList
+from rftd.daemon.api.pages import BatchPage, EvalList, StepList
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.batches import list_batches, list_items
-from rftd.storage.queries.experiences import ExperienceFilter, get_experience, list_experiences
 from rftd.storage.queries.steps import list_evals, list_steps
 
 Int = Annotated[int | None, Query(ge=0)]
-Real = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 def router(services: Services) -> APIRouter:
@@ -53,45 +50,5 @@ def router(services: Services) -> APIRouter:
         id = await services.find(name, after)
         async with services.read() as connection:
             return respond(EvalList(items=await list_evals(connection, id, taskset=taskset)))
-
-    @routes.get("/experiences", responses=answers(ExperienceList))
-    async def experiences(
-        name: str,
-        first_step: Int = None,
-        last_step: Int = None,
-        min_reward: Real = None,
-        max_reward: Real = None,
-        min_staleness: Int = None,
-        max_staleness: Int = None,
-        stage: Int = None,
-        state: str | None = None,
-        order: str = "newest",
-        limit: Limit = 50,
-        offset: Offset = 0,
-        after: After = None,
-    ) -> Response:
-        """Experiences that pass the filter; bounds are inclusive, staleness in versions."""
-        where = ExperienceFilter(
-            first_step=first_step,
-            last_step=last_step,
-            min_reward=min_reward,
-            max_reward=max_reward,
-            min_staleness_versions=min_staleness,
-            max_staleness_versions=max_staleness,
-            stage=stage,
-            state=state,
-        )
-        id = await services.find(name, after)
-        async with services.read() as connection:
-            rows = await list_experiences(connection, id, where=where, order=order, limit=limit + 1, offset=offset)
-        return respond(ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None))
-
-    @routes.get("/experiences/{experience}", responses=answers(ExperienceView))
-    async def experience(name: str, experience: UUID, tokens: bool = False, after: After = None) -> Response:
-        """One experience; with `tokens` its ids, mask and log-probabilities too."""
-        await services.find(name, after)
-        async with services.read() as connection:
-            row = await get_experience(connection, experience)
-        return respond(await with_payload(services.log, row, tokens=tokens))
 
     return routes

@@ -2,6 +2,7 @@
 
 address   where the daemon is
 client    `Client`: one method for each thing that the API does
+following an experiment over restarts of the daemon
 replies   the parts of its answers that we read
 errors    problem+json back to the errors of `rftd.ops.errors`
 """

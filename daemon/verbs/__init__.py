@@ -1,1 +1,22 @@
-"""One file for each CLI verb; each has a click command named `command`."""
+"""One file for each CLI verb; each has a click command named `command`, unless the table in `cli` says otherwise.
+
+serve        the daemon
+demo         a model that learns, here and now
+submit       hand in an experiment
+ls           the experiments
+get          one page about one
+watch        the same, live
+logs         lines of its workers
+events       its history
+experiences  what its rollouts left
+transitions  pause, resume, cancel
+config       what an experiment file says
+doctor       is this machine fit to work?
+verify       a log against the rules
+rebuild      the state database from the log
+explain      what an error code means
+completion   scripts for shells
+version      of this program and of the daemon
+names        the NAME argument, completed
+worker       one worker process
+"""
