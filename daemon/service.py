@@ -9,15 +9,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
-from rftd.daemon.api.app import make_app
 
+from rftd.daemon.api.app import make_app
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.http_server import bind, serving_http, url_of
+from rftd.daemon.installed import installed_version
+from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.metrics_follower import follow_metrics
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.clock import Clock
 from rftd.ops.errors import UsageError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.streams.backends.sqlite import SqliteLog
@@ -73,6 +77,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         await stack.enter_async_context(LogServer(log, folder.socket))
         executor = LocalExecutor(f"unix:{folder.socket}")
         supervisor = Supervisor(log, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger)
+        feed = MetricsFeed(Metrics(version=installed_version()))
         app = make_app(
             operations=supervisor,
             log=log,
@@ -84,6 +89,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         background = [tasks.create_task(projector.run()), tasks.create_task(supervisor.drive())]
+        background.append(tasks.create_task(follow_metrics(log, feed)))
         try:
             async with serving_http(app, bound):
                 url = url_of(bound)

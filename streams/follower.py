@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 from uuid import UUID
@@ -24,9 +25,10 @@ class Fold(Protocol):
 
 
 class Follower:
-    """Feeds the effective events of one experiment (and those of no experiment) to a fold. Used by one task.
+    """Feeds the effective events of one experiment (and those of no experiment) to a fold.
 
     Records that a fence made void are left out, and so are those of other experiments, whose payload is not decoded.
+    Several tasks of one process may call it: they take turns.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Follower:
         self._experiment = experiment
         self._clock = clock
         self._subscription = log.subscribe(positions)
+        self._one_reader = asyncio.Lock()
 
     @property
     def positions(self) -> Mapping[Partition, int]:
@@ -46,6 +49,10 @@ class Follower:
 
     async def pump(self, wait_s: float) -> int:
         """Folds what has arrived, waiting at most `wait_s` for the first record; returns how many were read."""
+        async with self._one_reader:
+            return await self._pump(wait_s)
+
+    async def _pump(self, wait_s: float) -> int:
         records = await self._subscription.next(wait_s=wait_s)
         for record in records:
             self._take(record)
@@ -68,7 +75,10 @@ class Follower:
                 raise WaitTimeoutError(
                     f"the log did not deliver {goals} within {timeout_s} s", fix="see the daemon's log for its errors"
                 )
-            await self.pump(min(remaining, 1.0))
+            async with self._one_reader:
+                # Whoever read before us may have read what we wait for.
+                if any(self.positions[goal.partition] <= goal.offset for goal in goals):
+                    await self._pump(min(remaining, 1.0))
 
     async def close(self) -> None:
         """Ends the subscription."""

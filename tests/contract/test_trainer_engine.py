@@ -136,10 +136,10 @@ def test_exports_name_their_checksum(opened: Open, tmp_path: Path) -> None:
     stage = make_stage()
     engine = opened(stage)
     trained(engine, stage, range(1, 2))
-    exported = engine.export(tmp_path / "v1-g0", version=1, generation=0)
+    exported = engine.snapshot().export(tmp_path / "v1-g0", version=1, generation=0)
     assert exported.checksum == engine.checksum()
     assert (tmp_path / "v1-g0" / "manifest.json").is_file() and exported.size_bytes > 0
-    again = engine.export(tmp_path / "again", version=1, generation=0)
+    again = engine.snapshot().export(tmp_path / "again", version=1, generation=0)
     assert (again.checksum, again.manifest) == (exported.checksum, exported.manifest)
 
 
@@ -219,7 +219,7 @@ def test_the_hugging_face_folder_holds_equal_weights_once(opened: Open, model: P
         "optimizer.safetensors",
         "trainer_state.json",
     ]
-    exported = engine.export(tmp_path / "weights", version=2, generation=0)
+    exported = engine.snapshot().export(tmp_path / "weights", version=2, generation=0)
     saved = load_file(tmp_path / "actor" / "huggingface" / "model.safetensors")
     for name, value in load_file(Path(exported.path) / "model.safetensors").items():
         assert saved[name].equal(value), name

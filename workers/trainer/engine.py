@@ -58,6 +58,14 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class WeightsSnapshot(Protocol):
+    """Weights of one version, apart from those that train on. Any thread may write them."""
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        """Writes them for explorers into `folder`, durable before visible: model.safetensors and manifest.json."""
+        ...
+
+
 class TrainerEngine(Protocol):
     """Owns the weights and the optimizer. Every method blocks; the trainer calls it from one thread of its own.
 
@@ -90,8 +98,8 @@ class TrainerEngine(Protocol):
         """The same by sha256."""
         ...
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        """Writes the weights for explorers into `folder`: model.safetensors and manifest.json."""
+    def snapshot(self) -> WeightsSnapshot:
+        """The weights as they are now, to be written while the next step trains."""
         ...
 
     def save(self, folder: Path, *, hf: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 from rftd.ops import faults
 from rftd.ops.errors import LogLossError
@@ -23,7 +24,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.membership import Membership
-from rftd.workers.policies.schedule import checkpoint_due, eval_due, publish_due
+from rftd.workers.policies.schedule import checkpoint_due, publish_due
 from rftd.workers.trainer.assembly import Assembly
 from rftd.workers.trainer.engine import TrainBatch, TrainerEngine
 from rftd.workers.trainer.history import resume_from
@@ -69,7 +70,7 @@ class Trainer:
                 saver = Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread)
                 assembly = Assembly(self._member.log, spec)
                 await self._take_up(lease, publisher, spec)
-                await self._work(stop, lease, publisher, saver, assembly, spec)
+                await self._work(stop, tasks, lease, publisher, saver, assembly, spec)
             finally:
                 beat.cancel()
                 await self._off_loop(self._engine.close)
@@ -116,6 +117,7 @@ class Trainer:
     async def _work(
         self,
         stop: asyncio.Event,
+        tasks: asyncio.TaskGroup,
         lease: RoleLease,
         publisher: Publisher,
         saver: Saver,
@@ -123,6 +125,7 @@ class Trainer:
         spec: ExperimentSpec,
     ) -> None:
         spine, pulse = self._state.spine, self._member.pulse
+        ahead: tuple[UUID, TrainBatch] | None = None
         while not stop.is_set() and not (spine.status and spine.status.ended):
             plan = await self._plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
@@ -130,20 +133,31 @@ class Trainer:
                 await self._follower.pump(wait_s=0.5)
                 lease.check()
                 continue
-            first_version = spine.first_versions[plan.stage]
             pulse.state = "busy"
-            batch = await assembly.batch(plan, first_version)
-            done = await self._step(lease, plan, batch, spec)
+            if ahead is None or ahead[0] != plan.batch:
+                ahead = plan.batch, await assembly.batch(plan, spine.first_versions[plan.stage])
+            batch = ahead[1]
+            async with asyncio.TaskGroup() as both:
+                following = both.create_task(self._assemble_ahead(assembly, plan.step + 1))
+                done = await self._step(lease, plan, batch, spec)
+            ahead = following.result()
             pulse.version = done.step
             stage, stage_step = spec.stages[plan.stage], batch.stage_step
             if publish_due(stage, stage_step):
-                pulse.state = "sync"
-                await publisher.publish(done.step, done.generation, plan.stage, done.checksum)
+                await publisher.publish_aside(tasks, done.step, done.generation, plan.stage, done.checksum)
             if checkpoint_due(stage, stage_step):
                 pulse.state = "checkpoint"
+                await publisher.settle()
                 await saver.save(done, stage_step)
-            if plan.stage == spine.stage and not eval_due(stage, stage_step):
-                await publisher.retire_old()
+        await publisher.settle()
+
+    async def _assemble_ahead(self, assembly: Assembly, step: int) -> tuple[UUID, TrainBatch] | None:
+        """The next batch, built while this one trains, if its plan is known already."""
+        spine = self._state.spine
+        plan = spine.plans.get(step)
+        if plan is None or plan.event.stage not in spine.first_versions:
+            return None
+        return plan.event.batch, await assembly.batch(plan.event, spine.first_versions[plan.event.stage])
 
     async def _plan(self, step: int) -> BatchPlanned | None:
         """The plan of a step; one that an older generation executed is read again from the log."""

@@ -39,6 +39,29 @@ class FakeState(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
 
 
+class FakeSnapshot:
+    """Implements `WeightsSnapshot`."""
+
+    def __init__(self, weights: str) -> None:
+        self._weights = weights
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        folder.mkdir(parents=True, exist_ok=True)
+        data = bytes.fromhex(self._weights)
+        tensor = TensorSum("digest", "u1", (len(data),), xxhash.xxh3_128_hexdigest(data))
+        manifest = msgspec.json.encode(
+            Manifest(version=version, generation=generation, checksum=_checksum(self._weights), tensors=(tensor,))
+        )
+        _write(folder / "weights.bin", data)
+        _write(folder / "manifest.json", manifest)
+        return Exported(
+            path=str(folder),
+            manifest=xxhash.xxh3_128_hexdigest(manifest),
+            checksum=_checksum(self._weights),
+            size_bytes=len(data),
+        )
+
+
 class FakeTrainerEngine:
     """Implements `TrainerEngine` without a model; deterministic."""
 
@@ -78,26 +101,13 @@ class FakeTrainerEngine:
         return StepResult(tokens=tokens, metrics={"critic/rewards/mean": float(np.mean(rewards)), "actor/lr": 0.0})
 
     def checksum(self) -> str:
-        return xxhash.xxh3_128_hexdigest(self._state.weights.encode())
+        return _checksum(self._state.weights)
 
     def sha256(self) -> str:
         return self._state.weights
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        folder.mkdir(parents=True, exist_ok=True)
-        data = bytes.fromhex(self._state.weights)
-        tensor = TensorSum("digest", "u1", (len(data),), xxhash.xxh3_128_hexdigest(data))
-        manifest = msgspec.json.encode(
-            Manifest(version=version, generation=generation, checksum=self.checksum(), tensors=(tensor,))
-        )
-        _write(folder / "weights.bin", data)
-        _write(folder / "manifest.json", manifest)
-        return Exported(
-            path=str(folder),
-            manifest=xxhash.xxh3_128_hexdigest(manifest),
-            checksum=self.checksum(),
-            size_bytes=len(data),
-        )
+    def snapshot(self) -> FakeSnapshot:
+        return FakeSnapshot(self._state.weights)
 
     def save(self, folder: Path, *, hf: bool) -> None:
         actor = folder / "actor"
@@ -119,6 +129,10 @@ class FakeTrainerEngine:
 
     def close(self) -> None:
         return
+
+
+def _checksum(weights: str) -> str:
+    return xxhash.xxh3_128_hexdigest(weights.encode())
 
 
 def _digest(*parts: bytes) -> str:

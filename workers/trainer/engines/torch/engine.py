@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ class _Stage:
     optimizer: torch.optim.Optimizer
     reference: Any | None
     share: bool
+
+
+class TorchSnapshot:
+    """Implements `WeightsSnapshot`."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        """Writes model.safetensors and manifest.json for explorers."""
+        return checkpoint.export(self._tensors, folder, version=version, generation=generation)
 
 
 class TorchTrainerEngine:
@@ -138,9 +150,13 @@ class TorchTrainerEngine:
             self._sha256 = checksum.sha256_of(self.tensors())
         return self._sha256
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        """Writes model.safetensors and manifest.json for explorers."""
-        return checkpoint.export(self.tensors(), folder, version=version, generation=generation)
+    def snapshot(self) -> TorchSnapshot:
+        """A copy of the weights; tied ones stay tied."""
+        copies: dict[int, Tensor] = {}
+        tensors = self.tensors()
+        for weight in tensors.values():
+            copies.setdefault(weight.data_ptr(), weight.detach().clone())
+        return TorchSnapshot({name: copies[weight.data_ptr()] for name, weight in tensors.items()})
 
     def save(self, folder: Path, *, hf: bool) -> None:
         """Writes `actor`: weights once, optimizer, reference, step."""
