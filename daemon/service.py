@@ -25,6 +25,7 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.retention import enforce_retention
 from rftd.streams.socket.server import LogServer
 from rftd.workers.executors.local import LocalExecutor
 
@@ -83,6 +84,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             log=log,
             engine=engine,
             projector=projector,
+            feed=feed,
             clock=clock,
             ids=ids,
             token=options.token,
@@ -90,6 +92,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         background = [tasks.create_task(projector.run()), tasks.create_task(supervisor.drive())]
         background.append(tasks.create_task(follow_metrics(log, feed)))
+        background.append(tasks.create_task(enforce_retention(log, clock)))
         try:
             async with serving_http(app, bound):
                 url = url_of(bound)

@@ -10,10 +10,13 @@ chain         the hash chain, heads that are remembered
 log           `EventLog`, the contract of every backend
 backends/     memory (with faults), sqlite (the embedded default)
 socket/       the embedded log for other processes, over a Unix socket
-fencing       epochs of roles in a partition; who may write
-writer        a role's appends: fenced, read back
+fencing       epochs of roles in a partition
+follower      reads partitions into a fold
+role          a leased role: fenced, its appends read back
+patience      appends that wait for space
 folds/        pure state: the spine, groups, the ledger of experiences, weights
-verify        the offline checker of the rules over any log
+retention     heartbeats are forgotten after a while
+verify/       the offline checker of the rules over any log
 """
 
 import rftd.streams.events as _events  # registers every event type

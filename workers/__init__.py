@@ -15,6 +15,8 @@ planner/      decides which experiences form the next batch
 trainer/      one process: executes planned batches; the trainer engine's seam, and the engines
 algorithms/   objectives: advantage, losses, what they need
 weights/      how a weight version gets from the trainer to explorers
+membership    who a worker is, that it lives, how it left
+process       a worker process around its loop
 executors/    where worker processes run
 
 Only engines and losses import torch.

@@ -16,6 +16,7 @@ In reading order, which is the order of the work:
     secrets.py        what must travel as `{env: NAME}`
     paths.py          relative paths made absolute, on the client
     schema/           one pydantic model per section of the file
+    trainer_config.py a file of the older spelling's `trainer_config_path`, read on the client
     validation.py     data against the schema
     resolve/          the schema's models to stages that are complete
     report.py         issues to an error that shows the line and the nearest name

@@ -1,0 +1,36 @@
+"""Retention of the streams that are no truth: heartbeats are forgotten after a while, nothing else ever is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.ops.clock import Clock
+from rftd.streams.codec import decode_head
+from rftd.streams.log import EventLog
+from rftd.streams.topics import TOPICS, Partition, Topic
+
+EVERY_S: Final = 60.0
+
+
+async def enforce_retention(log: EventLog, clock: Clock) -> None:
+    """Truncates what is older than its stream's retention, again and again, until cancelled."""
+    while True:
+        for topic in TOPICS.values():
+            if topic.retention_s is not None:
+                await _truncate(log, topic, topic.retention_s, clock)
+        await clock.sleep(EVERY_S)
+
+
+async def _truncate(log: EventLog, topic: Topic, retention_s: float, clock: Clock) -> None:
+    oldest_ns = clock.now_ns() - int(retention_s * 1e9)
+    for number in range(topic.partitions):
+        partition = Partition(topic.name, number)
+        before = 0
+        while records := await log.read(partition, before):
+            kept = [record for record in records if decode_head(record).time_ns >= oldest_ns]
+            if kept:
+                before = kept[0].offset
+                break
+            before = records[-1].offset + 1
+        if before:
+            await log.truncate(partition, before)

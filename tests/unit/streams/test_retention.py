@@ -1,0 +1,40 @@
+"""Heartbeats are forgotten after their retention; truth never is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rftd.ops.clock import ManualClock
+from rftd.ops.ids import SeededIds
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer
+from rftd.streams.events.worker import Heartbeat, WorkerLost
+from rftd.streams.retention import enforce_retention
+from rftd.streams.topics import Partition
+
+
+@pytest.mark.anyio
+async def test_only_old_heartbeats_go() -> None:
+    clock = ManualClock()
+    ids = SeededIds(clock, 1)
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment, worker = ids.new(), ids.new()
+    log = MemoryLog()
+    for _ in range(3):
+        beat = Heartbeat(worker=worker, role="explorer", slot=0, state="busy")
+        lost = WorkerLost(worker=worker, role="explorer", slot=0, reason="test")
+        await log.append([writer.draft(event, experiment=experiment) for event in (beat, lost)])
+        clock.advance(2000.0)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(enforce_retention(log, clock))
+        await asyncio.sleep(0)
+        while (await log.read(Partition(topics.HEARTBEATS, 0), 0))[0].offset == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+    kept = await log.read(Partition(topics.HEARTBEATS, 0), 0)
+    assert [record.offset for record in kept][-1] == 2
+    assert kept[0].offset >= 1
+    assert len(await log.read(Partition(topics.WORKERS, 0), 0)) == 3
