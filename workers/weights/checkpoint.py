@@ -42,12 +42,14 @@ def export(tensors: Mapping[str, torch.Tensor], folder: Path, *, version: int, g
     )
 
 
-def read(folder: Path) -> tuple[Manifest, dict[str, torch.Tensor]]:
-    """The weights in `folder`, each tensor verified against the manifest. Tied tensors come back as one object.
+def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str, torch.Tensor]]:
+    """The weights in `folder`, each tensor verified against the manifest, and that against its id if one is given.
+
+    Tied tensors come back as one object.
 
     Raises WorkError if something is missing, damaged or does not belong there.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, expect=expect)
     try:
         stored = load_file(folder / TENSORS)
     except (OSError, SafetensorError) as error:
@@ -71,12 +73,16 @@ def read(folder: Path) -> tuple[Manifest, dict[str, torch.Tensor]]:
     return manifest, tensors
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """What `folder` says that it holds. Raises WorkError if there is no such thing."""
+def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
+    """What `folder` says that it holds. Raises WorkError if there is no such thing, or its id is not `expect`."""
     try:
-        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        encoded = (folder / MANIFEST).read_bytes()
+        manifest = msgspec.json.decode(encoded, type=Manifest)
     except (OSError, msgspec.DecodeError) as error:
         raise WorkError(f"no manifest of weights: {error}", where=str(folder / MANIFEST)) from error
+    if expect not in (None, manifest_id(encoded)):
+        raise WorkError(f"manifest {manifest_id(encoded)} is not {expect}", where=str(folder / MANIFEST))
+    return manifest
 
 
 def manifest_id(encoded: bytes) -> str:

@@ -1,0 +1,142 @@
+"""Tokens per second of the torch engine against `transformers` generate on the same 64 requests.
+
+Outputs of 8 to 64 tokens (a fixed mixture), greedy; generate runs them as one static batch until the longest is done
+and discards what is beyond each one's length. Pairs are interleaved, the median of the ratios counts.
+
+    python -P tests/bench/rollout_torch.py [--pairs 5] [--threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
+from rftd.daemon.demo.model import make_tiny_model
+from rftd.ops.clock import SystemClock
+from rftd.workers.rollout.engine import GenerationRequest, Sampling, WeightsRef
+from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
+from rftd.workers.weights import checkpoint
+
+REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, (6, 24), (8, 64)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The requests of one measurement."""
+
+    prompts: list[list[int]]
+    lengths: list[int]
+
+    @classmethod
+    def make(cls, vocabulary: int) -> Work:
+        rng = np.random.default_rng(0)
+        sizes = rng.integers(*PROMPT_TOKENS, REQUESTS, endpoint=True)
+        lengths = np.linspace(*OUTPUT_TOKENS, REQUESTS).round().astype(int)
+        rng.shuffle(lengths)
+        return cls([rng.integers(7, vocabulary, size).tolist() for size in sizes], lengths.tolist())
+
+
+class Reference:
+    """`transformers` generate over one static, left-padded batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+
+    def run(self, work: Work) -> list[list[int]]:
+        batch = self.tokenizer.pad({"input_ids": work.prompts}, return_tensors="pt")
+        longest = max(work.lengths)
+        with torch.inference_mode():
+            output = self.model.generate(**batch, do_sample=False, max_new_tokens=longest, min_new_tokens=longest)
+        drawn = output[:, batch["input_ids"].shape[1] :].tolist()
+        return [tokens[:length] for tokens, length in zip(drawn, work.lengths, strict=True)]
+
+
+async def ours(engine: TorchRolloutEngine, work: Work) -> list[list[int]]:
+    requests = [
+        GenerationRequest(
+            id=UUID(int=i),
+            prompt=tuple(prompt),
+            sampling=Sampling(temperature=0.0, max_tokens=length, min_tokens=length),
+        )
+        for i, (prompt, length) in enumerate(zip(work.prompts, work.lengths, strict=True))
+    ]
+    return [list(g.tokens) for g in await asyncio.gather(*map(engine.generate, requests))]
+
+
+def stolen_s() -> float:
+    """CPU seconds that the host has taken from this machine since it started."""
+    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / 100
+
+
+async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict[str, object]:
+    torch.set_num_threads(threads)
+    reference = Reference(folder)
+    work = Work.make(reference.model.config.vocab_size)
+    tokens = sum(work.lengths)
+    engine = await TorchRolloutEngine.open(
+        str(folder), slots=slots, max_model_len=256, threads=threads, clock=SystemClock()
+    )
+    exported = checkpoint.export(reference.model.state_dict(), folder / "v0", version=0, generation=0)
+    await engine.load_weights(
+        WeightsRef(version=0, generation=0, path=exported.path, manifest=exported.manifest, checksum=exported.checksum)
+    )
+    rows: list[tuple[float, float]] = []
+    equal = True
+    steal = stolen_s()
+    for pair in range(pairs + 1):
+        begin = time.perf_counter()
+        expected = reference.run(work)
+        middle = time.perf_counter()
+        found = await ours(engine, work)
+        end = time.perf_counter()
+        equal &= expected == found
+        if pair:  # the first warms up both
+            rows.append((tokens / (middle - begin), tokens / (end - middle)))
+    await engine.close()
+    return {
+        "parameters": reference.model.num_parameters(),
+        "slots": slots,
+        "threads": threads,
+        "pairs": pairs,
+        "equal_tokens": equal,
+        "generate_tokens_per_s": round(statistics.median(r[0] for r in rows)),
+        "engine_tokens_per_s": round(statistics.median(r[1] for r in rows)),
+        "ratio": round(statistics.median(r[1] / r[0] for r in rows), 2),
+        "ratios": [round(r[1] / r[0], 2) for r in rows],
+        "steal_s": round(stolen_s() - steal, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--slots", type=int, default=64)
+    arguments = parser.parse_args()
+    logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as folder:
+        small = make_tiny_model(Path(folder) / "tiny", seed=1)
+        large = make_tiny_model(Path(folder) / "10M", seed=1, hidden_size=320, layers=6, heads=5)
+        for model in (small, large):
+            result = asyncio.run(
+                compare(model, slots=arguments.slots, pairs=arguments.pairs, threads=arguments.threads)
+            )
+            json.dump(result, sys.stdout)
+            print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Drawing: from logits to one token for each row, with its log-probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from rftd.workers.rollout.engine import Sampling
+from rftd.workers.rollout.engines.torch.noise import uniforms
+
+_NEVER = float("-inf")
+
+
+class Draw:
+    """How the rows of one batch are drawn, prepared once and used until the batch changes.
+
+    A row's token depends on its own logits, sampling and position only.
+    """
+
+    def __init__(
+        self,
+        samplings: Sequence[Sampling],
+        keys: Sequence[int],
+        positions: Sequence[int],
+        *,
+        eos: torch.Tensor,
+        device: torch.device,
+    ) -> None:
+        """`keys`: of each row's seed; `positions`: how many tokens it has drawn already  # [N]"""
+        self._keys = np.array(keys, dtype=np.uint64)
+        self._positions = np.array(positions, dtype=np.uint64)
+        self._eos = eos  # [E]
+        self._device = device
+        greedy = [s.temperature <= 0 for s in samplings]
+        self._all_greedy, self._any_greedy = all(greedy), any(greedy)
+        self._greedy = torch.tensor(greedy, device=device)
+        scales = [1.0 if s.temperature <= 0 else 1.0 / s.temperature for s in samplings]
+        scaled = any(scale != 1.0 for scale in scales)
+        self._scale = torch.tensor(scales, device=device).unsqueeze(1) if scaled else None  # [N, 1]
+        self._min_tokens = np.array([s.min_tokens for s in samplings])
+        self._unended = max((s.min_tokens - p for s, p in zip(samplings, positions, strict=True)), default=0)
+        narrow = [i for i, s in enumerate(samplings) if not greedy[i] and (s.top_p < 1.0 or s.top_k > 0)]
+        self._narrow = torch.tensor(narrow, dtype=torch.long, device=device) if narrow else None
+        top_k = [samplings[i].top_k if samplings[i].top_k > 0 else 1 << 30 for i in narrow]
+        self._top_k = torch.tensor(top_k, device=device).unsqueeze(1)
+        self._top_p = torch.tensor([samplings[i].top_p for i in narrow], device=device).unsqueeze(1)
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next token of each row and its log-probability; moves every row one position on  # [N, V] -> [N], [N]"""
+        logits = logits.float()
+        if self._scale is not None:
+            logits = logits * self._scale
+        logprobs = torch.log_softmax(logits, -1)  # [N, V]
+        choices = self._without_early_end(logprobs)
+        if self._all_greedy:
+            tokens = choices.argmax(-1)
+        else:
+            tokens = self._drawn(choices)
+            if self._any_greedy:
+                tokens = torch.where(self._greedy, choices.argmax(-1), tokens)
+        self._positions += np.uint64(1)
+        self._unended -= 1
+        return tokens, logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+    def _without_early_end(self, logprobs: torch.Tensor) -> torch.Tensor:
+        if self._unended <= 0 or not len(self._eos):
+            return logprobs
+        rows = np.flatnonzero(self._positions.astype(np.int64) < self._min_tokens)
+        choices = logprobs.clone()
+        choices[torch.from_numpy(rows).to(self._device).unsqueeze(1), self._eos] = _NEVER
+        return choices
+
+    def _drawn(self, choices: torch.Tensor) -> torch.Tensor:
+        """Inverse of the cumulative distribution at one uniform number a row: one random number, not one per token."""
+        weights = choices.exp()
+        if self._narrow is not None:
+            weights = weights.clone()
+            weights[self._narrow] = _narrowed(weights[self._narrow], self._top_k, self._top_p)
+        cumulative = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
+        uniform = torch.from_numpy(uniforms(self._keys, self._positions)).to(self._device).unsqueeze(1)
+        # right=True: the first entry above the target, hence one with weight.
+        tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+        return tokens.clamp_(max=choices.shape[1] - 1)  # only NaN lands beyond
+
+
+def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Zero but for the `top_k` heaviest, and of these the fewest that hold `top_p` of the weight  # [M, V]"""
+    ordered, order = weights.sort(-1, descending=True)
+    rank = torch.arange(weights.shape[1], device=weights.device)
+    ordered = ordered * (rank < top_k)
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered * (before < top_p * ordered.sum(-1, keepdim=True))
+    return torch.zeros_like(weights).scatter_(1, order, ordered)

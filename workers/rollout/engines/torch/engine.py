@@ -1,0 +1,210 @@
+"""`TorchRolloutEngine`: the asyncio front of the decode thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RolloutError, WorkError
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.workers.rollout.engines.torch.batch import Batch
+from rftd.workers.rollout.engines.torch.loop import DecodeLoop, Swap
+from rftd.workers.rollout.engines.torch.network import Network
+from rftd.workers.rollout.engines.torch.noise import key_of
+from rftd.workers.rollout.engines.torch.running import Finished, Running
+from rftd.workers.rollout.engines.torch.trial import try_model
+from rftd.workers.weights import checkpoint
+
+QUEUE_REQUESTS = 4096
+"""Beyond so many unfinished requests `generate` waits before it queues."""
+
+
+class TorchRolloutEngine:
+    """The `RolloutEngine` over any transformers causal language model, on this machine."""
+
+    def __init__(self, network: Network, batch: Batch, *, slots: int, max_model_len: int, threads: int) -> None:
+        """Use `open`."""
+        self._asyncio = asyncio.get_running_loop()
+        self._network = network
+        self._max_model_len = max_model_len
+        self._loop = DecodeLoop(
+            network,
+            batch,
+            threads=threads,
+            slots=slots,
+            deliver=lambda done: self._call(partial(self._delivered, done)),
+            failed=lambda error: self._call(partial(self._failed, error)),
+        )
+        self._room = asyncio.Semaphore(QUEUE_REQUESTS)
+        self._futures: dict[Running, asyncio.Future[Generation]] = {}
+        self._swaps: set[asyncio.Future[None]] = set()
+        self._unsent: list[Running] = []
+        self._requests_total = 0
+        self._error: RolloutError | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        model_path: str,
+        *,
+        slots: int,
+        max_model_len: int,
+        dtype: str = "float32",
+        threads: int,
+        clock: Clock,
+        deterministic: bool = False,
+        device: str = "cpu",
+    ) -> TorchRolloutEngine:
+        """An engine for the model in the folder `model_path`; it waits for its first `load_weights`.
+
+        `slots` requests run at once, each of at most `max_model_len` tokens with its prompt. Raises DataError if the
+        folder holds no model, RolloutError if it is one that this engine cannot run.
+        """
+        assert slots > 0 and max_model_len > 1 and threads > 0
+        del clock  # nothing here depends on time; the other engines' time-outs do
+        network = await asyncio.to_thread(Network.load, model_path, max_len=max_model_len, dtype=dtype, device=device)
+        await asyncio.to_thread(try_model, network)
+        batch = Batch(network, slots=slots, max_len=max_model_len, deterministic=deterministic)
+        engine = cls(network, batch, slots=slots, max_model_len=max_model_len, threads=threads)
+        engine._loop.start()
+        return engine
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(version, generation) of the weights in use; (-1, -1) before the first."""
+        return self._loop.version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response to one request. Cancelling it frees its slot before the next token."""
+        running = self._checked(request)
+        async with self._room:
+            self._alive()
+            future: asyncio.Future[Generation] = self._asyncio.create_future()
+            self._futures[running] = future
+            self._requests_total += 1
+            # All that are submitted in one turn of the event loop go to the decode thread together.
+            if not self._unsent:
+                self._asyncio.call_soon(self._send)
+            self._unsent.append(running)
+            try:
+                return await future
+            finally:
+                if self._futures.pop(running, None) is not None:
+                    self._cancel(running)
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Reads and verifies beside the running requests, then swaps between two decode steps."""
+        self._alive()
+        tensors = await asyncio.to_thread(_verified, weights)
+        self._alive()
+        swapped: asyncio.Future[None] = self._asyncio.create_future()
+        self._swaps.add(swapped)
+        version = (weights.version, weights.generation)
+        self._loop.swap(Swap(tensors, version, lambda error: self._call(partial(_settle, swapped, error))))
+        try:
+            await asyncio.shield(swapped)
+        finally:
+            self._swaps.discard(swapped)
+        return weights.checksum
+
+    def stats(self) -> EngineStats:
+        """Counters, for heartbeats and metrics."""
+        running = self._loop.running
+        return EngineStats(
+            tokens_total=self._loop.tokens_total,
+            requests_total=self._requests_total,
+            running=running,
+            waiting=max(0, len(self._futures) - running),
+        )
+
+    async def close(self) -> None:
+        """Stops; running requests raise RolloutError. Idempotent."""
+        if self._error is None:
+            self._failed(RolloutError("the engine was closed"))
+        await asyncio.to_thread(self._loop.stop)
+
+    def _checked(self, request: GenerationRequest) -> Running:
+        self._alive()
+        prompt, sampling = request.prompt, request.sampling
+        room = self._max_model_len - len(prompt)
+        if not prompt:
+            raise RolloutError(f"request {request.id} has an empty prompt")
+        if room < 1:
+            raise RolloutError(
+                f"request {request.id}: a prompt of {len(prompt)} tokens leaves no room in {self._max_model_len}",
+                fix="raise model.max_model_len, or lower model.max_prompt_tokens",
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self._network.vocabulary:
+            raise RolloutError(f"request {request.id} has a token outside of 0..{self._network.vocabulary - 1}")
+        if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or "" in sampling.stop:
+            raise RolloutError(f"request {request.id} cannot be drawn: {sampling}")
+        return Running(request, min(sampling.max_tokens, room), key_of(sampling.seed))
+
+    def _alive(self) -> None:
+        if self._error is not None:
+            raise RolloutError(self._error.what) from self._error
+
+    def _send(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        self._loop.submit(unsent)
+
+    def _cancel(self, running: Running) -> None:
+        if running in self._unsent:
+            self._unsent.remove(running)
+        else:
+            self._loop.cancel(running)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """From the decode thread; nobody waits any more if the event loop is gone."""
+        with contextlib.suppress(RuntimeError):
+            self._asyncio.call_soon_threadsafe(function)
+
+    def _delivered(self, done: Sequence[Finished]) -> None:
+        for finished in done:
+            future = self._futures.pop(finished.running, None)
+            if future is None or future.done():
+                continue
+            if isinstance(finished.result, Generation):
+                future.set_result(finished.result)
+            else:
+                future.set_exception(finished.result)
+
+    def _failed(self, error: RolloutError) -> None:
+        self._error = self._error or error
+        waiters: list[asyncio.Future[Generation] | asyncio.Future[None]] = [*self._futures.values(), *self._swaps]
+        self._futures.clear()
+        for future in waiters:
+            if not future.done():
+                future.set_exception(RolloutError(error.what, fix=error.fix))
+
+
+def _verified(weights: WeightsRef) -> Mapping[str, torch.Tensor]:
+    """The announced weights, read and found to be what was announced."""
+    folder = Path(weights.path)
+    try:
+        manifest, tensors = checkpoint.read(folder, expect=weights.manifest)
+    except WorkError as error:
+        raise RolloutError(error.what, where=error.where) from error
+    found = (manifest.version, manifest.generation, manifest.checksum)
+    if found != (weights.version, weights.generation, weights.checksum):
+        raise RolloutError(
+            f"the weights are not those announced: found version, generation, checksum {found}, expected "
+            f"{(weights.version, weights.generation, weights.checksum)}",
+            where=weights.path,
+        )
+    return tensors
+
+
+def _settle(future: asyncio.Future[None], error: RolloutError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,171 @@
+"""The decode thread: takes requests in order, swaps weights between two steps, hands back responses.
+
+Everything that touches the model happens on this thread; the asyncio side only puts messages into its inbox.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rftd.ops.errors import RolloutError
+from rftd.workers.rollout.engines.torch.batch import Batch
+from rftd.workers.rollout.engines.torch.network import Network
+from rftd.workers.rollout.engines.torch.running import Finished, Running
+
+PATIENCE_STEPS = 4
+"""So many steps a request waits for company before it is prefilled: a prefill costs about as much as a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """New weights, verified, to be used from the next step on."""
+
+    tensors: Mapping[str, torch.Tensor]
+    version: tuple[int, int]
+    done: Callable[[RolloutError | None], None]
+
+
+@dataclass(slots=True)
+class Inbox:
+    """What the asyncio side wants; guarded by the loop's condition."""
+
+    requests: list[Running] = field(default_factory=list)
+    cancelled: list[Running] = field(default_factory=list)
+    swaps: list[Swap] = field(default_factory=list)
+    stop: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.requests or self.cancelled or self.swaps or self.stop)
+
+
+class DecodeLoop:
+    """Runs a batch on a thread of its own until it is stopped or fails."""
+
+    def __init__(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        threads: int,
+        slots: int,
+        deliver: Callable[[Sequence[Finished]], None],
+        failed: Callable[[RolloutError], None],
+    ) -> None:
+        """`deliver` and `failed` are called on the decode thread."""
+        self._network = network
+        self._batch = batch
+        self._threads = threads
+        self._company = max(1, slots // 8)
+        self._deliver = deliver
+        self._failed = failed
+        self._condition = threading.Condition()
+        self._inbox = Inbox()
+        self._waiting: deque[Running] = deque()
+        self._waited_steps = 0
+        self._thread = threading.Thread(target=self._run, name="rftd-decode", daemon=True)
+        self.version = (-1, -1)
+        self.tokens_total = 0
+        self.running = 0
+
+    def start(self) -> None:
+        """Begins; the thread waits for weights."""
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Running]) -> None:
+        """Appends to the queue."""
+        with self._condition:
+            self._inbox.requests += requests
+            self._condition.notify()
+
+    def cancel(self, request: Running) -> None:
+        """Frees its slot before the next step; nothing is delivered for it unless it had finished."""
+        with self._condition:
+            self._inbox.cancelled.append(request)
+            self._condition.notify()
+
+    def swap(self, swap: Swap) -> None:
+        """Uses new weights from the next step on."""
+        with self._condition:
+            self._inbox.swaps.append(swap)
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """Ends the thread after the step that it is in. Blocks until then."""
+        with self._condition:
+            self._inbox.stop = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            torch.set_num_threads(self._threads)
+            with torch.inference_mode():
+                while self._turn():
+                    pass
+        except RolloutError as error:
+            self._failed(error)
+        except Exception as error:  # whatever a model raises must reach the waiters, or they wait for ever
+            self._failed(RolloutError(f"the torch engine failed: {type(error).__name__}: {error}"))
+
+    def _turn(self) -> bool:
+        """Messages, then admission, then one step. False when stopped."""
+        inbox = self._receive()
+        for swap in inbox.swaps:
+            self._swap(swap)
+        self._waiting += inbox.requests
+        if inbox.cancelled:
+            self._drop(inbox.cancelled)
+        if inbox.stop:
+            return False
+        done = self._admit()
+        if self._batch.live:
+            self._waited_steps += 1
+            self.tokens_total += len(self._batch.live)
+            done += self._batch.step()
+        self.running = len(self._batch.live)
+        if done:
+            self._deliver(done)
+        return True
+
+    def _receive(self) -> Inbox:
+        with self._condition:
+            while not self._inbox and not self._can_work():
+                self._condition.wait()
+            inbox, self._inbox = self._inbox, Inbox()
+            return inbox
+
+    def _can_work(self) -> bool:
+        return bool(self._batch.live or (self._waiting and self.version != (-1, -1)))
+
+    def _swap(self, swap: Swap) -> None:
+        try:
+            self._network.assign(swap.tensors)
+        except RolloutError as error:
+            swap.done(error)
+            return
+        self.version = swap.version
+        self._batch.swapped(swap.version)
+        swap.done(None)
+
+    def _drop(self, cancelled: list[Running]) -> None:
+        gone = set(map(id, cancelled))
+        self._waiting = deque(running for running in self._waiting if id(running) not in gone)
+        self._batch.drop(cancelled)
+
+    def _admit(self) -> list[Finished]:
+        count = min(self._batch.free, len(self._waiting))
+        if not count or self.version == (-1, -1):
+            self._waited_steps = 0
+            return []
+        if self._batch.live and count < self._company and self._waited_steps < PATIENCE_STEPS:
+            return []
+        self._waited_steps = 0
+        newcomers = [self._waiting.popleft() for _ in range(count)]
+        self.tokens_total += count
+        return self._batch.join(newcomers)

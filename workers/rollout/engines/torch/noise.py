@@ -1,0 +1,30 @@
+"""Random numbers of requests: a pure function of (seed, position), so that a neighbour in the batch changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def key_of(seed: int) -> int:
+    """The 64-bit key of a request's seed, any integer; neighbouring seeds get unrelated keys."""
+    return int(_mix(np.array([seed & _MASK], dtype=np.uint64))[0])
+
+
+def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers in [0, 1) with 32 random bits, one for each (key, position)  # [N]
+
+    32 bits and not 53: a product with a float64 total then never rounds up to the total.
+    """
+    bits = _mix(keys + (positions + np.uint64(1)) * _GOLDEN)
+    return (bits >> np.uint64(32)).astype(np.float64) * 2.0**-32
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

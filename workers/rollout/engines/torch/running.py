@@ -1,0 +1,48 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.workers.rollout.engine import Generation, GenerationRequest
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """What is known of a request so far."""
+
+    request: GenerationRequest
+    limit: int
+    """The most tokens that it may draw."""
+    key: int
+    """Of its seed, for `noise`."""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    marks: list[tuple[int, int, int]] = field(default_factory=list)
+    """(version, generation, index of the first token drawn from it)"""
+    start: int = 0
+    """Its first column in the cache."""
+
+    def mark(self, version: tuple[int, int]) -> None:
+        """The next token is drawn from other weights than the last."""
+        self.marks.append((*version, len(self.tokens)))
+
+    def generation(self, finish: str) -> Generation:
+        """The response, now that it is complete."""
+        ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
+        spans = tuple(
+            Span(version, generation, start, end)
+            for (version, generation, start), end in zip(self.marks, ends, strict=True)
+            if end > start
+        )
+        return Generation(tokens=tuple(self.tokens), logprobs=tuple(self.logprobs), spans=spans, finish=finish)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that left: with its response, or with what went wrong."""
+
+    running: Running
+    result: Generation | RolloutError
