@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import httpx
+import msgspec
 
 from rftd.daemon.client.client import Client
 from rftd.daemon.client.replies import Page
@@ -61,6 +62,7 @@ def run_demo(
         progress.end()
         outcome = read_outcome(host.url, name)
         restarts = host.restarts
+    (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
     picture = folder / "reward.png"
     draw_curve(outcome, picture)
     wall_s = time.monotonic() - began_s
