@@ -1,0 +1,1 @@
+"""The rollout engines: one file or folder for each."""
