@@ -1,0 +1,159 @@
+"""A real daemon with real worker processes and fake engines, to be fed, starved and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+from command_line import Said
+
+from rftd.daemon.client.client import Client
+from rftd.daemon.client.replies import Page
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.settings import Settings
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import RftdError
+from rftd.ops.ids import SystemIds
+from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.verify.checker import verify
+from rftd.streams.verify.report import Report
+
+ENDED = {"completed", "failed", "cancelled", "rejected"}
+
+EXPERIMENT = """
+project: crash
+name: sums
+checkpoint_root_dir: ./checkpoints
+algorithm:
+  algorithm_type: grpo
+  repeat_times: 4
+  sample_strategy: staleness_control
+  sample_strategy_args: {max_staleness: 2}
+model: {model_path: fake, max_model_len: 64, max_prompt_tokens: 32}
+buffer:
+  batch_size: 4
+  total_steps: 60
+  explorer_input:
+    taskset:
+      name: sums
+      path: ./train.jsonl
+      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      default_workflow_type: simple_workflow
+      default_reward_fn_type: exact_match_reward
+    eval_tasksets:
+    - name: held
+      path: ./eval.jsonl
+      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      rollout_args: {temperature: 0.0}
+      default_workflow_type: simple_workflow
+      default_reward_fn_type: exact_match_reward
+explorer:
+  eval_interval: 20
+  runner_per_model: 16
+  max_timeout: 20
+  rollout_model: {engine_type: fake, engine_num: 1, extra_engine_args: {latency_s: 0.05}}
+trainer: {trainer_type: fake, save_interval: 7, engine_args: {step_s: 0.05}}
+synchronizer: {sync_method: checkpoint, sync_style: fully_async, sync_interval: 1}
+stages:
+- stage_name: warmup
+  mode: train
+  algorithm: {algorithm_type: sft}
+  buffer:
+    train_batch_size: 4
+    total_steps: 5
+    trainer_input:
+      experience_buffer:
+        name: warmup
+        path: ./train.jsonl
+        format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+- stage_name: rft
+"""
+
+
+class Scene:
+    """One daemon and the experiments given to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = DataFolder(folder / "data")
+        self.host = DaemonHost(folder / "data", folder / "daemon.log")
+        for name, rows in (("train", 40), ("eval", 12)):
+            lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def submit(self, text: str = EXPERIMENT, *overrides: str) -> str:
+        submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=self.folder)
+        with self.client() as client:
+            request = str(SystemIds(SystemClock()).new())
+            return client.submit(submission.config, labels={}, request_id=request).value.name
+
+    def rftd(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Said:
+        """One command line, in a process of its own, in the scene's folder and against its daemon."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "rftd.daemon", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "RFTD_DATA": str(self.data.root), "COLUMNS": "200", **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def write(self, text: str = EXPERIMENT, name: str = "exp.yaml") -> Path:
+        """An experiment file in the scene's folder."""
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def client(self) -> Client:
+        return Client(Settings(server=self.host.url, timeout_s=20.0))
+
+    def page(self, name: str) -> Page | None:
+        """Where it stands; None while the daemon does not answer."""
+        self.host.tend()
+        try:
+            with self.client() as client:
+                return client.experiment(name).value
+        except (RftdError, OSError):
+            return None
+
+    def until_ended(self, name: str, timeout_s: float = 120.0) -> Page:
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            page = self.page(name)
+            if page is not None and page.experiment.summary.state in ENDED:
+                return page
+            time.sleep(0.1)
+        raise AssertionError(f"{name} did not end: {page}\n{(self.folder / 'daemon.log').read_text()[-3000:]}")
+
+    def kill(self, role: str, name: str) -> bool:
+        """SIGKILLs the process of a role; False if none is there now."""
+        if role == "daemon":
+            os.kill(self.host.pid, signal.SIGKILL)
+            return True
+        page = self.page(name)
+        for worker in page.workers if page else ():
+            if worker.role == role and worker.state == "live" and psutil.pid_exists(worker.pid):
+                os.kill(worker.pid, signal.SIGKILL)
+                return True
+        return False
+
+    def verified(self) -> Report:
+        async def check() -> Report:
+            log = await SqliteView.open(self.data.log)
+            try:
+                return await verify(log)
+            finally:
+                await log.close()
+
+        return asyncio.run(check())
