@@ -1,13 +1,23 @@
-"""The demo's task: a two-digit number plus a one-digit number, 30 % of the 900 sums held out."""
+"""The demo's task: a two-digit number plus a one-digit number, 30 % of the 900 sums held out.
+
+The warm-up imitates an unsure pupil: of the four answers to each sum, all are right if the small number is at most 2,
+else one is right, two are too large by 1 and one by 2. However long SFT goes on, it cannot do better than that on most
+sums, from any seed; so what comes after it was learned from rewards.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+
+UNSURE_BY: Final = (0, 1, 1, 2)
+
+Row = dict[str, Any]
 
 
 class SumFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,15 +33,31 @@ def write_sums(folder: Path, *, seed: int, held_out: int = 270) -> SumFiles:
     pairs = [(left, right) for left in range(10, 100) for right in range(10)]
     order = np.random.default_rng(seed).permutation(len(pairs))
     mixed = [pairs[place] for place in order]
+    train = mixed[held_out:]
     folder.mkdir(parents=True, exist_ok=True)
     return SumFiles(
-        train=_write(folder / "train.jsonl", mixed[held_out:]),
-        warmup=_write(folder / "warmup.jsonl", mixed[held_out:][::-1]),
-        held_out=_write(folder / "held_out.jsonl", mixed[:held_out]),
+        train=_write(folder / "train.jsonl", [_question(*pair) for pair in train]),
+        warmup=_write(folder / "warmup.jsonl", [answer for pair in train for answer in _unsure_answers(*pair)]),
+        held_out=_write(folder / "held_out.jsonl", [_question(*pair) for pair in mixed[:held_out]]),
     )
 
 
-def _write(path: Path, pairs: Sequence[tuple[int, int]]) -> Path:
-    rows = [{"question": f"{left}+{right}=", "answer": str(left + right)} for left, right in pairs]
+def _question(left: int, right: int) -> Row:
+    return {"question": f"{left}+{right}=", "answer": str(left + right)}
+
+
+def _unsure_answers(left: int, right: int) -> list[Row]:
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"{left}+{right}="},
+                {"role": "assistant", "content": str(left + right + (off if right > 2 else 0))},
+            ]
+        }
+        for off in UNSURE_BY
+    ]
+
+
+def _write(path: Path, rows: Sequence[Row]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
