@@ -89,7 +89,7 @@ def make_tiny_model(
         model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
     model.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
     folder.mkdir(parents=True, exist_ok=True)
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
