@@ -97,14 +97,17 @@ async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict
     equal = True
     steal = stolen_s()
     for pair in range(pairs + 1):
-        begin = time.perf_counter()
-        expected = reference.run(work)
-        middle = time.perf_counter()
-        found = await ours(engine, work)
-        end = time.perf_counter()
+        spent = {}
+        for side in ("generate", "engine") if pair % 2 else ("engine", "generate"):
+            begin = time.perf_counter()
+            if side == "generate":
+                expected = reference.run(work)
+            else:
+                found = await ours(engine, work)
+            spent[side] = time.perf_counter() - begin
         equal &= expected == found
         if pair:  # the first warms up both
-            rows.append((tokens / (middle - begin), tokens / (end - middle)))
+            rows.append((tokens / spent["generate"], tokens / spent["engine"]))
     await engine.close()
     return {
         "parameters": reference.model.num_parameters(),

@@ -48,8 +48,8 @@ def make_model(folder: Path, architecture: str, *, seed: int) -> Path:
     return folder
 
 
-def network_of(folder: Path) -> Network:
-    return Network.load(str(folder), max_len=MAX_LEN, dtype="float32", device="cpu")
+def network_of(folder: Path, *, dtype: str = "float32") -> Network:
+    return Network.load(str(folder), max_len=MAX_LEN, dtype=dtype)
 
 
 def prompts_of(count: int, *, seed: int = 0, longest: int = 30) -> list[tuple[int, ...]]:

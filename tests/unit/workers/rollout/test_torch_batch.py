@@ -69,6 +69,19 @@ def test_drawn_tokens_carry_the_log_probability_at_their_temperature(model_of: M
         assert 2 not in found.tokens[:3]
 
 
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
+def test_half_precision_stays_near(model_of: ModelOf, architecture: str) -> None:
+    folder = model_of(architecture)
+    network = network_of(folder, dtype="bfloat16")
+    try_model(network)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    prompt = prompts_of(1, seed=3)[0]
+    found = run(batch_of(network), [running(i, prompt, max_tokens=20, min_tokens=20) for i in range(6)])
+    for one in found.values():
+        expected = logprobs_of(model, prompt, one.tokens).gather(1, torch.tensor(one.tokens).unsqueeze(1)).squeeze(1)
+        assert one.logprobs == pytest.approx(expected.tolist(), abs=0.2)
+
+
 def test_columns_are_shifted_without_a_trace(model_of: ModelOf) -> None:
     # 60 requests through 3 slots: `end` passes the last column many times, and long prompts join short rows.
     network = network_of(model_of("llama"))
@@ -169,6 +182,8 @@ def test_what_cannot_be_run_is_said_at_opening(model_of: ModelOf, tmp_path: Path
         network_of(tmp_path / "absent")
     with pytest.raises(DataError, match="cannot be loaded"):
         network_of(tmp_path)
+    with pytest.raises(DataError, match="no dtype 'float31'"):
+        network_of(tmp_path, dtype="float31")
     network = network_of(model_of("llama"))
     try_model(network)
     assert network._fused is not None

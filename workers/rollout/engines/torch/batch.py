@@ -199,7 +199,7 @@ class Batch:
         movers = [row for row in range(kept, len(self._rows)) if row not in gone]
         holes = [row for row in rows if row < kept]
         for source, target in zip(movers, holes, strict=True):
-            running = self._rows[target] = self._rows[source]
-            assert running is not None
-            self._cache.move(source, target, self._cache.end - running.start)
+            self._rows[target] = self._rows[source]
         del self._rows[kept:]
+        if movers:
+            self._cache.move(movers, holes, self._width())

@@ -113,11 +113,14 @@ class SlotCache(Cache):
         for stored, states in zip((*self._keys, *self._values), (*prompts.keys, *prompts.values), strict=True):
             stored[:, :, columns].index_copy_(0, target, states.index_select(0, source))
 
-    def move(self, source: int, target: int, width: int) -> None:
-        """Row `target` becomes what row `source` was, in its last `width` columns."""
+    def move(self, sources: Sequence[int], targets: Sequence[int], width: int) -> None:
+        """Each row of `targets` becomes what its row of `sources` was, in the last `width` columns."""
+        device = self._column.device
+        source, target = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
         columns = slice(self.end - width, self.end)
         for stored in (*self._keys, *self._values):
-            stored[target, :, columns] = stored[source, :, columns]
+            kept = stored[:, :, columns]
+            kept.index_copy_(0, target, kept.index_select(0, source))
 
     def hide(self, starts: Sequence[int]) -> None:
         """Row i sees the columns from `starts[i]` on."""

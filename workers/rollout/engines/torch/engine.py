@@ -59,7 +59,6 @@ class TorchRolloutEngine:
         threads: int,
         clock: Clock,
         deterministic: bool = False,
-        device: str = "cpu",
     ) -> TorchRolloutEngine:
         """An engine for the model in the folder `model_path`; it waits for its first `load_weights`.
 
@@ -68,7 +67,7 @@ class TorchRolloutEngine:
         """
         assert slots > 0 and max_model_len > 1 and threads > 0
         del clock  # nothing here depends on time; the other engines' time-outs do
-        network = await asyncio.to_thread(Network.load, model_path, max_len=max_model_len, dtype=dtype, device=device)
+        network = await asyncio.to_thread(Network.load, model_path, max_len=max_model_len, dtype=dtype)
         await asyncio.to_thread(try_model, network)
         batch = Batch(network, slots=slots, max_len=max_model_len, deterministic=deterministic)
         engine = cls(network, batch, slots=slots, max_model_len=max_model_len, threads=threads)

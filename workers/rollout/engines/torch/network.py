@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
@@ -15,6 +15,13 @@ from rftd.ops.errors import DataError, RolloutError
 from rftd.workers.rollout.engines.torch import attention
 from rftd.workers.rollout.engines.torch.cache import Prefilled, SlotCache
 from rftd.workers.rollout.engines.torch.fused import fuse
+
+_DTYPES: Final = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 class Network:
@@ -33,20 +40,21 @@ class Network:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
     @classmethod
-    def load(cls, folder: str, *, max_len: int, dtype: str, device: str) -> Network:
+    def load(cls, folder: str, *, max_len: int, dtype: str) -> Network:
         """The model in `folder`, without touching a network. Raises DataError if there is none that can be run."""
         attention.register()
+        if dtype not in _DTYPES:
+            raise DataError(f"the torch engine has no dtype {dtype!r}", fix=f"one of {', '.join(_DTYPES)}")
         if not Path(folder).is_dir():
             raise DataError("no model folder", where=folder, fix="model.model_path must name a Hugging Face folder")
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=getattr(torch, dtype), attn_implementation=attention.NAME, local_files_only=True
+                folder, dtype=_DTYPES[dtype], attn_implementation=attention.NAME, local_files_only=True
             )
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise DataError(f"the model cannot be loaded: {error}", where=folder) from error
         model.requires_grad_(False).train(False)
-        model.to(torch.device(device))
         ends = {tokenizer.eos_token_id, *_ids(model.generation_config), *_ids(model.config)}
         return cls(model, tokenizer, frozenset(end for end in ends if isinstance(end, int)), max_len=max_len)
 
