@@ -1,0 +1,92 @@
+"""The torch engine's front: what waiters see when the decode thread fails, and when they leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from rftd.ops.clock import ManualClock
+from rftd.ops.errors import DataError, RolloutError
+from rftd.workers.rollout.engine import GenerationRequest, Sampling, WeightsRef
+from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
+from rftd.workers.weights import checkpoint
+
+ModelOf = Callable[[str], Path]
+
+
+async def opened(folder: Path, **settings: object) -> TorchRolloutEngine:
+    arguments = {"slots": 2, "max_model_len": 64, "threads": 1, "clock": ManualClock(), **settings}
+    return await TorchRolloutEngine.open(str(folder), **arguments)  # type: ignore[arg-type]
+
+
+def weights_of(folder: Path, to: Path) -> WeightsRef:
+    tensors = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    written = checkpoint.export(tensors, to, version=0, generation=0)
+    return WeightsRef(version=0, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum)
+
+
+def request(number: int, max_tokens: int = 40) -> GenerationRequest:
+    sampling = Sampling(max_tokens=max_tokens, min_tokens=max_tokens, seed=number)
+    return GenerationRequest(id=UUID(int=number), prompt=(20, 21, 22), sampling=sampling)
+
+
+@pytest.mark.anyio
+async def test_a_failing_model_reaches_every_waiter(model_of: ModelOf, tmp_path: Path) -> None:
+    folder = model_of("gpt2")
+    engine = await opened(folder)
+    await engine.load_weights(weights_of(folder, tmp_path / "v0"))
+
+    def burst(*_: object) -> None:
+        raise MemoryError("no room for a tensor")
+
+    hook = engine._network.model.register_forward_pre_hook(burst)
+    waiting = await asyncio.gather(*(engine.generate(request(i)) for i in range(5)), return_exceptions=True)
+    hook.remove()
+    assert all(isinstance(error, RolloutError) and "no room for a tensor" in str(error) for error in waiting)
+    for late in (engine.generate(request(9)), engine.load_weights(weights_of(folder, tmp_path / "v0"))):
+        with pytest.raises(RolloutError, match="no room for a tensor"):
+            await late
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_requests_wait_for_the_first_weights(model_of: ModelOf, tmp_path: Path) -> None:
+    folder = model_of("llama")
+    engine = await opened(folder)
+    early = asyncio.ensure_future(engine.generate(request(1)))
+    reference = await asyncio.to_thread(weights_of, folder, tmp_path / "v0")
+    assert engine.stats().waiting == 1
+    assert not early.done()
+    await engine.load_weights(reference)
+    assert len((await early).tokens) == 40
+    assert engine.stats().requests_total == 1
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_leaving_before_being_sent_and_while_waiting(model_of: ModelOf, tmp_path: Path) -> None:
+    folder = model_of("qwen3")
+    engine = await opened(folder)
+    await engine.load_weights(weights_of(folder, tmp_path / "v0"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await engine.generate(request(0))
+    many = [asyncio.ensure_future(engine.generate(request(i))) for i in range(9)]
+    await asyncio.sleep(0)
+    for task in many[::2]:
+        task.cancel()
+    results = await asyncio.gather(*many, return_exceptions=True)
+    assert [isinstance(result, asyncio.CancelledError) for result in results] == [i % 2 == 0 for i in range(9)]
+    assert engine.stats().waiting == 0
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_a_missing_model_is_the_caller_s_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no model folder"):
+        await opened(tmp_path / "absent")
