@@ -1,0 +1,218 @@
+"""The worker processes of `experience_path`: an explorer that answers at once, and the real trainer without a model."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import xxhash
+
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds, derive
+from rftd.ops.logs import logger
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.envelope import Draft
+from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.follower import Follower
+from rftd.streams.socket.client import SocketLog
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.topics import partition_of
+from rftd.workers.dispatcher.decision import slot_partition
+from rftd.workers.explorer.attempt import experience_id
+from rftd.workers.explorer.view import ExplorerView
+from rftd.workers.membership import Membership
+from rftd.workers.process import start_of_experiment
+from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
+from rftd.workers.trainer.trainer import Trainer
+
+PROMPT_TOKENS, RESPONSE_TOKENS = 24, 1000
+VOCABULARY = 150_000
+CAPACITY_ROLLOUTS = 1024
+APPENDS_IN_FLIGHT = 32
+
+
+class Responses:
+    """Random ids and log-probabilities, drawn beforehand: generating is not what is measured."""
+
+    def __init__(self, seed: int, count: int = 256) -> None:
+        random = np.random.default_rng(seed)
+        self._tokens = random.integers(0, VOCABULARY, (count, PROMPT_TOKENS + RESPONSE_TOKENS), dtype=np.uint32)
+        self._logprobs = -np.abs(random.normal(size=(count, RESPONSE_TOKENS))).astype(np.float32)
+        self._mask = np.ones(RESPONSE_TOKENS, np.uint8)
+        self._turn = 0
+
+    def event(self, *, group: UUID, rollout: int, stage: int, lease: UUID, version: int) -> ExperienceProduced:
+        """The next one, with the fields of a real rollout."""
+        self._turn = turn = (self._turn + 1) % len(self._tokens)
+        reward = float(turn % 2)
+        return ExperienceProduced(
+            experience=experience_id(group, rollout),
+            group=group,
+            rollout=rollout,
+            stage=stage,
+            lease=lease,
+            tokens=Array.of(self._tokens[turn], "u4"),
+            prompt_tokens=PROMPT_TOKENS,
+            loss_mask=Array.of(self._mask, "u1"),
+            logprobs=Array.of(self._logprobs[turn], "f4"),
+            spans=(Span(version, 0, 0, RESPONSE_TOKENS),),
+            reward=reward,
+            metrics={"accuracy": reward, "response_length": float(RESPONSE_TOKENS)},
+            duration_s=1.0,
+        )
+
+
+async def explore(socket: Path, experiment: UUID) -> None:
+    """Answers each lease of slot 0 with a group, several appends in flight, until it is killed."""
+    clock = SystemClock()
+    log = await SocketLog.connect(socket)
+    member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=SystemIds(clock))
+    view = ExplorerView(member.id)
+    start = await start_of_experiment(log, experiment)
+    positions = {partition_of(topics.EXPERIMENTS, experiment): 0, partition_of(topics.WEIGHTS, experiment): 0}
+    positions = {partition: start.get(partition, 0) for partition in positions} | {slot_partition(0): 0}
+    follower = Follower(log, view, experiment=experiment, positions=positions, clock=clock)
+    await follower.catch_up()
+    await member.join(CAPACITY_ROLLOUTS)
+    responses = Responses(0)
+    in_flight = asyncio.Semaphore(APPENDS_IN_FLIGHT)
+
+    def drafts_of(lease: TaskLeased) -> list[Draft]:
+        return [
+            member.writer.draft(
+                responses.event(
+                    group=lease.group,
+                    rollout=rollout,
+                    stage=lease.stage,
+                    lease=lease.lease,
+                    version=max(0, view.spine.version),
+                ),
+                experiment=experiment,
+                key=lease.group,
+                id=experience_id(lease.group, rollout),
+                causation=lease.lease,
+                correlation=lease.group,
+            )
+            for rollout in lease.rollouts
+        ]
+
+    async def answer(lease: TaskLeased) -> None:
+        async with in_flight:
+            await log.append(drafts_of(lease))
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(member.beat(lambda: None))
+        while True:
+            await follower.pump(wait_s=0.5)
+            while view.leased:
+                lease = view.leased.popleft()
+                if isinstance(lease, TaskLeased):
+                    tasks.create_task(answer(lease))
+
+
+class NoModel:
+    """A trainer engine that looks at every token and learns nothing."""
+
+    deterministic = True
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        return
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        return
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        self._step = batch.step
+        assert all(sample.logprobs is not None and len(sample.logprobs) for sample in batch.samples)
+        return StepResult(tokens=sum(int(sample.loss_mask.sum()) for sample in batch.samples), metrics={})
+
+    def checksum(self) -> str:
+        return xxhash.xxh3_128_hexdigest(self._step.to_bytes(8, "little"))
+
+    def sha256(self) -> str:
+        return ""
+
+    def snapshot(self) -> NoModel:
+        return self
+
+    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
+        return Exported(path=str(folder), manifest="m", checksum=self.checksum(), size_bytes=0)
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        folder.mkdir(parents=True)
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+async def train(socket: Path, experiment: UUID) -> None:
+    """The real trainer's loop: reads plans and records, appends step.completed, until it is killed."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    log = await SocketLog.connect(socket)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
+    state = RunState(experiment)
+    start = await start_of_experiment(log, experiment)
+    streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
+    positions = {p: start.get(p, 0) for p in (partition_of(stream, experiment) for stream in streams)}
+    follower = Follower(log, state, experiment=experiment, positions=positions, clock=clock)
+    await follower.catch_up()
+    with ThreadPoolExecutor(1) as thread:
+        trainer = Trainer(member, follower, state, NoModel(), thread=thread, log=logger(role="trainer"))
+        await trainer.run(asyncio.Event())
+
+
+async def produce_bare(socket: Path, seconds: float) -> None:
+    """Groups of eight to the buffer of `bare_buffer`, several in flight."""
+    responses, group = Responses(0), derive(UUID(int=1), "group")
+    encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+    reader, writer = await asyncio.open_unix_connection(str(socket))
+    in_flight = asyncio.Semaphore(APPENDS_IN_FLIGHT)
+
+    async def count_acks() -> None:
+        while await reader.read(1):
+            in_flight.release()
+
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + seconds
+    async with asyncio.TaskGroup() as tasks:
+        acks = tasks.create_task(count_acks())
+        while loop.time() < end_s:
+            await in_flight.acquire()
+            events = [responses.event(group=group, rollout=n, stage=0, lease=group, version=0) for n in range(8)]
+            body = encoder.encode(events)
+            writer.write(b"w" + len(body).to_bytes(4, "little") + body)
+            await writer.drain()
+        acks.cancel()
+    writer.close()
+
+
+async def consume_bare(socket: Path, seconds: float) -> int:
+    """Batches of 64 from the buffer, decoded; returns how many experiences."""
+    decode = msgspec.msgpack.Decoder(list[ExperienceProduced]).decode
+    reader, writer = await asyncio.open_unix_connection(str(socket), limit=1 << 24)
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + seconds
+    count = 0
+    writer.write(b"r")
+    while loop.time() < end_s:
+        body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
+        writer.write(b"r")  # the next one, while this one is looked at
+        events = decode(body)
+        assert all(len(event.logprobs.view()) for event in events)
+        count += len(events)
+    writer.close()
+    return count
