@@ -1,0 +1,164 @@
+"""README and docs keep their word: links lead somewhere, files load, code runs, names exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from doc_package import install_two_tries
+from doc_pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
+
+from rftd.daemon.cli import VERBS, rftd
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import Section
+from rftd.streams.verify.rules import RULES
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+CHECKER_RULES = ("gapless", "chain", "readable", "unique", "submitted")
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page, *languages)]
+
+
+def overlaid(below: Any, above: Any) -> Any:
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: overlaid(below.get(key), value) for key, value in above.items()}}
+    return above
+
+
+@pytest.fixture
+def two_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third party of the extending page, installed."""
+    install_two_tries(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in links_of(page):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors_of(file), target
+
+
+@every_page
+def test_named_files_exist(page: Path) -> None:
+    folders = ("daemon/", "workers/", "storage/", "streams/", "ops/", "examples/", "docs/", "tests/")
+    for code in code_of(page):
+        if code.startswith(folders):
+            assert (ROOT / code).exists(), code
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.place)
+@pytest.mark.usefixtures("two_tries")
+def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
+    """A part of a file is laid over the README's whole one."""
+    content = overlaid(yaml.safe_load(block_named("mine.yaml").text), yaml.safe_load(block.text))
+    submission = load_text(yaml.safe_dump(content, sort_keys=False), block.place, environ={}, cwd=tmp_path)
+    assert not [warning for warning in submission.warnings if "no effect" in warning]
+
+
+@pytest.mark.parametrize("name", ["demo", "gsm8k"])
+def test_the_examples_load(name: str, tmp_path: Path) -> None:
+    overrides = () if name == "demo" else ("project=p", "name=n")
+    text = (ROOT / "examples" / f"{name}.yaml").read_text()
+    assert load_text(text, name, overrides=overrides, environ={}, cwd=tmp_path).spec.stages
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.place)
+def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "block_of_a_page.py"
+    path.write_text(block.text)
+    spec = importlib.util.spec_from_file_location("block_of_a_page", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "block_of_a_page", module)
+    spec.loader.exec_module(module)
+    if "class ShortAnswer" in block.text:
+        parts = module.ShortAnswer().score("so it is 12", "12", None)
+        assert parts["right"] == 1.0 and parts["length"] < 0
+
+
+@every_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = [line for block in blocks_of(page, "bash") for line in block.text.splitlines()]
+    for line in [*lines, *code_of(page)]:
+        if line.startswith("make "):
+            assert set(line.split()[1:]) <= targets, line
+
+
+@every_page
+def test_verbs_and_options_exist(page: Path) -> None:
+    """Of commands in the prose; those in blocks are run."""
+    for code in code_of(page):
+        words = code.split()
+        if words[0] != "rftd" or len(words) == 1 or words[1].startswith("-"):
+            continue
+        assert words[1] in VERBS, code
+        command: click.Command | None = rftd.get_command(click.Context(rftd), words[1])
+        for word in words[2:]:
+            if isinstance(command, click.Group) and word in command.commands:
+                command = command.commands[word]
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word.partition("=")[0] for word in words[2:] if word.startswith("-")} <= known, code
+
+
+def test_every_rule_of_verify_is_explained() -> None:
+    page = ROOT / "docs" / "concepts.md"
+    named = re.findall(r"^\| `([a-z-]+)` \|", prose_of(page).partition("## What `rftd verify` checks")[2], re.MULTILINE)
+    assert named == [*CHECKER_RULES, *RULES]
+
+
+def test_errors_page_is_up_to_date() -> None:
+    path = ROOT / "tests" / "golden" / "make_errors_page.py"
+    spec = importlib.util.spec_from_file_location("make_errors_page", path)
+    assert spec is not None and spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    assert (ROOT / "docs" / "errors.md").read_text() == page.text(), "run tests/golden/make_errors_page.py"
+
+
+def acting(section: type[Section]) -> set[str]:
+    """Names of the fields of a section that rftd acts on."""
+    found = set()
+    for name, field in section.model_fields.items():
+        extra = field.json_schema_extra
+        if not (isinstance(extra, dict) and extra.get("inert")):
+            found.add(name)
+    return found
+
+
+def test_fields_of_the_tables_are_fields_that_act() -> None:
+    page = (ROOT / "docs" / "experiment_file.md").read_text()
+    tables = page.partition("## Fields that act")[2].partition("## Stages")[0]
+    inert = {"continue_from_checkpoint"}  # the daemon reads it, not the schema's client
+    for heading, body in re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", tables, re.MULTILINE | re.DOTALL):
+        sections = re.findall(r"`(\w+)`", heading)
+        for row in re.findall(r"^\| (`.+?) \|", body, re.MULTILINE):
+            for path in re.findall(r"`([\w.]+)`", row):
+                kind: Any = Experiment
+                parts = path.split(".") if len(sections) != 1 else [sections[0], *path.split(".")]
+                for part in parts:
+                    assert part in acting(kind) | inert, path
+                    kind = kind.model_fields[part].annotation
+
+
+def test_no_acting_field_is_left_out() -> None:
+    page = (ROOT / "docs" / "experiment_file.md").read_text()
+    for section in ("algorithm", "explorer", "trainer", "synchronizer", "buffer", "model", "cluster"):
+        kind: Any = Experiment.model_fields[section].annotation
+        left_out = [name for name in acting(kind) if not re.search(rf"[`.]{name}[`.]", page)]
+        assert not left_out, section
