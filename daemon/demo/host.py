@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,9 +22,11 @@ READY_TIMEOUT_S = 60.0
 class DaemonHost:
     """Runs `rftd serve` on `data` while the block runs."""
 
-    def __init__(self, data: Path, log_path: Path) -> None:
+    def __init__(self, data: Path, log_path: Path, options: Sequence[str] = ()) -> None:
+        """`options` go to `rftd serve`."""
         self._folder = DataFolder(data)
         self._log_path = log_path
+        self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
         self.restarts = 0
 
@@ -69,7 +72,7 @@ class DaemonHost:
         arguments = [sys.executable, "-P", "-m", "rftd.daemon", "serve", "--data", str(self._folder.root)]
         with self._log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [*arguments, "--port", "0"], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                [*arguments, "--port", "0", *self._options], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while not self._ready():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.notes import Notes
@@ -12,6 +12,9 @@ from rftd.streams.spec import RolloutSpec, TrainerSpec
 
 _ROLLOUT = ("torch", "openai", "fake", "tinker", "vllm")
 _TORCH_DTYPE = "float32"
+
+MIN_MICRO_BATCH_TOKENS: Final = 4096
+"""The guide's default is twice the model's length; for a tiny one that would make many tiny micro-batches."""
 
 
 def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutSpec:
@@ -71,7 +74,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
         save_interval=given.save_interval,
         max_checkpoints_to_keep=given.max_checkpoints_to_keep,
         save_hf=given.save_hf_checkpoint,
-        max_tokens_per_micro_batch=given.max_token_len_per_gpu or math.ceil(2 * model_tokens / ulysses),
+        max_tokens_per_micro_batch=given.max_token_len_per_gpu
+        or max(MIN_MICRO_BATCH_TOKENS, math.ceil(2 * model_tokens / ulysses)),
         threads=lifted.get("threads", 1),
         dtype=dtype,
         engine_args=args,
