@@ -47,6 +47,7 @@ FIXES: Final = {
     "RFTD-WRK-003": "Raise `explorer.max_timeout`, or find out what the workflow waits for.",
     "RFTD-WRK-004": "See the trainer's log: `rftd logs NAME --role trainer`.",
     "RFTD-WRK-005": "Lower the learning rate, or look at the batch: `rftd experiences ls NAME --step N`.",
+    "RFTD-WRK-006": "Free some space; the worker is started again by itself.",
 }
 """What to do, by code; what an error means is its docstring."""
 
