@@ -17,6 +17,7 @@ from rftd.daemon.installed import installed_version
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import UsageError
 from rftd.ops.ids import Ids
@@ -41,6 +42,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """0: a free one."""
     token: str | None = None
     """Asked of every request, if set; without one only loopback is served."""
+    worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
+    """A worker that sends no heartbeat for this long is ended and started anew."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +80,15 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         stack.callback(bound.close)
         await stack.enter_async_context(LogServer(log, folder.socket))
         executor = LocalExecutor(f"unix:{folder.socket}")
-        supervisor = Supervisor(log, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger)
+        supervisor = Supervisor(
+            log,
+            executor,
+            owner=ids.new(),
+            clock=clock,
+            ids=ids,
+            logger=logger,
+            lost_after_s=options.worker_lost_after_s,
+        )
         feed = MetricsFeed(Metrics(version=installed_version()))
         app = make_app(
             operations=supervisor,

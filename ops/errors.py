@@ -15,6 +15,7 @@
     │   ├── CodecError        a record that cannot be decoded or is over a limit
     │   └── FencedError       a newer owner of the role exists
     └── WorkError             a rollout, a reward, a step
+        ├── DiskFullError     weights or a checkpoint found no space
         ├── RolloutError
         └── TrainError
 
@@ -158,6 +159,12 @@ class RolloutTimeoutError(RolloutError):
     """A rollout did not end within its `max_timeout`."""
 
     code = "RFTD-WRK-003"
+
+
+class DiskFullError(WorkError):
+    """A worker's files found no space; it is started again until there is some."""
+
+    code = "RFTD-WRK-006"
 
 
 class TrainError(WorkError):

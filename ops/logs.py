@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, Protocol, TextIO
 
 import structlog
 
@@ -33,7 +34,7 @@ def configure(*, level: str = "INFO", as_json: bool = True) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_Lossy(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
 
@@ -42,6 +43,21 @@ def logger(**fields: Any) -> Logger:
     """A logger whose lines carry these fields."""
     bound: Logger = structlog.get_logger(**fields)
     return bound
+
+
+class _Lossy:
+    """A stream whose lines may be lost: a full disk must not end who only wanted to say so."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def _mask(_logger: Any, _method: str, event: Any) -> Any:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rftd.ops import limits
+from rftd.ops.errors import RftdError
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
@@ -50,6 +51,11 @@ class Subscription(Protocol):
 
 class EventLog(Protocol):
     """An append-only log of partitioned streams; see the module's text for what it promises."""
+
+    @property
+    def failure(self) -> RftdError | None:
+        """Why the last append failed, for readiness; None while appends work, and where the log lies elsewhere."""
+        ...
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         """Positions of the drafts, in their order, once all are durable.

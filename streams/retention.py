@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from rftd.ops.clock import Clock
+from rftd.ops.errors import LogFullError
 from rftd.streams.codec import decode_head
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TOPICS, Partition, Topic
@@ -17,7 +19,8 @@ async def enforce_retention(log: EventLog, clock: Clock) -> None:
     while True:
         for topic in TOPICS.values():
             if topic.retention_s is not None:
-                await _truncate(log, topic, topic.retention_s, clock)
+                with suppress(LogFullError):  # a full disk leaves no room even to forget; another time
+                    await _truncate(log, topic, topic.retention_s, clock)
         await clock.sleep(EVERY_S)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, WorkError
+from rftd.ops.errors import DiskFullError, NotFoundError, RftdError, UnreachableError, WorkError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
@@ -96,7 +97,7 @@ async def _announced(
     except* RftdError as failures:
         error = _first(failures)
     except* Exception as failures:
-        error = WorkError(explain(_first_any(failures)), where=member.source)
+        error = _as_error(_first_any(failures), member.source)
         logger.error("worker.crashed", exc_info=_first_any(failures))
     finally:
         await follower.close()
@@ -104,6 +105,14 @@ async def _announced(
     if error is not None:
         logger.error("worker.failed", code=error.code, reason=explain(error))
         raise error
+
+
+def _as_error(failure: BaseException, where: str) -> RftdError:
+    # The writer of safetensors gives no errno, only its text.
+    no_space = isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if no_space or f"(os error {errno.ENOSPC})" in str(failure):
+        return DiskFullError(explain(failure), where=where, fix="free space; the experiment goes on by itself")
+    return WorkError(explain(failure), where=where)
 
 
 def _first(group: BaseExceptionGroup[RftdError]) -> RftdError:

@@ -99,7 +99,7 @@ async def _follow(services: Services, experiment: UUID, places: _Places) -> Asyn
     with places.one():
         while True:
             async with services.read() as connection:
-                page = await page_of(connection, experiment)
+                page = await page_of(connection, experiment, services.waiting())
             body = encode(page)
             if body != sent:
                 sent, sent_s = body, clock.monotonic_s()

@@ -85,7 +85,7 @@ def router(services: Services) -> APIRouter:
         """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
         id = await services.find(name, after)
         async with services.read() as connection:
-            return respond(await page_of(connection, id))
+            return respond(await page_of(connection, id, services.waiting()))
 
     operations = services.operations
     for verb, transition in (("pause", operations.pause), ("resume", operations.resume), ("cancel", operations.cancel)):

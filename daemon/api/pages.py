@@ -20,6 +20,7 @@ from rftd.storage.queries.weights import (
     list_weights,
     list_workers,
 )
+from rftd.streams.folds.spine import Status
 
 CURVE_POINTS: Final = 200
 """Most points of a curve on a page; more are averaged."""
@@ -79,18 +80,22 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     """The newest that are still there."""
     workers: list[WorkerRow]
     """The newest."""
+    waiting: str | None
+    """Why nothing moves although it has not ended: the log takes no appends."""
 
 
-async def page_of(connection: AsyncConnection, experiment: UUID) -> ExperimentPage:
+async def page_of(connection: AsyncConnection, experiment: UUID, waiting: str | None = None) -> ExperimentPage:
     """The page of one experiment. Raises NotFoundError."""
     checkpoints = await list_checkpoints(connection, experiment)
+    detail = await get_experiment(connection, experiment)
     return ExperimentPage(
-        experiment=await get_experiment(connection, experiment),
+        experiment=detail,
         reward_curve=thinned(await reward_curve(connection, experiment)),
         evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
         weights=(await list_weights(connection, experiment))[-NEWEST:],
         checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
+        waiting=None if Status(detail.summary.state).ended else waiting,
     )
 
 

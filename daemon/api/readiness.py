@@ -15,7 +15,7 @@ def readiness(log: EventLog, engine: AsyncEngine, applied: Applied) -> Health:
 
     async def ask_log() -> str | None:
         await log.heads()
-        return None
+        return None if (failure := log.failure) is None else f"{failure.code}: {failure.what}"
 
     async def ask_tables() -> str | None:
         async with engine.connect() as connection:

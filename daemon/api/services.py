@@ -67,6 +67,11 @@ class Services:
         async with self.engine.connect() as connection, connection.begin():
             yield connection
 
+    def waiting(self) -> str | None:
+        """Why nothing moves, whatever the tables say; None while the log takes appends."""
+        failure = self.log.failure
+        return None if failure is None else f"{failure.code}: {failure.what}; fix: {failure.fix}"
+
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""
         async with self.read(after) as connection:

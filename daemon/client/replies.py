@@ -138,6 +138,7 @@ class Page(Reply, frozen=True, kw_only=True):
     weights: list[Weight]
     checkpoints: list[Checkpoint]
     workers: list[Worker]
+    waiting: str | None = None
 
 
 class Submitted(Reply, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
     if summary.code or summary.reason:
         reason = ": ".join(part for part in (summary.code, summary.reason) if part)
         yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))
+    if page.waiting:
+        yield _line("waiting", Text(page.waiting, style="yellow"))
     for position, stage in enumerate(detail.stages):
         yield _line("stages" if position == 0 else "", Text(_stage(stage, summary.step)))
     yield _line("steps", Text(f"{summary.step} of {summary.total_steps}" + _generation(summary.generation)))

@@ -10,9 +10,9 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import WorkError
+from rftd.ops.errors import DiskFullError, WorkError
 from rftd.ops.logs import Logger
-from rftd.streams.events.worker import WorkerLost, WorkerStarted
+from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.dispatcher.liveness import Liveness
@@ -29,6 +29,9 @@ class Berth(msgspec.Struct, kw_only=True):
     start_at_s: float = 0.0
     progress: int = -1
     """The experiment's progress when the process was started."""
+    last_pid: int = -1
+    """Of the process that ended last, and why it did."""
+    last_why: str = ""
 
 
 class Fleet:
@@ -98,11 +101,16 @@ class Fleet:
         return self._state.spine.furthest + self._state.ledger.books.produced + len(self._state.spine.evaluated)
 
     def _ended(self, berth: Berth, code: int, now_s: float) -> None:
+        assert berth.handle is not None
+        if berth.last_pid != berth.handle.pid:
+            berth.last_pid, berth.last_why = berth.handle.pid, self._why(berth.order, code)
         berth.restarts = 0 if self._progress() > berth.progress else berth.restarts + 1
+        if berth.last_why.startswith(DiskFullError.code):  # it waits for space, however long that takes
+            berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
         if berth.restarts > limits.RESTARTS_IN_A_ROW:
             raise WorkError(
-                f"the {berth.order.role} in slot {berth.order.slot} ended {berth.restarts} times in a row, "
-                f"last with exit status {code}",
+                f"the {berth.order.role} in slot {berth.order.slot} ended {berth.restarts} times in a row without "
+                f"progress; the last time: {berth.last_why}",
                 where=str(berth.order.log_path),
                 fix="see the end of its log",
             )
@@ -110,6 +118,17 @@ class Fleet:
         self._log.warning("worker.ended", role=berth.order.role, slot=berth.order.slot, code=code, restart_in_s=delay_s)
         berth.handle = None
         berth.start_at_s = now_s + delay_s
+
+    def _why(self, order: WorkerOrder, code: int) -> str:
+        """What the worker said when it stopped, else what the operating system says."""
+        if code < -1:
+            return f"its process was killed by signal {-code}"
+        for gone in reversed(self._state.roster.gone.values()):
+            if (gone.role, gone.slot) == (order.role, order.slot):
+                if code > 0 and isinstance(gone, WorkerStopped) and gone.code:
+                    return f"{gone.code}: {gone.reason}"
+                break
+        return "its process ended" if code == -1 else f"its process ended with exit status {code}"
 
     def _kill_silent(self, now_s: float) -> None:
         """A process that lives but sends no heartbeat hangs; it is ended, and started anew like any other."""
@@ -121,14 +140,20 @@ class Fleet:
                     and self._liveness.silent(started.worker, now_s)
                 ):
                     self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
+                    berth.last_pid = started.pid
+                    berth.last_why = (
+                        f"no heartbeat for {self._liveness.lost_after_s:g} s, so it was killed; "
+                        "a workflow that never yields blocks it"
+                    )
                     berth.handle.kill()
 
     def _lost(self) -> Iterator[WorkerLost]:
         held = {berth.handle.pid for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
             if started.pid not in held:
+                why = next((each.last_why for each in self._berths if each.last_pid == started.pid), "")
                 yield WorkerLost(
-                    worker=started.worker, role=started.role, slot=started.slot, reason="its process ended"
+                    worker=started.worker, role=started.role, slot=started.slot, reason=why or "its process ended"
                 )
 
 

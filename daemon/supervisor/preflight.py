@@ -8,9 +8,11 @@ import msgspec
 
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 from rftd.workers.policies.registry import make_policy
 from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.train_row import make_train_row
 from rftd.workers.trainer.engines.registry import ENGINES as TRAINER_ENGINES
 from rftd.workers.workflows.runner import check_names
 
@@ -27,7 +29,7 @@ def _stage(stage: StageSpec) -> StageSpec:
     if stage.trainer.engine != "fake":
         _model(stage.model.path)
     taskset = _counted(stage.taskset) if stage.taskset else None
-    dataset = _counted(stage.dataset) if stage.dataset else None
+    dataset = _counted(stage.dataset, trained=True) if stage.dataset else None
     evals = tuple(_counted(each) for each in stage.evals)
     for each in (taskset, *evals):
         if each is not None:
@@ -79,6 +81,11 @@ def _model(path: str) -> None:
         )
 
 
-def _counted(spec: TasksetSpec) -> TasksetSpec:
+def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
+    """The taskset with its rows counted, after a look at the first: a wrong key is wrong in every row."""
     with Taskset.open(spec) as taskset:
+        if trained:
+            make_train_row(taskset.row(0), spec=spec, row=0, tokenizer=ByteTokenizer(), max_model_len=2)
+        else:
+            taskset.task(0)
         return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
-from rftd.ops import faults
+from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
 from rftd.streams.codec import Writer
-from rftd.streams.envelope import Position
+from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
@@ -39,6 +39,14 @@ from rftd.workers.process import start_of_experiment
 TICK_S = 0.1
 
 
+class Decided(NamedTuple):
+    """What one role wants to append."""
+
+    lease: RoleLease
+    role: str
+    decisions: Sequence[Decision]
+
+
 class Run:
     """Drives one experiment from its turn to its end."""
 
@@ -52,6 +60,7 @@ class Run:
         clock: Clock,
         ids: Ids,
         logger: Logger,
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
     ) -> None:
         self._log = log
         self._executor = executor
@@ -59,7 +68,7 @@ class Run:
         self._clock = clock
         self._ids = ids
         self._logger = logger
-        self._liveness = Liveness()
+        self._liveness = Liveness(lost_after_s)
         self._stopping = False
         self._gone = asyncio.Event()
         self._commands: asyncio.Queue[tuple[Event, UUID, asyncio.Future[Position]]] = asyncio.Queue(64)
@@ -109,19 +118,24 @@ class Run:
         while not (self._stopping or (state.spine.status is not None and state.spine.status.ended)):
             await follower.pump(wait_s=TICK_S)
             await self._obey(controller_lease)
-            await self._append(controller_lease, "controller", [Decision(event) for event in controller.decide()])
+            await self._append(
+                Decided(controller_lease, "controller", [Decision(event) for event in controller.decide()])
+            )
             try:
                 lost = await fleet.tend()
             except RftdError as error:
                 failed = life.ExperimentFailed(code=error.code, reason=explain(error), role="daemon")
-                await self._append(controller_lease, "controller", [Decision(failed)])
+                await self._append(Decided(controller_lease, "controller", [Decision(failed)]))
                 break
             if lost:
                 drafts = [writer.draft(event, experiment=state.experiment) for event in lost]
                 await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
-            await self._append(dispatcher_lease, "dispatcher", dispatcher.decide(self._clock.monotonic_s()))
+            dispatched = dispatcher.decide(self._clock.monotonic_s())
             plans = planner.decide(follower.positions, self._clock.now_ns())
-            await self._append(planner_lease, "planner", [Decision(event) for event in plans])
+            await self._append(
+                Decided(dispatcher_lease, "dispatcher", dispatched),
+                Decided(planner_lease, "planner", [Decision(event) for event in plans]),
+            )
         await fleet.drain()
         self._refuse_commands()
 
@@ -137,17 +151,24 @@ class Run:
             ids=self._ids,
         )
 
-    async def _append(self, lease: RoleLease, role: str, decisions: Sequence[Decision]) -> None:
-        if not decisions:
+    async def _append(self, *decided: Decided) -> None:
+        """Writes what was decided on one state, in one append: none of it rests on the other parts of it."""
+        decided = tuple(part for part in decided if part.decisions)
+        if not decided:
             return
-        faults.point(f"{role}.before_append")
-        await lease.append(
-            [
-                lease.writer.draft(event, experiment=self.state.experiment, partition=partition or self._home(event))
-                for event, partition in decisions
-            ]
-        )
-        faults.point(f"{role}.after_append")
+        for part in decided:
+            faults.point(f"{part.role}.before_append")
+        first, *others = ((part.lease, self._drafts(part)) for part in decided)
+        await first[0].append_with(first[1], others)
+        for part in decided:
+            faults.point(f"{part.role}.after_append")
+
+    def _drafts(self, decided: Decided) -> list[Draft]:
+        writer, experiment = decided.lease.writer, self.state.experiment
+        return [
+            writer.draft(event, experiment=experiment, partition=partition or self._home(event))
+            for event, partition in decided.decisions
+        ]
 
     def _home(self, event: Event) -> Partition:
         stream = topics.TASKS if isinstance(event, GroupClosed) else topics.EXPERIMENTS

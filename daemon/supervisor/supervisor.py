@@ -15,7 +15,7 @@ from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run, check_transition
 from rftd.ops import limits
 from rftd.ops.clock import Clock, iso
-from rftd.ops.errors import ConflictError, FencedError, NotFoundError
+from rftd.ops.errors import ConflictError, FencedError, LogFullError, NotFoundError
 from rftd.ops.ids import Ids, derive
 from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
@@ -36,7 +36,15 @@ class Supervisor:
     """One daemon's supervisor. `drive` runs for as long as the daemon."""
 
     def __init__(
-        self, log: EventLog, executor: Executor, *, owner: UUID, clock: Clock, ids: Ids, logger: Logger
+        self,
+        log: EventLog,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
     ) -> None:
         self._log = log
         self._executor = executor
@@ -44,6 +52,7 @@ class Supervisor:
         self._clock = clock
         self._ids = ids
         self._logger = logger
+        self._lost_after_s = lost_after_s
         self._registry = Registry(log)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._one_submission = asyncio.Lock()
@@ -83,6 +92,7 @@ class Supervisor:
             clock=self._clock,
             ids=self._ids,
             logger=self._logger,
+            lost_after_s=self._lost_after_s,
         )
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
         try:
@@ -106,7 +116,7 @@ class Supervisor:
                 spec = await self._housed(spec)
                 self._room()
             draft = self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment, id=request_id)
-            position = (await append_when_space(self._log, [draft], clock=self._clock))[0]
+            position = (await self._log.append([draft]))[0]
             if known is None or known.status is Status.SUBMITTED:
                 await self._accept(experiment, spec)
         self._changed.set()
@@ -131,11 +141,13 @@ class Supervisor:
         entry = self._registry.entries.get(experiment)
         if entry is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        if isinstance(full := self._log.failure, LogFullError):
+            raise LogFullError(full.what, where=full.where, fix=full.fix)
         if self.run is not None and self.run.state.experiment == experiment:
             return await self.run.command(event, request_id)
         check_transition(entry.status, event)
         draft = self._writer.draft(event, experiment=experiment, id=request_id)
-        position = (await append_when_space(self._log, [draft], clock=self._clock))[0]
+        position = (await self._log.append([draft]))[0]
         await self._refresh()
         return position
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.settings import Duration, Settings, data_folder, shared_options
 
 
 @click.command("serve")
@@ -12,9 +12,18 @@ from rftd.daemon.settings import Settings, data_folder, shared_options
 @click.option("--port", type=click.IntRange(0, 65535), default=7070, show_default=True, help="0 picks a free one.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--worker-lost-after",
+    "lost_after_s",
+    type=Duration(),
+    default="15s",
+    show_default=True,
+    metavar="TIME",
+    help="End and restart a worker that is silent for so long; it sends a heartbeat every second.",
+)
 @shared_options
 @click.pass_obj
-def command(settings: Settings, host: str, port: int, log_format: str, log_level: str) -> None:
+def command(settings: Settings, host: str, port: int, log_format: str, log_level: str, lost_after_s: float) -> None:
     """Run the daemon: embedded log and state under --data (default ./.rftd), workers as processes beside it."""
     import asyncio
     import os
@@ -25,7 +34,11 @@ def command(settings: Settings, host: str, port: int, log_format: str, log_level
 
     configure(level=log_level, as_json=log_format == "json")
     options = ServiceOptions(
-        data=Path(data_folder(settings)), host=host, port=port, token=os.environ.get("RFTD_TOKEN") or None
+        data=Path(data_folder(settings)),
+        host=host,
+        port=port,
+        token=os.environ.get("RFTD_TOKEN") or None,
+        worker_lost_after_s=lost_after_s,
     )
     asyncio.run(_serve(options))
 

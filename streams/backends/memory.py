@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from rftd.ops import limits
-from rftd.ops.errors import UnreachableError
+from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends.admission import admit
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.subscription import TailSubscription
@@ -54,6 +54,10 @@ class MemoryLog:
     def tail(self) -> Tail:
         """Heads and followers."""
         return self._tail
+
+    @property
+    def failure(self) -> RftdError | None:
+        return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rftd.ops import limits
-from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.errors import ConflictError, NotFoundError, RftdError
 from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.breather import Breather
 from rftd.streams.backends.remembered import check_mark, different
@@ -52,6 +52,10 @@ class SqliteView:
         """Reads the heads anew."""
         heads = await self._reader.heads()
         self._tail.advance((), {part: head for part, head in heads.items() if self._tail.head(part) != head})
+
+    @property
+    def failure(self) -> RftdError | None:
+        return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         raise ConflictError(

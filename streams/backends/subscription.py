@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from rftd.ops import limits
+from rftd.ops.errors import LogFullError
 from rftd.streams.backends.tail import Tail
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
+
+RETRY_FULL_S: Final = 0.5
 
 
 class Source(Protocol):
@@ -42,15 +45,21 @@ class TailSubscription:
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             self._grown.clear()
-            records, positions = await self._collect(max_records)
+            wake_at = deadline
+            try:
+                records, positions = await self._collect(max_records)
+            except LogFullError:
+                # SQLite cannot read either while its shared-memory file cannot grow: nothing has arrived, for now.
+                records, wake_at = [], min(deadline, asyncio.get_running_loop().time() + RETRY_FULL_S)
             if records:
                 self._positions.update(positions)  # no await between here and the return: cancelling loses nothing
                 return records
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(wake_at):
                     await self._grown.wait()
             except TimeoutError:
-                return []
+                if wake_at == deadline:
+                    return []
 
     async def close(self) -> None:
         self._source.tail.unfollow(self._partitions, self._grown)

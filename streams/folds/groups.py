@@ -28,6 +28,7 @@ class Group:
     __slots__ = (
         "attempts",
         "epoch",
+        "expired",
         "failed",
         "id",
         "leases",
@@ -53,6 +54,8 @@ class Group:
         self.leases: dict[UUID, Lease] = {}
         self.members: dict[int, task.Member] = {}
         self.failed: dict[int, tuple[str, str]] = {}
+        self.expired = ""
+        """Why its last lease ended without it."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -91,7 +94,7 @@ class Groups:
             case task.GroupClosed():
                 self._close(event)
             case task.TaskExpired():
-                self._expire(event.lease)
+                self._expire(event.lease, event.reason)
             case experience.RolloutFailed():
                 self._failed(event)
             case _:
@@ -128,11 +131,12 @@ class Groups:
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
 
-    def _expire(self, id: UUID) -> None:
+    def _expire(self, id: UUID, reason: str) -> None:
         self._expired.add(id)
         lease = self.leases.pop(id, None)
         if lease is not None and (group := self.open.get(lease.group)) is not None:
             group.leases.pop(id, None)
+            group.expired = reason
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         group = self._group(event.group)

@@ -65,6 +65,10 @@ class SocketLog:
         await log.heads()
         return log
 
+    @property
+    def failure(self) -> RftdError | None:
+        return None
+
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()
         size = admit(drafts)

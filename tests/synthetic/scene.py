@@ -80,13 +80,18 @@ stages:
 """
 
 
+SHORT = ("stages=[]", "buffer.total_steps=6", "explorer.eval_interval=1000")
+"""Overrides for a run of about a second."""
+
+
 class Scene:
     """One daemon and the experiments given to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        """`options` go to `rftd serve`."""
         self.folder = folder
         self.data = DataFolder(folder / "data")
-        self.host = DaemonHost(folder / "data", folder / "daemon.log")
+        self.host = DaemonHost(folder / "data", folder / "daemon.log", options)
         for name, rows in (("train", 40), ("eval", 12)):
             lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -135,6 +140,16 @@ class Scene:
                 return page
             time.sleep(0.1)
         raise AssertionError(f"{name} did not end: {page}\n{(self.folder / 'daemon.log').read_text()[-3000:]}")
+
+    def until_step(self, name: str, step: int, timeout_s: float = 60.0) -> Page:
+        """Its page once it has completed so many steps."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            page = self.page(name)
+            if page is not None and page.experiment.summary.step >= step:
+                return page
+            time.sleep(0.05)
+        raise AssertionError(f"{name} does not reach step {step}: {page}")
 
     def kill(self, role: str, name: str) -> bool:
         """SIGKILLs the process of a role; False if none is there now."""

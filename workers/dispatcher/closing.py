@@ -40,7 +40,8 @@ def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
         code, reason = group.failed[max(group.failed)]
     elif group.missing:
         code = RolloutTimeoutError.code
-        reason = "the stage ended" if stage_over else f"no worker finished it in {group.attempts} attempts"
+        reason = f"no worker finished it in {group.attempts} attempts; the last: {group.expired or 'it expired'}"
+        reason = "the stage ended" if stage_over else reason
     return GroupClosed(
         group=group.id,
         sequence=group.sequence,

@@ -52,7 +52,7 @@ class Dispatcher:
             if over:
                 reason = "the stage ended"
             elif lease.worker in gone:
-                reason = "its worker left"
+                reason = f"its worker left: {gone[lease.worker].reason or 'it drained'}"
             elif self._liveness.overdue(lease.id, lease.deadline_s, now_s):
                 reason = f"no progress within {lease.deadline_s} s"
             else:

@@ -11,7 +11,8 @@ from rftd.streams.events.worker import Heartbeat
 class Liveness:
     """Last signs of life by this process's clock. Lost on restart: then everything gets one full deadline again."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost_after_s: float = limits.WORKER_LOST_AFTER_S) -> None:
+        self.lost_after_s = lost_after_s
         self.latest: dict[UUID, Heartbeat] = {}
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
@@ -31,8 +32,8 @@ class Liveness:
         self._pending.clear()
 
     def silent(self, worker: UUID, now_s: float) -> bool:
-        """True if nothing was heard of the worker for `limits.WORKER_LOST_AFTER_S`."""
-        return now_s - self._heard_s.setdefault(worker, now_s) > limits.WORKER_LOST_AFTER_S
+        """True if nothing was heard of the worker for `lost_after_s`."""
+        return now_s - self._heard_s.setdefault(worker, now_s) > self.lost_after_s
 
     def overdue(self, lease: UUID, deadline_s: float, now_s: float) -> bool:
         """True if the lease made no progress for its whole deadline."""

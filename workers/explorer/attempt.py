@@ -6,14 +6,14 @@ import asyncio
 from uuid import UUID
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError, RolloutError, RolloutTimeoutError
+from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import RolloutSpec
 from rftd.workers.membership import explain
-from rftd.workers.tasksets.task import Task
+from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
 
@@ -42,9 +42,16 @@ class Attempts:
         self._seed = seed
         self._clock = clock
 
-    async def run(self, lease: TaskLeased, rollout: int, task: Task) -> ExperienceProduced | RolloutFailed:
-        """The rollout's end: an experience, or after `max_retry_times` more attempts its last error."""
+    async def run(self, lease: TaskLeased, rollout: int, taskset: Taskset) -> ExperienceProduced | RolloutFailed:
+        """The rollout's end: an experience, or after `max_retry_times` more attempts its last error.
+
+        A row that is no task fails its rollouts, not the explorer.
+        """
         began_s = self._clock.monotonic_s()
+        try:
+            task = taskset.task(lease.row, lease.epoch)
+        except DataError as failure:
+            return _failed(lease, rollout, failure)
         error: RftdError = RolloutError("no attempt was made")
         for _ in range(self._spec.max_retry_times + 1):
             try:
@@ -62,14 +69,18 @@ class Attempts:
                 error = failure
             else:
                 return _experience(lease, rollout, result, self._clock.monotonic_s() - began_s)
-        return RolloutFailed(
-            group=lease.group,
-            rollout=rollout,
-            stage=lease.stage,
-            lease=lease.lease,
-            code=error.code,
-            reason=explain(error),
-        )
+        return _failed(lease, rollout, error)
+
+
+def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
+    return RolloutFailed(
+        group=lease.group,
+        rollout=rollout,
+        stage=lease.stage,
+        lease=lease.lease,
+        code=error.code,
+        reason=explain(error),
+    )
 
 
 def _experience(lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float) -> ExperienceProduced:

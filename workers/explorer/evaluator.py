@@ -16,7 +16,6 @@ from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
-from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.runner import WorkflowRunner
 
@@ -43,11 +42,10 @@ class Evaluator:
             engine = await self._ready(weights)
             spec = stage.evals[lease.taskset]
             runner = WorkflowRunner(spec, model=stage.model, engine=engine, tokenizer=self._tokenizer)
-            tasks = [taskset.task(row) for row in range(lease.row_start, lease.row_end)]
             async with asyncio.TaskGroup() as group:
                 running = [
-                    group.create_task(self._row(runner, lease.eval, task, stage.rollout.max_timeout_s))
-                    for task in tasks
+                    group.create_task(self._row(runner, lease.eval, taskset, row, stage.rollout.max_timeout_s))
+                    for row in range(lease.row_start, lease.row_end)
                 ]
             results = [task.result() for task in running]
         failed = sum(1 for reward, _ in results if math.isnan(reward))
@@ -77,11 +75,13 @@ class Evaluator:
             await self._engine.load_weights(weights)
         return self._engine
 
-    async def _row(self, runner: WorkflowRunner, eval: UUID, task: Task, timeout_s: float) -> tuple[float, int]:
+    async def _row(
+        self, runner: WorkflowRunner, eval: UUID, taskset: Taskset, row: int, timeout_s: float
+    ) -> tuple[float, int]:
         async with self._places:
             try:
                 async with asyncio.timeout(timeout_s):
-                    result = await runner.run(task, derive(eval, "row", task.row))
+                    result = await runner.run(taskset.task(row), derive(eval, "row", row))
             except (RftdError, TimeoutError):
                 return math.nan, 0
         return result.reward, len(result.tokens) - result.prompt_tokens

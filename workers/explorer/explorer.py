@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import DataError, RftdError
+from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.ops.logs import Logger
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import EvalLeased, TaskLeased
@@ -124,7 +124,7 @@ class Explorer:
             stage = self._stage(lease.stage)
             assert stage.taskset is not None
             taskset = await self._taskset(stage.taskset, lease.digest)
-            event = await self._attempts[lease.stage].run(lease, rollout, taskset.task(lease.row, lease.epoch))
+            event = await self._attempts[lease.stage].run(lease, rollout, taskset)
         produced = isinstance(event, ExperienceProduced)
         self._member.pulse.rollouts_total += 1
         await self._outbox.put(
@@ -148,7 +148,7 @@ class Explorer:
             return
         try:
             scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
-        except RftdError as error:
+        except RolloutError as error:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)
             return
@@ -223,9 +223,10 @@ class Explorer:
         taskset = self._tasksets.get(spec.name)
         if taskset is None:
             taskset = self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
-        if digest and taskset.digest != digest:
+        found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
+        if digest and found != digest:
             raise DataError(
-                f"taskset {spec.name!r} has digest {taskset.digest}, the experiment was accepted with {digest}",
+                f"taskset {spec.name!r} has digest {found}, the experiment was accepted with {digest}",
                 where=spec.path,
                 fix="restore the file, or submit a new experiment",
             )

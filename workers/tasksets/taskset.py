@@ -86,6 +86,23 @@ class Taskset:
         """(row, epoch) of the group or item at this place of the experiment."""
         return locate(sequence, rows=len(self), selector=self.spec.selector, seed=self.spec.seed)
 
+    @property
+    def touched(self) -> bool:
+        """True if an open file was written to, or its times were changed, since the last look."""
+        return any(file.stamp != file.present_stamp() for file in self._files)
+
+    def present_digest(self) -> str:
+        """The digest of the open files as they are now; blocks while it reads them. `touched` is false afterwards."""
+        stamps = [file.present_stamp() for file in self._files]
+        digest = hashlib.sha256()
+        for file in self._files:
+            for chunk in file.chunks():
+                digest.update(chunk)
+        self.digest = digest.hexdigest()
+        for file, stamp in zip(self._files, stamps, strict=True):
+            file.stamp = stamp  # last, so that nobody takes the old digest for the new bytes'
+        return self.digest
+
     def close(self) -> None:
         """Closes the files. Idempotent."""
         for file in self._files:
@@ -109,6 +126,7 @@ class _File:
             self._handle = path.open("rb", buffering=limits.MIB)
         except OSError as error:
             raise DataError(f"taskset file cannot be opened: {error.strerror}", where=str(path)) from error
+        self.stamp = self.present_stamp()
         try:
             self.places = self._scan(digest, limit_rows)
         except BaseException:
@@ -134,6 +152,16 @@ class _File:
                 rows += 1
             offset += len(line)
         return np.array(places, dtype=np.int64).reshape(rows, 2)
+
+    def present_stamp(self) -> tuple[int, int]:
+        status = os.fstat(self._handle.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def chunks(self) -> Iterator[bytes]:
+        offset = 0
+        while chunk := os.pread(self._handle.fileno(), limits.MIB, offset):
+            yield chunk
+            offset += len(chunk)
 
     def row(self, index: int) -> dict[str, Any]:
         offset, size = (int(value) for value in self.places[index])

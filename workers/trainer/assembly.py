@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rftd.ops.errors import DataError, LogLossError
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
-from rftd.streams.envelope import Record
+from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef, RowItem
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
@@ -45,54 +45,55 @@ class Assembly:
         return TrainBatch(step=plan.step, stage_step=plan.step - first_version, samples=samples)
 
     async def _experiences(self, plan: BatchPlanned, stage: StageSpec) -> list[TrainSample]:
-        advantages = [await self._advantages(group, stage) for group in plan.groups]
-        records = await self._records(plan.experiences)
+        wanted = {Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences}
+        groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
+        records = await self._records(wanted.union(groups))
+        advantages = [
+            _advantages(group, records[place], stage) for group, place in zip(plan.groups, groups, strict=True)
+        ]
         temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
         return [
-            _sample(item, records[item.partition, item.offset], advantages[item.group], temperature)
+            _sample(
+                item,
+                records[Position(Partition(topics.EXPERIENCES, item.partition), item.offset)],
+                advantages[item.group],
+                temperature,
+            )
             for item in plan.experiences
         ]
 
-    async def _advantages(self, group: GroupRef, stage: StageSpec) -> NDArray[np.float32]:
-        """One advantage for each member of the closed group  # [members]"""
-        record = await self._one(Partition(topics.TASKS, group.partition), group.offset)
-        closed = decode_as(record, GroupClosed)
-        _expect(closed.group, group.group, record)
-        rewards = np.asarray([member.reward for member in closed.members], dtype=np.float32)
-        return advantages_of(stage.algorithm, rewards)
-
-    async def _records(self, items: Sequence[ExperienceItem]) -> dict[tuple[int, int], Record]:
-        """The items' records by (partition, offset), read in runs: a batch lies close together in the log."""
-        found: dict[tuple[int, int], Record] = {}
-        wanted: dict[int, list[int]] = {}
-        for item in items:
-            wanted.setdefault(item.partition, []).append(item.offset)
-        for number, offsets in wanted.items():
-            partition = Partition(topics.EXPERIENCES, number)
-            pending = sorted(set(offsets))
-            while pending:
-                last = pending[-1]
-                for record in await self._log.read(partition, pending[0], max_records=last - pending[0] + 1):
-                    found[number, record.offset] = record
-                missing = [offset for offset in pending if (number, offset) not in found]
-                if missing and missing[0] == pending[0]:
-                    raise _lost(partition, missing[0])
-                pending = missing
+    async def _records(self, wanted: Collection[Position]) -> dict[Position, Record]:
+        """The records at these places; all partitions at once, each in runs: a batch lies close together in the log."""
+        offsets: dict[Partition, list[int]] = {}
+        for place in sorted(wanted):
+            offsets.setdefault(place.partition, []).append(place.offset)
+        found: dict[Position, Record] = {}
+        async with asyncio.TaskGroup() as reads:
+            for partition, pending in offsets.items():
+                reads.create_task(self._runs(partition, pending, found))
         return found
 
-    async def _one(self, partition: Partition, offset: int) -> Record:
-        records = await self._log.read(partition, offset, max_records=1)
-        if not records or records[0].offset != offset:
-            raise _lost(partition, offset)
-        return records[0]
+    async def _runs(self, partition: Partition, pending: list[int], found: dict[Position, Record]) -> None:
+        while pending:
+            first, last = pending[0], pending[-1]
+            for record in await self._log.read(partition, first, max_records=last - first + 1):
+                found[Position(partition, record.offset)] = record
+            pending = [offset for offset in pending if Position(partition, offset) not in found]
+            if pending and pending[0] == first:
+                raise LogLossError(
+                    "a record that a plan names is missing",
+                    where=f"{partition}@{first}",
+                    fix="run rftd verify on the log",
+                )
 
     def _rows(self, rows: Sequence[RowItem], index: int, stage: StageSpec, expert: bool) -> list[TrainSample]:
         dataset, tokenizer = self._dataset(index, stage), self._tokenizer(index, stage)
         samples = []
+        found = dataset.present_digest() if dataset.touched else dataset.digest
         for item in rows:
-            if item.digest != dataset.digest:
+            if item.digest != found:
                 raise DataError(
-                    f"dataset of stage {stage.name!r} has digest {dataset.digest}, the plan names {item.digest}",
+                    f"dataset of stage {stage.name!r} has digest {found}, the plan names {item.digest}",
                     where=stage.dataset.path if stage.dataset else None,
                     fix="restore the file that the experiment was accepted with",
                 )
@@ -121,6 +122,14 @@ class Assembly:
         return self._tokenizers[index]
 
 
+def _advantages(group: GroupRef, record: Record, stage: StageSpec) -> NDArray[np.float32]:
+    """One advantage for each member of the closed group  # [members]"""
+    closed = decode_as(record, GroupClosed)
+    _expect(closed.group, group.group, record)
+    rewards = np.asarray([member.reward for member in closed.members], dtype=np.float32)
+    return advantages_of(stage.algorithm, rewards)
+
+
 def _sample(item: ExperienceItem, record: Record, advantages: NDArray[np.float32], temperature: float) -> TrainSample:
     event = decode_as(record, ExperienceProduced)
     _expect(event.experience, item.experience, record)
@@ -145,9 +154,3 @@ def _expect(found: UUID, wanted: UUID, record: Record) -> None:
             where=f"{record.partition}@{record.offset}",
             fix="run rftd verify: the log was changed behind the plan",
         )
-
-
-def _lost(partition: Partition, offset: int) -> LogLossError:
-    return LogLossError(
-        "a record that a plan names is missing", where=f"{partition}@{offset}", fix="run rftd verify on the log"
-    )

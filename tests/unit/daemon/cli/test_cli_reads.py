@@ -36,7 +36,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
         *("staleness_p95", "started_at", "state", "state_at", "step", "submitted_at", "total_steps"),
     ]
     page = json.loads(rftd("get", "small", "--json").out)
-    assert sorted(page) == ["checkpoints", "evals", "experiment", "reward_curve", "weights", "workers"]
+    assert sorted(page) == ["checkpoints", "evals", "experiment", "reward_curve", "waiting", "weights", "workers"]
     assert sorted(page["experiment"]["books"]) == [
         *("balance", "cooling", "failed_rollouts", "late", "open", "planned", "produced", "retired", "waiting"),
     ]

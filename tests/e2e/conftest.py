@@ -1,0 +1,54 @@
+"""Third parties' parts that misbehave, and a daemon that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scene import Scene
+
+PARTS = """
+import asyncio
+
+class Raises:
+    def score(self, response, truth, task):
+        raise ZeroDivisionError("no sandbox")
+
+class Waits:
+    default_reward = "exact_match_reward"
+    async def run(self, task, model, reward):
+        await asyncio.Event().wait()
+
+class Loops:
+    default_reward = "exact_match_reward"
+    async def run(self, task, model, reward):
+        while True:
+            pass
+"""
+POINTS = """
+[rftd.workflows]
+waits = rftd_bad_parts:Waits
+loops = rftd_bad_parts:Loops
+[rftd.rewards]
+raises = rftd_bad_parts:Raises
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One daemon for a whole file: what is bad for one experiment must not be felt by the next. Lost after 3 s."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "rftd_bad_parts.py").write_text(PARTS)
+    info = folder / "rftd_bad_parts-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-bad-parts\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.syspath_prepend(str(folder))
+        scene = Scene(folder, "--worker-lost-after", "3s")
+        with scene.host:
+            yield scene
+            assert scene.host.restarts == 0
+            report = scene.verified()
+            assert report.clean, report.findings

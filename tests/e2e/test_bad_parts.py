@@ -1,0 +1,126 @@
+"""Experiments that go wrong while they run: each fails with its reason, and the daemon goes on with the next."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from scene import EXPERIMENT, SHORT, Scene
+
+from rftd.daemon.client.replies import Page
+
+pytestmark = pytest.mark.e2e
+TASKSET = "buffer.explorer_input.taskset"
+
+
+def failed(shared: Scene, name: str, *overrides: str, text: str = EXPERIMENT) -> tuple[str, str]:
+    """(code, reason) of how the experiment fails, the same on the page, at `submit --wait` and in `rftd get`."""
+    shared.write(text)
+    arguments = [word for each in (f"name={name}", *overrides) for word in ("-s", each)]
+    said = shared.rftd("submit", "exp.yaml", "--wait", *arguments)
+    summary = page_of(shared, name).experiment.summary
+    assert (said.status, summary.state) == (1, "failed"), said
+    assert summary.code and summary.reason
+    assert f"{name} failed  {summary.code}: {summary.reason}" in said.err
+    shown = shared.rftd("get", name)
+    assert shown.status == 0 and f"{summary.code}: {summary.reason[:60]}" in shown.out
+    return summary.code, summary.reason
+
+
+def page_of(shared: Scene, name: str) -> Page:
+    page = shared.page(name)
+    assert page is not None
+    assert page.experiment.books.balance == 0
+    return page
+
+
+def test_a_reward_that_raises(shared: Scene) -> None:
+    code, reason = failed(shared, "raises", *SHORT, f"{TASKSET}.default_reward_fn_type=raises")
+    assert code == "RFTD-WRK-002"
+    assert "reward 'raises' raised ZeroDivisionError: no sandbox; at taskset 'sums' row " in reason
+    assert page_of(shared, "raises").experiment.books.failed_rollouts >= 32
+
+
+def test_a_workflow_that_never_returns(shared: Scene) -> None:
+    code, reason = failed(
+        shared,
+        "waits",
+        *SHORT,
+        f"{TASKSET}.default_workflow_type=waits",
+        "explorer.max_timeout=1",
+        "explorer.max_retry_times=0",
+    )
+    assert code == "RFTD-WRK-003"
+    assert "no rollout of 8 groups in a row succeeded" in reason
+    assert "no result within 1.0 s; at taskset 'sums' row " in reason and "raise explorer.max_timeout" in reason
+
+
+def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
+    code, reason = failed(
+        shared, "loops", *SHORT, f"{TASKSET}.default_workflow_type=loops", f"{TASKSET}.max_retry_times=0"
+    )
+    assert code == "RFTD-WRK-003"
+    assert "no heartbeat for 3 s, so it was killed; a workflow that never yields blocks it" in reason
+    lost = [worker for worker in page_of(shared, "loops").workers if worker.state == "lost"]
+    assert lost and all("no heartbeat for 3 s" in (worker.reason or "") for worker in lost)
+
+
+def test_a_loss_that_is_no_number(shared: Scene) -> None:
+    code, reason = failed(shared, "nan", *SHORT, "trainer.engine_args={nan_at_step: 2}")
+    assert code == "RFTD-WRK-005"
+    assert reason == "loss of step 2 is nan; fix: lower the learning rate, or look at the batch's rewards"
+    assert page_of(shared, "nan").experiment.summary.step == 1
+
+
+def test_a_model_that_goes_while_it_waits_in_the_queue(shared: Scene) -> None:
+    from rftd.daemon.demo.model import make_tiny_model
+
+    make_tiny_model(shared.folder / "model", seed=1)
+    before = shared.submit(EXPERIMENT, "name=before", *SHORT)
+    behind = shared.submit(
+        EXPERIMENT,
+        "name=behind",
+        *SHORT,
+        "model.model_path=./model",
+        "trainer={trainer_type: torch}",
+        "explorer.rollout_model={engine_type: torch, engine_num: 1}",
+    )
+    shutil.rmtree(shared.folder / "model")
+    summary = shared.until_ended(behind).experiment.summary
+    assert (summary.state, summary.code) == ("failed", "RFTD-DAT-001")
+    assert summary.reason and "config.json is missing" in summary.reason and str(shared.folder) in summary.reason
+    assert page_of(shared, before).experiment.summary.state == "completed"
+
+
+@pytest.mark.parametrize("stage", ["tasks", "warmup"])
+def test_rows_that_change_under_a_run(shared: Scene, stage: str) -> None:
+    """Nobody trains on rows that were not accepted, not even a worker that has the file open."""
+    rows = shared.folder / f"rows_{stage}.jsonl"
+    rows.write_text((shared.folder / "train.jsonl").read_text())
+    where = f"{TASKSET}.path" if stage == "tasks" else "stages.0.buffer.trainer_input.experience_buffer.path"
+    longer = ("buffer.total_steps=1000",) if stage == "tasks" else ("stages.0.buffer.total_steps=1000",)
+    name = shared.submit(EXPERIMENT, f"name=changed_{stage}", f"{where}={rows}", *longer)
+    shared.until_step(name, 8)
+    with rows.open("r+") as file:  # in place: the same file, other bytes
+        file.write('{"question": "0+9=", "answer": "8"}')
+    summary = shared.until_ended(name).experiment.summary
+    assert (summary.state, summary.code) == ("failed", "RFTD-DAT-001"), summary
+    assert summary.reason and str(rows) in summary.reason and " digest " in summary.reason
+
+
+def test_one_bad_row_among_good_ones_costs_its_group(shared: Scene) -> None:
+    rows = shared.folder / "one_bad.jsonl"
+    good = (shared.folder / "train.jsonl").read_text().splitlines()[:5]
+    rows.write_text("\n".join([*good, '{"answer": "no question"}']) + "\n")
+    evals = "buffer.explorer_input.eval_tasksets.0.path"
+    name = shared.submit(EXPERIMENT, "name=one_bad", *SHORT[:2], f"{TASKSET}.path={rows}", f"{evals}={rows}")
+    page = shared.until_ended(name)
+    assert page.experiment.summary.state == "completed", page.experiment.summary
+    assert page.experiment.books.failed_rollouts >= 4
+    assert page.evals and all(each.score == pytest.approx(5 / 6) for each in page.evals)  # greedy answers are right
+
+
+def test_the_daemon_is_none_the_worse(shared: Scene) -> None:
+    name = shared.submit(EXPERIMENT, "name=after_all", *SHORT)
+    assert shared.until_ended(name).experiment.summary.state == "completed"
+    assert shared.host.restarts == 0
