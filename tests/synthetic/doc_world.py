@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import httpx
-from doc_pages import block_named
+from doc_pages import ROOT, block_named
 
 from rftd.daemon.cli import VERBS, main, rftd
 from rftd.daemon.client.client import Client
@@ -61,6 +61,8 @@ class World:
             return answer.text
         if words[:2] == ["kill", "-9"]:
             os.kill(self.live_trainer(), signal.SIGKILL)
+        elif Path(words[0]).name == "python":
+            assert [word for word in words if word.endswith(".py") and (ROOT / word).is_file()], line
         elif words[0] in SHELL:
             self.host.stop()
             subprocess.run(words, cwd=self.folder, check=True)
