@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 import msgspec
@@ -19,6 +20,8 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dtype: str
     shape: tuple[int, ...]
     data: bytes
+    artifact: str = ""
+    """sha256 of the bytes in the artifact store, if they are too many for the event; `data` is then empty."""
 
     @classmethod
     def of(cls, values: Any, dtype: str) -> Self:
@@ -29,6 +32,8 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def view(self) -> NDArray[Any]:
         """A read-only numpy view, without a copy. Raises CodecError if the parts do not fit together."""
+        if self.artifact:
+            raise CodecError(f"array of shape {self.shape} lies in artifact {self.artifact}", fix="load it first")
         size = DTYPES.get(self.dtype)
         count = 1
         for extent in self.shape:
@@ -41,6 +46,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 fix="the record was damaged or written by a foreign program",
             )
         return np.frombuffer(self.data, dtype="<" + self.dtype).reshape(self.shape)
+
+    def stored(self, put: Callable[[bytes], str]) -> Self:
+        """The same array by reference: `put` keeps its bytes and gives their sha256."""
+        return type(self)(self.dtype, self.shape, b"", put(self.data))
+
+    def loaded(self, read: Callable[[str], bytes]) -> Self:
+        """The same array with its bytes, which `read` finds by their sha256 where they were stored."""
+        return type(self)(self.dtype, self.shape, read(self.artifact)) if self.artifact else self
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0

@@ -134,7 +134,7 @@ def _readable(value: Any) -> Any:
     match value:
         case dict():
             return {key: _readable(item) for key, item in value.items()}
-        case [str(dtype), [*shape], bytes()] if dtype in DTYPES:
+        case [str(dtype), [*shape], bytes(), str()] if dtype in DTYPES:
             return f"{dtype}[{', '.join(map(str, shape))}]"
         case list() | tuple():
             return [_readable(item) for item in value]

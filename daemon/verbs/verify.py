@@ -24,13 +24,15 @@ def command(settings: Settings) -> None:
     import msgspec
 
     from rftd.daemon.data_folder import DataFolder
+    from rftd.streams.backends.heads_file import FILE_NAME, read_heads
     from rftd.streams.backends.sqlite_view import SqliteView
     from rftd.streams.verify.checker import verify
 
     async def check() -> Report:
-        log = await SqliteView.open(DataFolder(Path(data_folder(settings))).log)
+        folder = DataFolder(Path(data_folder(settings))).log
+        log = await SqliteView.open(folder)
         try:
-            return await verify(log)
+            return await verify(log, remembered=read_heads(folder / FILE_NAME))
         finally:
             await log.close()
 

@@ -20,6 +20,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     stage: int
     group_size: int
     """Members of its group."""
+    sequence: int
+    """The group's place in its stage."""
 
 
 class Books:
@@ -85,7 +87,7 @@ class Ledger:
         self.books.failed_rollouts += event.failed
         group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
         for index, member in enumerate(event.members):
-            entry = Waiting(member, group, index, event.stage, len(event.members))
+            entry = Waiting(member, group, index, event.stage, len(event.members), event.sequence)
             if member.experience not in self._ahead:
                 self.waiting[member.experience] = entry
             elif (planned_in := self._ahead.pop(member.experience)) in self._items:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from rftd.daemon.supervisor.run import Run
+from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
@@ -19,7 +20,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec import ExperimentSpec, PolicySpec
 from rftd.streams.verify.checker import verify
 
 
@@ -70,3 +71,33 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     assert sum(state.ledger.books.retired.values()) == 0
     assert (await verify(log)).clean
     await log.close()
+
+
+@pytest.mark.anyio
+async def test_arrays_too_large_for_an_event_travel_by_reference(
+    tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 0)
+    log = await SqliteLog.open(tmp_path / "log")
+    spec = fake_world.spec(tmp_path)
+    state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert any((Path(spec.job_dir) / "artifacts").rglob("*"))
+    assert (await verify(log)).clean
+    await log.close()
+
+
+@pytest.mark.anyio
+async def test_a_deterministic_run_repeats_itself(tmp_path: Path, clock, ids, fake_world) -> None:
+    finals = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        log = await SqliteLog.open(folder / "log")
+        in_order = PolicySpec(kind="in_order", max_staleness_versions=0, max_inflight_batches=1)
+        spec = fake_world.spec(folder, **(fake_world.fixed(1, 0) | {"policy": in_order}))
+        state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+        assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+        finals.append([state.spine.checksums[version, 0] for version in range(1, 9)])
+        await log.close()
+    assert finals[0] == finals[1]

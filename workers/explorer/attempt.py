@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import msgspec
+
+from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
 from rftd.ops.ids import NAMESPACE, derive
+from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
@@ -36,8 +40,11 @@ def sampling_seed(experiment_seed: int, stage: int, sequence: int, rollout: int)
 class Attempts:
     """Runs rollouts of one stage's taskset."""
 
-    def __init__(self, runner: WorkflowRunner, spec: RolloutSpec, *, seed: int, clock: Clock) -> None:
+    def __init__(
+        self, runner: WorkflowRunner, spec: RolloutSpec, *, artifacts: ArtifactStore, seed: int, clock: Clock
+    ) -> None:
         self._runner = runner
+        self._artifacts = artifacts
         self._spec = spec
         self._seed = seed
         self._clock = clock
@@ -68,8 +75,16 @@ class Attempts:
             except RftdError as failure:
                 error = failure
             else:
-                return _experience(lease, rollout, result, self._clock.monotonic_s() - began_s)
+                return await self._fitting(_experience(lease, rollout, result, self._clock.monotonic_s() - began_s))
         return _failed(lease, rollout, error)
+
+    async def _fitting(self, event: ExperienceProduced) -> ExperienceProduced:
+        """The event, its arrays by reference if they are too large to travel in it: bytes first, then the event."""
+        arrays = {"tokens": event.tokens, "loss_mask": event.loss_mask, "logprobs": event.logprobs}
+        if sum(len(array.data) for array in arrays.values()) <= limits.INLINE_ARRAY_SIZE_BYTES:
+            return event
+        stored = {name: await asyncio.to_thread(array.stored, self._artifacts.put) for name, array in arrays.items()}
+        return msgspec.structs.replace(event, **stored)
 
 
 def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:

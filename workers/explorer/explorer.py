@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.ops.logs import Logger
+from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
@@ -65,10 +67,13 @@ class Explorer:
             at_once=EVAL_AT_ONCE,
             clock=self._member.clock,
         )
+        artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         for index, each in enumerate(spec.stages):
             if each.taskset is not None:
                 runner = WorkflowRunner(each.taskset, model=each.model, engine=engine, tokenizer=tokenizer)
-                self._attempts[index] = Attempts(runner, each.rollout, seed=spec.seed, clock=self._member.clock)
+                self._attempts[index] = Attempts(
+                    runner, each.rollout, artifacts=artifacts, seed=spec.seed, clock=self._member.clock
+                )
         await self._member.join(stage.rollout.concurrency)
         try:
             async with asyncio.TaskGroup() as tasks:

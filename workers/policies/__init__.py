@@ -2,6 +2,7 @@
 
 policy       the seam: what a policy sees (`PolicyView`) and what it answers
 hard_bound   admission by capacity, and a sweep at consumption: no batch holds a staler experience
+in_order     the same, with batches in the order of the dataset: for deterministic runs
 schedule     which weights an explore step needs, when weights are published, when an evaluation is due
 registry     the table of policies
 """

@@ -8,10 +8,12 @@ from typing import Final
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import PolicySpec
 from rftd.workers.policies.hard_bound import HardBound
+from rftd.workers.policies.in_order import InOrder
 from rftd.workers.policies.policy import StalenessPolicy
 
 POLICIES: Final[dict[str, Callable[[PolicySpec], StalenessPolicy]]] = {
     "hard_bound": HardBound,
+    "in_order": InOrder,
 }
 
 

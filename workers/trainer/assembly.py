@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops.errors import DataError, LogLossError
+from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.envelope import Position, Record
@@ -33,6 +36,7 @@ class Assembly:
     def __init__(self, log: EventLog, spec: ExperimentSpec) -> None:
         self._log = log
         self._spec = spec
+        self._artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         self._tokenizers: dict[int, Tokenizer] = {}
         self._datasets: dict[int, Taskset] = {}
 
@@ -52,15 +56,25 @@ class Assembly:
             _advantages(group, records[place], stage) for group, place in zip(plan.groups, groups, strict=True)
         ]
         temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
-        return [
-            _sample(
-                item,
-                records[Position(Partition(topics.EXPERIENCES, item.partition), item.offset)],
-                advantages[item.group],
-                temperature,
-            )
-            for item in plan.experiences
-        ]
+        samples = []
+        for item in plan.experiences:
+            record = records[Position(Partition(topics.EXPERIENCES, item.partition), item.offset)]
+            event = decode_as(record, ExperienceProduced)
+            _expect(event.experience, item.experience, record)
+            if event.tokens.artifact:
+                event = await asyncio.to_thread(self._loaded, event)
+            samples.append(_sample(item, event, advantages[item.group], temperature))
+        return samples
+
+    def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
+        """The event with its arrays, which were too large to travel in it."""
+        read = self._artifacts.read
+        return msgspec.structs.replace(
+            event,
+            tokens=event.tokens.loaded(read),
+            loss_mask=event.loss_mask.loaded(read),
+            logprobs=event.logprobs.loaded(read),
+        )
 
     async def _records(self, wanted: Collection[Position]) -> dict[Position, Record]:
         """The records at these places; all partitions at once, each in runs: a batch lies close together in the log."""
@@ -130,9 +144,9 @@ def _advantages(group: GroupRef, record: Record, stage: StageSpec) -> NDArray[np
     return advantages_of(stage.algorithm, rewards)
 
 
-def _sample(item: ExperienceItem, record: Record, advantages: NDArray[np.float32], temperature: float) -> TrainSample:
-    event = decode_as(record, ExperienceProduced)
-    _expect(event.experience, item.experience, record)
+def _sample(
+    item: ExperienceItem, event: ExperienceProduced, advantages: NDArray[np.float32], temperature: float
+) -> TrainSample:
     mask = event.loss_mask.view()
     return TrainSample(
         tokens=event.tokens.view(),

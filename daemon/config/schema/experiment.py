@@ -28,7 +28,7 @@ class Experiment(Section):
     checkpoint_root_dir: str = ""
     """Absolute by the time the daemon reads it."""
     ray_namespace: str = inert("")
-    continue_from_checkpoint: bool = inert(True, why="each submission is an experiment of its own")
+    continue_from_checkpoint: bool = True
     ignore_validator_suggestions: bool = inert(False)
     deterministic: bool = False
     seed: Seed = 42

@@ -1,0 +1,25 @@
+"""The order of the dataset: a batch takes its groups as they were given out, not as they came back (rule 14).
+
+With `sync_style: fixed` and offset 0 exactly the groups of one batch are under way, and none of the next; so which
+experiences form batch n, and in which order, does not depend on how fast any of them was.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from rftd.streams.folds.ledger import Waiting
+from rftd.workers.policies.hard_bound import HardBound
+from rftd.workers.policies.policy import PolicyView
+
+
+class InOrder(HardBound):
+    """`HardBound`, with batches in the order of group and rollout."""
+
+    def select(self, view: PolicyView, size: int) -> Sequence[Waiting]:
+        return heapq.nsmallest(size, view.waiting, key=_dataset_order)
+
+
+def _dataset_order(entry: Waiting) -> tuple[int, int]:
+    return (entry.sequence, entry.member.rollout)
