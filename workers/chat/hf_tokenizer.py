@@ -23,6 +23,7 @@ class HfTokenizer:
         self._eos_ids = eos_ids
         # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
         self._encoded = lru_cache(maxsize=256)(self._encode)
+        self._rendered = lru_cache(maxsize=256)(self._render)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -42,6 +43,9 @@ class HfTokenizer:
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         """The conversation in the template of the experiment, or else of the folder."""
+        return self._rendered(tuple(messages), generation_prompt)
+
+    def _render(self, messages: tuple[Message, ...], generation_prompt: bool) -> str:
         if not (self._chat_template or self._inner.chat_template):
             raise DataError(
                 "the model has no chat template",

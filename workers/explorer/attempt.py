@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from uuid import UUID
 
 import msgspec
@@ -17,6 +18,7 @@ from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import RolloutSpec
 from rftd.workers.membership import explain
+from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
@@ -27,9 +29,9 @@ def rollout_id(group: UUID, rollout: int) -> UUID:
     return derive(group, "rollout", rollout)
 
 
-def experience_id(group: UUID, rollout: int) -> UUID:
+def experience_id(rollout: UUID) -> UUID:
     """The id of the experience that a rollout leaves, and of its event: a repeated rollout is a duplicate."""
-    return derive(rollout_id(group, rollout), "experience")
+    return derive(rollout, "experience")
 
 
 def sampling_seed(experiment_seed: int, stage: int, sequence: int, rollout: int) -> UUID:
@@ -48,6 +50,8 @@ class Attempts:
         self._spec = spec
         self._seed = seed
         self._clock = clock
+        # The rollouts of a group are of one task; the digest makes a changed file another one.
+        self._task = lru_cache(maxsize=64)(_read_task)
 
     async def run(self, lease: TaskLeased, rollout: int, taskset: Taskset) -> ExperienceProduced | RolloutFailed:
         """The rollout's end: an experience, or after `max_retry_times` more attempts its last error.
@@ -56,16 +60,17 @@ class Attempts:
         """
         began_s = self._clock.monotonic_s()
         try:
-            task = taskset.task(lease.row, lease.epoch)
+            task = self._task(taskset, taskset.digest, lease.row, lease.epoch)
         except DataError as failure:
             return _failed(lease, rollout, failure)
         error: RftdError = RolloutError("no attempt was made")
+        id = rollout_id(lease.group, rollout)
         for _ in range(self._spec.max_retry_times + 1):
             try:
                 async with asyncio.timeout(self._spec.max_timeout_s):
                     result = await self._runner.run(
                         task,
-                        rollout_id(lease.group, rollout),
+                        id,
                         seed=sampling_seed(self._seed, lease.stage, lease.sequence, rollout),
                     )
             except TimeoutError:
@@ -75,7 +80,7 @@ class Attempts:
             except RftdError as failure:
                 error = failure
             else:
-                return await self._fitting(_experience(lease, rollout, result, self._clock.monotonic_s() - began_s))
+                return await self._fitting(_experience(id, lease, rollout, result, self._clock.monotonic_s() - began_s))
         return _failed(lease, rollout, error)
 
     async def _fitting(self, event: ExperienceProduced) -> ExperienceProduced:
@@ -85,6 +90,11 @@ class Attempts:
             return event
         stored = {name: await asyncio.to_thread(array.stored, self._artifacts.put) for name, array in arrays.items()}
         return msgspec.structs.replace(event, **stored)
+
+
+def _read_task(taskset: Taskset, digest: str, row: int, epoch: int) -> Task:
+    assert taskset.digest == digest
+    return taskset.task(row, epoch)
 
 
 def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
@@ -98,9 +108,11 @@ def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
     )
 
 
-def _experience(lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float) -> ExperienceProduced:
+def _experience(
+    id: UUID, lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float
+) -> ExperienceProduced:
     return ExperienceProduced(
-        experience=experience_id(lease.group, rollout),
+        experience=experience_id(id),
         group=lease.group,
         rollout=rollout,
         stage=lease.stage,

@@ -16,7 +16,7 @@ from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.chat.stage_tokenizer import stage_tokenizer
-from rftd.workers.explorer.attempt import Attempts, experience_id
+from rftd.workers.explorer.attempt import Attempts
 from rftd.workers.explorer.evaluator import Evaluator
 from rftd.workers.explorer.gate import Gate
 from rftd.workers.explorer.outbox import Outbox
@@ -130,14 +130,13 @@ class Explorer:
             assert stage.taskset is not None
             taskset = await self._taskset(stage.taskset, lease.digest)
             event = await self._attempts[lease.stage].run(lease, rollout, taskset)
-        produced = isinstance(event, ExperienceProduced)
         self._member.pulse.rollouts_total += 1
         await self._outbox.put(
             self._member.writer.draft(
                 event,
                 experiment=self._member.experiment,
                 key=lease.group,
-                id=experience_id(lease.group, rollout) if produced else None,
+                id=event.experience if isinstance(event, ExperienceProduced) else None,
                 causation=lease.lease,
                 correlation=lease.group,
             )
