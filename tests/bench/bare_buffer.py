@@ -23,12 +23,19 @@ class BareBuffer:
         self._changed = asyncio.Condition()
         self._decode = msgspec.msgpack.Decoder(list[ExperienceProduced]).decode
         self._encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+        self._closed = False
         self.written = 0
         self.read = 0
 
     async def serve(self, socket: Path) -> asyncio.Server:
         """Listens at the Unix socket."""
         return await asyncio.start_unix_server(self._connected, str(socket), limit=1 << 24)
+
+    async def close(self) -> None:
+        """Lets everybody go who waits."""
+        async with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -48,14 +55,14 @@ class BareBuffer:
 
     async def _put(self, events: list[ExperienceProduced]) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._held) < MOST)
+            await self._changed.wait_for(lambda: len(self._held) < MOST or self._closed)
             self._held.extend(events)
             self.written += len(events)
             self._changed.notify_all()
 
     async def _take(self) -> list[ExperienceProduced]:
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._held) >= BATCH)
+            await self._changed.wait_for(lambda: len(self._held) >= BATCH or self._closed)
             self.read += BATCH
             self._changed.notify_all()
-            return [self._held.popleft() for _ in range(BATCH)]
+            return [self._held.popleft() for _ in range(min(BATCH, len(self._held)))]

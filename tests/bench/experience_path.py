@@ -149,6 +149,7 @@ async def _bare(socket: Path) -> BareRates:
         worker.kill()
         worker.wait()
     server.close()
+    await buffer.close()
     await asyncio.sleep(0.1)  # the connections see their ends
     return rates
 
