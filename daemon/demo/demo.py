@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from importlib.resources import files
@@ -61,12 +62,21 @@ def run_demo(
         page = _follow(host, name, progress)
         progress.end()
         outcome = read_outcome(host.url, name)
-        restarts = host.restarts
+        restarts, url = host.restarts, host.url
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
-    picture = folder / "reward.png"
-    draw_curve(outcome, picture)
+    draw_curve(outcome, folder / "reward.png")
     wall_s = time.monotonic() - began_s
-    echo(text_of(outcome, experiment=name, folder=folder / "data", picture=picture, wall_s=wall_s, restarts=restarts))
+    echo(
+        text_of(
+            outcome,
+            program=_program(),
+            url=url,
+            experiment=name,
+            folder=_near(folder),
+            wall_s=wall_s,
+            restarts=restarts,
+        )
+    )
     return _verdict(outcome, page, bar, echo)
 
 
@@ -87,6 +97,17 @@ def _follow(host: DaemonHost, name: str, progress: Progress) -> Page:
             if page.experiment.summary.state in ENDED:
                 return page
         time.sleep(POLL_S)
+
+
+def _near(path: Path) -> Path:
+    """The path as seen from here, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _program() -> str:
+    """How the reader can call rftd: a virtual environment that is not activated is not on the path."""
+    called = Path(sys.argv[0])
+    return str(_near(called.absolute())) if called.name == "rftd" else "rftd"
 
 
 def _verdict(outcome: Outcome, page: Page, bar: float, echo: Callable[..., None]) -> bool:

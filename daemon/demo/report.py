@@ -29,15 +29,18 @@ def draw_curve(outcome: Outcome, path: Path) -> None:
     plt.close(figure)
 
 
-def text_of(outcome: Outcome, *, experiment: str, folder: Path, picture: Path, wall_s: float, restarts: int) -> str:
-    """The last page."""
+def text_of(
+    outcome: Outcome, *, program: str, url: str, experiment: str, folder: Path, wall_s: float, restarts: int
+) -> str:
+    """The last page. `folder` holds everything that the demo made; `program` is how rftd was called."""
     rises = outcome.after_grpo - outcome.after_sft
     trained = outcome.last_batch
     right = sum(1 for item in trained if item.reward > 0)
     lines = [
         "",
         f"reward        {sparkline(outcome.rewards, width=60, low=0.0, high=1.0)}",
-        f"              {outcome.last_rewards_mean:.3f} over the last {LAST_ROLLOUTS} training rollouts;  {picture}",
+        f"              {outcome.last_rewards_mean:.3f} over the last {LAST_ROLLOUTS} training rollouts;  "
+        f"{folder / 'reward.png'}",
         f"held out      {outcome.after_sft:.3f} after SFT  →  {outcome.after_grpo:.3f} after GRPO  "
         f"({rises:+.3f}; greedy, on sums never trained on)",
         f"staleness     mean {outcome.staleness_mean_versions:.2f}, at most {outcome.staleness_max_versions} "
@@ -56,10 +59,11 @@ def text_of(outcome: Outcome, *, experiment: str, folder: Path, picture: Path, w
         )
     lines += [
         "",
-        f"The log is the experiment. Look into it:   rftd --data {folder} verify",
-        f"                                           rftd --data {folder} serve --port 7070",
-        f"                                           rftd get {experiment}      (while it serves)",
+        f"The API was at {url}; it stops with the demo. The log is the experiment, so look into it whenever you like:",
+        f"  {program} --data {folder / 'data'} verify",
+        f"  {program} --data {folder / 'data'} serve --port 7070      and while it serves",
+        f"  {program} --data {folder / 'data'} get {experiment}",
         "Your own model and data: copy examples/gsm8k.yaml, set model_path and the taskset's path, then",
-        "                                           rftd serve  and  rftd submit yours.yaml --wait",
+        f"  {program} serve      and      {program} submit yours.yaml --wait",
     ]
     return "\n".join(lines)
