@@ -1,0 +1,35 @@
+"""The demo's files: the example is the demo's own, and no held-out sum is ever trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rftd.daemon.demo.demo import experiment_text
+from rftd.daemon.demo.sums import write_sums
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "demo.yaml"
+
+
+def questions(path: Path) -> set[str]:
+    rows = (json.loads(line) for line in path.read_text().splitlines())
+    return {row["question"] if "question" in row else row["messages"][0]["content"] for row in rows}
+
+
+def test_the_example_is_what_the_demo_runs() -> None:
+    assert EXAMPLE.read_text() == experiment_text()
+
+
+def test_held_out_sums_are_never_trained_on(tmp_path: Path) -> None:
+    files = write_sums(tmp_path, seed=3)
+    held_out, train, warmup = (questions(path) for path in (files.held_out, files.train, files.warmup))
+    assert len(held_out) >= 200
+    assert held_out.isdisjoint(train | warmup)
+    assert warmup == train
+    assert len(held_out | train) == 900
+
+
+def test_splits_differ_with_the_seed(tmp_path: Path) -> None:
+    assert questions(write_sums(tmp_path / "a", seed=1).held_out) != questions(
+        write_sums(tmp_path / "b", seed=2).held_out
+    )
