@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -21,8 +22,10 @@ from rftd.daemon.demo.progress import Progress
 from rftd.daemon.demo.report import draw_curve, text_of
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.settings import Settings
-from rftd.ops.errors import RftdError, UnreachableError
+from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
 from rftd.ops.ids import Ids
+
+T = TypeVar("T")
 
 ENDED = frozenset({"completed", "failed", "cancelled", "rejected"})
 POLL_S = 0.5
@@ -55,13 +58,13 @@ def run_demo(
         make_tiny_model(folder / "model", seed=seed)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
         submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
-        with Client(Settings(server=host.url)) as client:
-            name = client.submit(submission.config, labels={}, request_id=str(ids.new())).value.name
+        request_id = str(ids.new())  # asked again after a crash, it is the same submission
+        name = _ask(host, lambda client: client.submit(submission.config, labels={}, request_id=request_id).value.name)
         echo(f"daemon {host.url}   experiment {name}   files {folder}   tasks {sums.train.parent}")
         progress = Progress(echo, monotonic_s=time.monotonic)
         page = _follow(host, name, progress)
         progress.end()
-        outcome = read_outcome(host.url, name)
+        outcome = _ask(host, lambda client: read_outcome(client.url, name))
         restarts, url = host.restarts, host.url
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
     draw_curve(outcome, folder / "reward.png")
@@ -81,21 +84,26 @@ def run_demo(
 
 
 def _follow(host: DaemonHost, name: str, progress: Progress) -> Page:
-    """The experiment's page at its end; waits for a daemon that was killed to come back."""
-    answered_s = time.monotonic()
+    """The experiment's page at its end."""
     while True:
-        host.tend()
+        page = _ask(host, lambda client: client.experiment(name).value)
+        progress.show(page)
+        if page.experiment.summary.state in ENDED:
+            return page
+        time.sleep(POLL_S)
+
+
+def _ask(host: DaemonHost, question: Callable[[Client], T]) -> T:
+    """The daemon's answer; one that was killed is started again, and asked again."""
+    began_s = time.monotonic()
+    while True:
         try:
+            host.tend()
             with Client(Settings(server=host.url, timeout_s=10.0)) as client:
-                page = client.experiment(name).value
-        except (RftdError, OSError, httpx.HTTPError) as error:
-            if time.monotonic() - answered_s > UNREACHABLE_S:
+                return question(client)
+        except (UnreachableError, WaitTimeoutError, NotFoundError, OSError, httpx.HTTPError) as error:
+            if time.monotonic() - began_s > UNREACHABLE_S:
                 raise UnreachableError(f"the demo's daemon does not answer: {error}") from error
-        else:
-            answered_s = time.monotonic()
-            progress.show(page)
-            if page.experiment.summary.state in ENDED:
-                return page
         time.sleep(POLL_S)
 
 
