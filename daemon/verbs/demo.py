@@ -16,6 +16,7 @@ from rftd.daemon.settings import Settings, shared_options
 @click.pass_obj
 def command(settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float) -> None:
     """Make a tiny model and a task, train it through the log (SFT, then asynchronous GRPO), show what it learned."""
+    import signal
     import sys
     from pathlib import Path
 
@@ -23,6 +24,8 @@ def command(settings: Settings, seed: int, folder: str | None, overrides: tuple[
     from rftd.ops.clock import SystemClock, iso
     from rftd.ops.ids import SystemIds
 
+    # A demo that is ended takes its daemon along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     clock = SystemClock()
     stamp = iso(clock.now_ns())[:19].translate(str.maketrans("", "", "-:T"))
     target = Path(folder or f"out/demo-{stamp}").absolute()
