@@ -18,8 +18,10 @@ check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/lint-imports
 	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
 
-bench: $(READY)                     ## measure; results go to docs/benchmarks.md
-	$(BIN)/python -P -m tests.bench
+BENCHES := start_up log_append log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills
+
+bench: $(READY)                     ## measure everything on docs/benchmarks.md; about half an hour
+	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
