@@ -25,7 +25,7 @@ from rftd.streams.socket.client import SocketLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
-from rftd.workers.explorer.attempt import experience_id
+from rftd.workers.explorer.attempt import experience_id, rollout_id
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
 from rftd.workers.process import start_of_experiment
@@ -53,7 +53,7 @@ class Responses:
         self._turn = turn = (self._turn + 1) % len(self._tokens)
         reward = float(turn % 2)
         return ExperienceProduced(
-            experience=experience_id(group, rollout),
+            experience=experience_id(rollout_id(group, rollout)),
             group=group,
             rollout=rollout,
             stage=stage,
@@ -96,7 +96,7 @@ async def explore(socket: Path, experiment: UUID) -> None:
                 ),
                 experiment=experiment,
                 key=lease.group,
-                id=experience_id(lease.group, rollout),
+                id=experience_id(rollout_id(lease.group, rollout)),
                 causation=lease.lease,
                 correlation=lease.group,
             )
