@@ -53,14 +53,14 @@ def run_demo(
     folder.mkdir(parents=True)
     text = experiment_text()
     echo(text)
-    sums = write_sums(folder / "tasks", seed=seed)
+    write_sums(folder / "tasks", seed=seed)
     with DaemonHost(folder / "data", folder / "daemon.log") as host:
         make_tiny_model(folder / "model", seed=seed)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
         submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
         request_id = str(ids.new())  # asked again after a crash, it is the same submission
         name = _ask(host, lambda client: client.submit(submission.config, labels={}, request_id=request_id).value.name)
-        echo(f"daemon {host.url}   experiment {name}   files {folder}   tasks {sums.train.parent}")
+        echo(f"daemon {host.url}   experiment {name}   files {_near(folder)}")
         progress = Progress(echo, monotonic_s=time.monotonic)
         page = _follow(host, name, progress)
         progress.end()
