@@ -115,8 +115,9 @@ class Run:
         fleet = Fleet(state, state.spine.spec, self._executor, self._liveness, clock=self._clock, log=self._logger)
         fleet.adopt()
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
+        wait_s = TICK_S
         while not (self._stopping or (state.spine.status is not None and state.spine.status.ended)):
-            await follower.pump(wait_s=TICK_S)
+            await follower.pump(wait_s)
             await self._obey(controller_lease)
             await self._append(
                 Decided(controller_lease, "controller", [Decision(event) for event in controller.decide()])
@@ -132,6 +133,8 @@ class Run:
                 await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
             dispatched = dispatcher.decide(self._clock.monotonic_s())
             plans = planner.decide(follower.positions, self._clock.now_ns())
+            # What was decided is folded when it is written, so more may be due at once.
+            wait_s = 0.0 if dispatched or plans else TICK_S
             await self._append(
                 Decided(dispatcher_lease, "dispatcher", dispatched),
                 Decided(planner_lease, "planner", [Decision(event) for event in plans]),

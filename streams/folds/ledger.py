@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from uuid import UUID
 
 import msgspec
@@ -52,6 +53,10 @@ class Ledger:
     def __init__(self) -> None:
         self.waiting: dict[UUID, Waiting] = {}
         """In the order in which their groups closed."""
+        self.group_sizes: Counter[int] = Counter()
+        """How many of them come from groups of so many members."""
+        self.oldest_versions: Counter[int] = Counter()
+        """How many of them begin with each weight version."""
         self.books = Books()
         self.planned_in_stage: dict[int, int] = {}
         self._ahead: dict[UUID, UUID | None] = {}
@@ -89,7 +94,7 @@ class Ledger:
         for index, member in enumerate(event.members):
             entry = Waiting(member, group, index, event.stage, len(event.members), event.sequence)
             if member.experience not in self._ahead:
-                self.waiting[member.experience] = entry
+                self._enter(entry)
             elif (planned_in := self._ahead.pop(member.experience)) in self._items:
                 self._items[planned_in][member.experience] = entry
 
@@ -97,7 +102,15 @@ class Ledger:
         entry = self.waiting.pop(experience, None)
         if entry is None:
             self._ahead[experience] = planned_in
+        else:
+            _count(self.group_sizes, entry.group_size, -1)
+            _count(self.oldest_versions, entry.member.oldest_version, -1)
         return entry
+
+    def _enter(self, entry: Waiting) -> None:
+        self.waiting[entry.member.experience] = entry
+        _count(self.group_sizes, entry.group_size, 1)
+        _count(self.oldest_versions, entry.member.oldest_version, 1)
 
     def _planned(self, event: batch.BatchPlanned) -> None:
         items = {item.experience: self._leave(item.experience, event.batch) for item in event.experiences}
@@ -114,4 +127,11 @@ class Ledger:
             if entry is None:
                 self._ahead.pop(experience, None)
             else:
-                self.waiting[experience] = entry
+                self._enter(entry)
+
+
+def _count(counts: Counter[int], key: int, change: int) -> None:
+    """Adds; what reaches zero is dropped, so that the keys are those that are there."""
+    counts[key] += change
+    if not counts[key]:
+        del counts[key]

@@ -1,9 +1,12 @@
 """Experiences of 1,024 tokens through the whole path: leased, produced, durable, closed, planned, read, stepped.
 
 `python -P tests/bench/experience_path.py` prints one JSON object. Three processes, as in production: the daemon (SQLite
-log, its socket, projector, planner and dispatcher on their real folds), an explorer that answers at once, and the real
-trainer on an engine without a model. Reference: a volatile buffer of the same events behind a Unix socket, in the same
-run, interleaved; and what Trinity-RFT's buffer actor did on such a machine (3,425 written, 2,686 read).
+log, its socket, projector, planner and dispatcher on their real folds), an explorer that answers at once, and a reader
+that assembles each planned batch as the trainer does and appends step.completed; with BENCH_TRAINER=real the trainer's
+own loop on an engine without a model, which reads each step back before the next.
+
+References: a volatile buffer of the same events behind a Unix socket, in the same run, interleaved; and what
+Trinity-RFT's buffer actor did on such a machine (3,425 written, 2,686 read).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bare_buffer import BareBuffer
-from experience_workers import consume_bare, explore, produce_bare, train
+from experience_workers import consume_bare, explore, produce_bare, read, train
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
@@ -291,7 +294,8 @@ def main(arguments: list[str]) -> None:
         case ["explorer", socket, experiment]:
             asyncio.run(explore(Path(socket), UUID(experiment)))
         case ["trainer", socket, experiment]:
-            asyncio.run(train(Path(socket), UUID(experiment)))
+            take = train if os.environ.get("BENCH_TRAINER") == "real" else read
+            asyncio.run(take(Path(socket), UUID(experiment)))
         case ["produce-bare", socket, seconds]:
             asyncio.run(produce_bare(Path(socket), float(seconds)))
         case ["consume-bare", socket, seconds]:

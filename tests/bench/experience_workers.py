@@ -1,4 +1,4 @@
-"""The worker processes of `experience_path`: an explorer that answers at once, and the real trainer without a model."""
+"""The workers of `experience_path`: an explorer that answers at once, and two that take batches as trainers do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from rftd.ops.logs import logger
 from rftd.streams import topics
 from rftd.streams.arrays import Array
 from rftd.streams.envelope import Draft
+from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.registry import Event
+from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.weights import WeightsPublished
+from rftd.streams.fencing import Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.follower import Follower
+from rftd.streams.role import RoleLease
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import partition_of
@@ -29,6 +35,7 @@ from rftd.workers.explorer.attempt import experience_id, rollout_id
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
 from rftd.workers.process import start_of_experiment
+from rftd.workers.trainer.assembly import Assembly
 from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
 from rftd.workers.trainer.trainer import Trainer
 
@@ -159,20 +166,82 @@ class NoModel:
 
 
 async def train(socket: Path, experiment: UUID) -> None:
-    """The real trainer's loop: reads plans and records, appends step.completed, until it is killed."""
+    """The real trainer's loop: one step after the other, each read back before the next begins; until it is killed."""
     clock = SystemClock()
-    ids = SystemIds(clock)
     log = await SocketLog.connect(socket)
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=SystemIds(clock))
+    follower, state = await _followed(log, experiment, clock)
+    with ThreadPoolExecutor(1) as thread:
+        trainer = Trainer(member, follower, state, NoModel(), thread=thread, log=logger(role="trainer"))
+        await trainer.run(asyncio.Event())
+
+
+async def _followed(log: SocketLog, experiment: UUID, clock: SystemClock) -> tuple[Follower, RunState]:
     state = RunState(experiment)
     start = await start_of_experiment(log, experiment)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     positions = {p: start.get(p, 0) for p in (partition_of(stream, experiment) for stream in streams)}
     follower = Follower(log, state, experiment=experiment, positions=positions, clock=clock)
     await follower.catch_up()
-    with ThreadPoolExecutor(1) as thread:
-        trainer = Trainer(member, follower, state, NoModel(), thread=thread, log=logger(role="trainer"))
-        await trainer.run(asyncio.Event())
+    return follower, state
+
+
+async def read(socket: Path, experiment: UUID) -> None:
+    """Assembles each plan as soon as it is there, and appends the steps that are done, in order; until it is killed."""
+    clock = SystemClock()
+    log = await SocketLog.connect(socket)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=SystemIds(clock))
+    follower, state = await _followed(log, experiment, clock)
+    await member.join(0)
+    owned = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)]
+    lease = await RoleLease.acquire(
+        log,
+        follower,
+        role=Role(experiment, "trainer"),
+        partitions=owned,
+        owner=member.id,
+        source=member.source,
+        clock=clock,
+        ids=member.ids,
+    )
+    published = WeightsPublished(
+        version=0, generation=0, stage=0, method="checkpoint", path="", manifest="m", checksum="0", size_bytes=0
+    )
+    first: list[Event] = [GenerationStarted(generation=0, version=0), published]
+    await lease.append([lease.writer.draft(event, experiment=experiment) for event in first])
+    assert state.spine.spec is not None
+    assembly = Assembly(log, state.spine.spec)
+    under_way: asyncio.Queue[asyncio.Task[StepCompleted]] = asyncio.Queue(64)
+
+    async def step(plan: BatchPlanned) -> StepCompleted:
+        batch = await assembly.batch(plan, 0)
+        return StepCompleted(
+            batch=plan.batch,
+            step=plan.step,
+            stage=0,
+            generation=0,
+            checksum=str(plan.step),
+            items=len(batch.samples),
+            tokens=sum(int(sample.loss_mask.sum()) for sample in batch.samples),
+            duration_s=0.0,
+        )
+
+    async def record() -> None:
+        while True:
+            done = [await (await under_way.get())]
+            while not under_way.empty():
+                done.append(await under_way.get_nowait())
+            await lease.append([lease.writer.draft(event, experiment=experiment) for event in done])
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(member.beat(lambda: None))
+        tasks.create_task(record())
+        begun = 0
+        while True:
+            await follower.pump(wait_s=0.5)
+            while (plan := state.spine.plans.get(begun + 1)) is not None:
+                begun += 1
+                await under_way.put(tasks.create_task(step(plan.event)))
 
 
 async def produce_bare(socket: Path, seconds: float) -> None:

@@ -17,7 +17,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.spec import StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.planner.rows import rows_of_step
-from rftd.workers.policies.policy import PolicyView, StalenessPolicy
+from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
 
 RETIRED_AT_ONCE: Final = 4096
@@ -37,6 +37,7 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
         planned_experiences=state.ledger.planned_in_stage.get(spine.stage, 0),
         inflight_rollouts=sum(group.repeat_times - len(group.failed) for group in state.groups.open.values()),
         waiting=state.ledger.waiting.values(),
+        oldest_waiting=min(state.ledger.oldest_versions, default=None),
     )
 
 
@@ -46,11 +47,8 @@ class Planner:
     def __init__(self, state: RunState) -> None:
         self._state = state
 
-    def _policy(self, stage: StageSpec) -> StalenessPolicy:
-        return make_policy(stage.policy)
-
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
-        """What to retire and the next batch to plan, if any; empty while there is nothing to decide.
+        """What to retire, or the next batches to plan; empty while there is nothing to decide.
 
         `positions` is how far the state was folded; `now_ns` is raised to the last recorded reading (rule 9).
         """
@@ -62,29 +60,49 @@ class Planner:
         step = max(spine.planned, spine.first_version) + 1
         if step > spine.last_version:
             return self._close_books(positions, now_ns)
-        if not spine.caught_up or step - spine.version > limits.PLAN_AHEAD_BATCHES:
+        last = min(spine.version + limits.PLAN_AHEAD_BATCHES, spine.last_version)
+        if not spine.caught_up or step > last:
             return ()
         if stage.kind == "train":
-            return [self._plan(step, positions, now_ns, rows=rows_of_step(stage, step - spine.first_version))]
-        retired = self._evict(stage, positions, now_ns)
-        return retired or self._select(stage, step, positions, now_ns)
-
-    def _evict(self, stage: StageSpec, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
-        minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
-        waiting = self._state.ledger.waiting.items()
-        incomplete = [experience for experience, entry in waiting if entry.group_size < minimum]
-        if incomplete:
+            return [
+                self._plan(each, positions, now_ns, rows=rows_of_step(stage, each - spine.first_version))
+                for each in range(step, last + 1)
+            ]
+        if incomplete := self._incomplete(stage):
             return [self._retire(incomplete, "group_incomplete", positions, now_ns)]
-        stale = self._policy(stage).evict(view_of(self._state, stage))
-        return [self._retire(stale, "stale", positions, now_ns)] if stale else []
+        return self._explored(stage, step, last, positions, now_ns)
 
-    def _select(self, stage: StageSpec, step: int, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
-        if len(self._state.ledger.waiting) < stage.train_batch_size and not self._timed_out(stage, now_ns):
+    def _incomplete(self, stage: StageSpec) -> Sequence[UUID]:
+        minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
+        ledger = self._state.ledger
+        if not any(size < minimum for size in ledger.group_sizes):
             return ()
-        chosen = self._policy(stage).select(view_of(self._state, stage), stage.train_batch_size)
-        if not chosen or (len(chosen) < stage.train_batch_size and not self._timed_out(stage, now_ns)):
-            return ()
-        return [self._plan(step, positions, now_ns, chosen=chosen, incomplete=len(chosen) < stage.train_batch_size)]
+        return [experience for experience, entry in ledger.waiting.items() if entry.group_size < minimum]
+
+    def _explored(
+        self, stage: StageSpec, step: int, last: int, positions: Mapping[Partition, int], now_ns: int
+    ) -> Sequence[Event]:
+        """The plans of steps `step` to `last`, as far as they can be filled: as if each was asked for after the other.
+
+        What is stale for the first of them is retired alone; what becomes stale for a later one, when it is the first.
+        """
+        policy, view = make_policy(stage.policy), view_of(self._state, stage)
+        plans: list[Event] = []
+        timed_out = self._timed_out(stage, now_ns)
+        for each in range(step, last + 1):
+            if stale := policy.evict(view):
+                return plans or [self._retire(stale, "stale", positions, now_ns)]
+            if len(view.waiting) < stage.train_batch_size and not timed_out:
+                return plans
+            chosen = policy.select(view, stage.train_batch_size)
+            if not chosen or (len(chosen) < stage.train_batch_size and not timed_out):
+                return plans
+            incomplete = len(chosen) < stage.train_batch_size
+            plans.append(self._plan(each, positions, now_ns, chosen=chosen, incomplete=incomplete))
+            # The plan itself is the last reading of the clock from here on.
+            timed_out = False
+            view = view.after(chosen)
+        return plans
 
     def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
         """True if `max_read_timeout` passed since the trainer could have had its batch."""

@@ -37,6 +37,8 @@ class HardBound:
 
     def evict(self, view: PolicyView) -> Sequence[UUID]:
         oldest = self._oldest_allowed(view)
+        if view.oldest_waiting is None or view.oldest_waiting >= oldest:
+            return ()
         return [entry.member.experience for entry in view.waiting if entry.member.oldest_version < oldest]
 
     def _oldest_allowed(self, view: PolicyView) -> int:

@@ -30,6 +30,18 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts of open groups that did not fail."""
     waiting: Collection[Waiting]
     """Experiences of this stage that may be planned."""
+    oldest_waiting: int | None
+    """The oldest weight version among them, or one older still; None if there are none."""
+
+    def after(self, chosen: Sequence[Waiting]) -> PolicyView:
+        """The view once `chosen` are planned as the next batch."""
+        taken = {entry.member.experience for entry in chosen}
+        return msgspec.structs.replace(
+            self,
+            planned_steps=self.planned_steps + 1,
+            planned_experiences=self.planned_experiences + len(chosen),
+            waiting=[entry for entry in self.waiting if entry.member.experience not in taken],
+        )
 
 
 class StalenessPolicy(Protocol):
