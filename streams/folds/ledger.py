@@ -23,6 +23,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Members of its group."""
     sequence: int
     """The group's place in its stage."""
+    queue_order: tuple[float, int, int]
+    """Highest priority first, then as their groups closed, then as in the group."""
 
 
 class Books:
@@ -92,7 +94,8 @@ class Ledger:
         self.books.failed_rollouts += event.failed
         group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
         for index, member in enumerate(event.members):
-            entry = Waiting(member, group, index, event.stage, len(event.members), event.sequence)
+            order = (-member.priority, group.offset, index)
+            entry = Waiting(member, group, index, event.stage, len(event.members), event.sequence, order)
             if member.experience not in self._ahead:
                 self._enter(entry)
             elif (planned_in := self._ahead.pop(member.experience)) in self._items:

@@ -8,13 +8,16 @@ groups first, and only experiences whose staleness (n - 1) - oldest version is w
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
 from uuid import UUID
 
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
 from rftd.workers.policies.policy import PolicyView
+
+_queue_order: Final = attrgetter("queue_order")
 
 
 class HardBound:
@@ -33,7 +36,8 @@ class HardBound:
     def select(self, view: PolicyView, size: int) -> Sequence[Waiting]:
         oldest = self._oldest_allowed(view)
         fresh = (entry for entry in view.waiting if entry.member.oldest_version >= oldest)
-        return heapq.nsmallest(size, fresh, key=_queue_order)
+        # Groups close in order, so this is one pass over what is sorted but for priorities.
+        return sorted(fresh, key=_queue_order)[:size]
 
     def evict(self, view: PolicyView) -> Sequence[UUID]:
         oldest = self._oldest_allowed(view)
@@ -44,7 +48,3 @@ class HardBound:
     def _oldest_allowed(self, view: PolicyView) -> int:
         """Staleness of the next batch's items is its step - 1 - their oldest version."""
         return view.first_version + view.planned_steps - self._bound
-
-
-def _queue_order(entry: Waiting) -> tuple[float, int, int]:
-    return (-entry.member.priority, entry.group.offset, entry.index)

@@ -35,12 +35,12 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
     def after(self, chosen: Sequence[Waiting]) -> PolicyView:
         """The view once `chosen` are planned as the next batch."""
-        taken = {entry.member.experience for entry in chosen}
+        taken = {id(entry) for entry in chosen}
         return msgspec.structs.replace(
             self,
             planned_steps=self.planned_steps + 1,
             planned_experiences=self.planned_experiences + len(chosen),
-            waiting=[entry for entry in self.waiting if entry.member.experience not in taken],
+            waiting=[entry for entry in self.waiting if id(entry) not in taken],
         )
 
 
