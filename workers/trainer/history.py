@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from rftd.storage.checkpoints import verify
 
 from rftd.ops.errors import RftdError
+from rftd.storage.checkpoints import verify
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.folds.run_state import RunState
 
