@@ -59,5 +59,7 @@ RESTARTS_IN_A_ROW: Final = 8
 DRAIN_TIMEOUT_S: Final = 10.0
 PLAN_AHEAD_BATCHES: Final = 2
 """Batches planned and not yet trained; one trains while the next waits."""
+PLAN_AHEAD_MOST_BATCHES: Final = 8
+"""The same where the staleness bound is wide: an eighth of it, but no more than this."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""

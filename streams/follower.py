@@ -67,9 +67,11 @@ class Follower:
 
     async def reach(self, wanted: Iterable[Position], *, timeout_s: float = 60.0) -> None:
         """Folds until each wanted record was read. Raises WaitTimeoutError."""
-        goals = [position for position in wanted if position.partition in self.positions]
+        goals: dict[Partition, int] = {}
+        for place in wanted:
+            goals[place.partition] = max(place.offset, goals.get(place.partition, 0))
         deadline = self._clock.monotonic_s() + timeout_s
-        while any(self.positions[goal.partition] <= goal.offset for goal in goals):
+        while not self._has_read(goals):
             remaining = deadline - self._clock.monotonic_s()
             if remaining <= 0:
                 raise WaitTimeoutError(
@@ -77,8 +79,13 @@ class Follower:
                 )
             async with self._one_reader:
                 # Whoever read before us may have read what we wait for.
-                if any(self.positions[goal.partition] <= goal.offset for goal in goals):
+                if not self._has_read(goals):
                     await self._pump(min(remaining, 1.0))
+
+    def _has_read(self, goals: Mapping[Partition, int]) -> bool:
+        """True if these offsets of the followed partitions are folded; others are nobody's here."""
+        positions = self.positions
+        return all(positions.get(partition, offset + 1) > offset for partition, offset in goals.items())
 
     async def close(self) -> None:
         """Ends the subscription."""

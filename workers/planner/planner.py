@@ -14,7 +14,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.planner.rows import rows_of_step
 from rftd.workers.policies.policy import PolicyView
@@ -60,7 +60,7 @@ class Planner:
         step = max(spine.planned, spine.first_version) + 1
         if step > spine.last_version:
             return self._close_books(positions, now_ns)
-        last = min(spine.version + limits.PLAN_AHEAD_BATCHES, spine.last_version)
+        last = min(spine.version + plan_ahead(stage.policy), spine.last_version)
         if not spine.caught_up or step > last:
             return ()
         if stage.kind == "train":
@@ -163,6 +163,16 @@ class Planner:
         left = list(self._state.ledger.waiting)
         now_ns = max(now_ns, self._state.spine.decided_at_ns)
         return [self._retire(left, "stage_ended", positions, now_ns)] if left else ()
+
+
+def plan_ahead(policy: PolicySpec) -> int:
+    """How many batches may be planned and not yet trained.
+
+    A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
+    the two that keep a trainer busy; the staleness of a planned item is exact either way.
+    """
+    wide = min(policy.max_staleness_versions // 8, limits.PLAN_AHEAD_MOST_BATCHES)
+    return max(limits.PLAN_AHEAD_BATCHES, wide)
 
 
 def observed_at(positions: Mapping[Partition, int]) -> tuple[ObservedAt, ...]:
