@@ -54,8 +54,8 @@ class Group:
         self.leases: dict[UUID, Lease] = {}
         self.members: dict[int, task.Member] = {}
         self.failed: dict[int, tuple[str, str]] = {}
-        self.expired = ""
-        """Why its last lease ended without it."""
+        self.expired = (0, "")
+        """The last lease that ended without it: its attempt, and why."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -116,8 +116,9 @@ class Groups:
         group.sequence, group.stage = event.sequence, event.stage
         group.row, group.epoch = event.row, event.epoch
         group.repeat_times = event.repeat_times
-        group.attempts = max(group.attempts, event.attempt)
-        group.min_version, group.pinned = event.min_version, event.pinned
+        if event.attempt >= group.attempts:  # leases of other slots are read in any order
+            group.attempts = event.attempt
+            group.min_version, group.pinned = event.min_version, event.pinned
         if event.lease in self._expired:
             return
         lease = Lease(
@@ -136,7 +137,7 @@ class Groups:
         lease = self.leases.pop(id, None)
         if lease is not None and (group := self.open.get(lease.group)) is not None:
             group.leases.pop(id, None)
-            group.expired = reason
+            group.expired = max(group.expired, (lease.attempt, reason))
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         group = self._group(event.group)

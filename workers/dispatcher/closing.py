@@ -40,7 +40,7 @@ def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
         code, reason = group.failed[max(group.failed)]
     elif group.missing:
         code = RolloutTimeoutError.code
-        reason = f"no worker finished it in {group.attempts} attempts; the last: {group.expired or 'it expired'}"
+        reason = f"no worker finished it in {group.attempts} attempts; the last: {group.expired[1] or 'it expired'}"
         reason = "the stage ended" if stage_over else reason
     return GroupClosed(
         group=group.id,
