@@ -24,6 +24,12 @@ def test_a_full_disk_is_waited_out(scene: Scene) -> None:
     assert ready.status_code == 503
     assert "space" in ready.text or "full" in ready.text, ready.text
     assert httpx.get(f"{scene.host.url}/livez", trust_env=False).status_code == 200
+    shown = scene.rftd("get", name)
+    assert shown.status == 0 and "waiting       RFTD-LOG-004: no space for an append" in shown.out, shown
+    examined = scene.rftd("doctor")
+    assert examined.status == 1 and "RFTD-LOG-004" in examined.out, examined
+    refused = scene.rftd("pause", name)
+    assert refused.status == 70 and "error[RFTD-LOG-004]" in refused.err and "free space" in refused.err, refused
     resource.prlimit(scene.host.pid, resource.RLIMIT_FSIZE, unlimited)
     page = scene.until_ended(name)
     assert page.experiment.summary.state == "completed", page.experiment.summary
