@@ -1,0 +1,186 @@
+"""One experiment's folded state, and a log on a table that feeds it: for tests of those who decide on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from tape import Tape
+
+from rftd.ops.ids import derive
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.codec import decode
+from rftd.streams.envelope import Position
+from rftd.streams.events import experience, experiment, step, weights, worker
+from rftd.streams.events.registry import Event
+from rftd.streams.events.task import GroupClosed, TaskLeased
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import (
+    AlgorithmSpec,
+    ExperimentSpec,
+    ModelSpec,
+    PolicySpec,
+    RolloutSpec,
+    StageSpec,
+    SyncSpec,
+    TasksetSpec,
+)
+from rftd.streams.topics import Partition, partition_of
+from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.dispatcher.decision import Decision
+
+REPEAT, BATCH = 4, 8
+
+
+def stage_of(**changes: Any) -> StageSpec:
+    """A GRPO stage: groups of 4, batches of 8, ten steps, staleness of at most 2."""
+    fields: dict[str, Any] = {
+        "name": "rft",
+        "kind": "both",
+        "total_steps": 10,
+        "batch_size": BATCH // REPEAT,
+        "train_batch_size": BATCH,
+        "algorithm": AlgorithmSpec(kind="grpo", repeat_times=REPEAT),
+        "model": ModelSpec(path="none", max_model_len=64, max_prompt_tokens=16, max_response_tokens=48),
+        "taskset": TasksetSpec(name="tasks", path="none", rows=7, max_retry_times=1),
+        "policy": PolicySpec(max_staleness_versions=2, max_inflight_batches=3),
+        "sync": SyncSpec(style="fully_async"),
+        "rollout": RolloutSpec(max_timeout_s=20.0),
+    }
+    return StageSpec(**fields | changes)
+
+
+class Desk:
+    """Events go in one by one; `state` is what the roles decide on."""
+
+    def __init__(self, stage: StageSpec | None = None) -> None:
+        self.tape = Tape()
+        self.id = self.tape.ids.new()
+        self.state = RunState(self.id)
+        self.positions: dict[Partition, int] = {}
+        self._fences = FenceView()
+        spec = ExperimentSpec(project="p", name="n", job_dir="/jobs", stages=(stage or stage_of(),), config={})
+        self.put(experiment.ExperimentSubmitted(spec=spec))
+        self.put(experiment.ExperimentAccepted(start=()))
+        self.put(experiment.ExperimentStarted())
+        self.put(step.GenerationStarted(generation=0, version=0))
+        self.publish(0)
+        self.put(experiment.StageStarted(stage=0, name="rft", first_version=0))
+
+    def put(self, event: Event, *, key: UUID | None = None, partition: Partition | None = None) -> Position:
+        """Writes an event and folds it."""
+        place = self.tape.write(event, self.id, key=key, partition=partition)
+        decoded = decode(self.tape.records[-1])
+        if self._fences.admit(place.partition, decoded.head, decoded.event):
+            self.state.apply(decoded)
+        self.positions[place.partition] = place.offset + 1
+        return place
+
+    def obey(self, decisions: Iterable[Decision | Event]) -> list[Event]:
+        """Writes what a role decided; returns the events."""
+        done: list[Event] = []
+        for each in decisions:
+            event, partition = each if isinstance(each, Decision) else (each, None)
+            if isinstance(event, GroupClosed):
+                partition = partition_of(topics.TASKS, self.id)
+            self.put(event, partition=partition)
+            done.append(event)
+        return done
+
+    def join(self, slot: int = 0, capacity: int = 64) -> UUID:
+        """An explorer."""
+        id = self.tape.ids.new()
+        started = worker.WorkerStarted(
+            worker=id, role="explorer", slot=slot, host="h", pid=1, process_start_s=1.0, capacity=capacity
+        )
+        self.put(started, key=id)
+        return id
+
+    def publish(self, version: int) -> None:
+        """Weights that can be loaded."""
+        published = weights.WeightsPublished(
+            version=version,
+            generation=0,
+            stage=0,
+            method="checkpoint",
+            path="",
+            manifest="m",
+            checksum=f"c{version}",
+            size_bytes=1,
+        )
+        self.put(published)
+
+    def produce(self, lease: TaskLeased, rollouts: Iterable[int], *, version: int = 0, priority: float = 0.0) -> None:
+        """Some of the lease's rollouts succeed."""
+        for rollout in rollouts:
+            produced = experience.ExperienceProduced(
+                experience=derive(lease.group, "rollout", rollout, "experience"),
+                group=lease.group,
+                rollout=rollout,
+                stage=lease.stage,
+                lease=lease.lease,
+                tokens=Array.of([1, 2, 3], "u4"),
+                prompt_tokens=1,
+                loss_mask=Array.of([1, 1], "u1"),
+                logprobs=Array.of(np.array([-1.0, -1.0]), "f4"),
+                spans=(experience.Span(version, 0, 0, 2),),
+                reward=1.0,
+                priority=priority,
+            )
+            self.put(produced, key=lease.group)
+
+    def fail(self, lease: TaskLeased, rollout: int) -> None:
+        """One rollout fails."""
+        error = experience.RolloutFailed(
+            group=lease.group, rollout=rollout, stage=lease.stage, lease=lease.lease, code="RFTD-WRK-003", reason="no"
+        )
+        self.put(error, key=lease.group)
+
+    def lease(self, sequence: int, worker_id: UUID, *, slot: int = 0, attempt: int = 1) -> TaskLeased:
+        """A lease, as the dispatcher writes it."""
+        group = derive(self.id, "group", 0, sequence)
+        leased = TaskLeased(
+            lease=derive(group, "lease", attempt),
+            slot=slot,
+            worker=worker_id,
+            group=group,
+            sequence=sequence,
+            stage=0,
+            row=sequence,
+            epoch=0,
+            rollouts=tuple(range(REPEAT)),
+            repeat_times=REPEAT,
+            attempt=attempt,
+            deadline_s=50.0,
+            min_version=0,
+        )
+        self.put(leased, partition=Partition(topics.TASKS, slot))
+        return leased
+
+    def supply(self, groups: int, *, version: int = 0, priority: float = 0.0) -> None:
+        """So many closed groups of full size."""
+        for _ in range(groups):
+            sequence = self.state.groups.next_sequence.get(0, 0)
+            self.produce(self.lease(sequence, self.id), range(REPEAT), version=version, priority=priority)
+        self.obey(close_groups(self.state, stage_over=False))
+
+    def execute(self) -> int:
+        """The trainer's next step; returns it."""
+        spine = self.state.spine
+        plan = spine.plans[spine.version + 1].event
+        done = step.StepCompleted(
+            batch=plan.batch,
+            step=plan.step,
+            stage=0,
+            generation=0,
+            checksum=f"c{plan.step}",
+            items=len(plan.experiences),
+            tokens=1,
+            duration_s=0.1,
+        )
+        self.put(done)
+        return plan.step

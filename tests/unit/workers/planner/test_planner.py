@@ -1,0 +1,142 @@
+"""What the planner plans and retires."""
+
+from __future__ import annotations
+
+from desk import BATCH, REPEAT, Desk, stage_of
+
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired
+from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
+from rftd.streams.spec import PolicySpec, TasksetSpec
+from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.planner.planner import Planner, plan_ahead
+from rftd.workers.planner.rows import rows_of_step
+
+
+def decided(desk: Desk, now_ns: int | None = None) -> list[BatchPlanned | ExperienceRetired]:
+    """What the planner decides now, written down."""
+    events = Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns() if now_ns is None else now_ns)
+    return desk.obey(events)  # type: ignore[return-value]
+
+
+def test_nothing_is_planned_before_a_batch_is_full() -> None:
+    desk = Desk()
+    desk.supply(1)
+    assert decided(desk) == []
+    desk.supply(1)
+    (plan,) = decided(desk)
+    assert isinstance(plan, BatchPlanned) and plan.step == 1 and not plan.incomplete
+    assert len(plan.experiences) == BATCH and len(plan.groups) == 2
+    assert [(item.group, item.member) for item in plan.experiences] == [(g, m) for g in (0, 1) for m in range(REPEAT)]
+
+
+def test_one_decision_plans_as_far_ahead_as_asking_again_would() -> None:
+    at_once, one_by_one = Desk(), Desk()
+    for desk in (at_once, one_by_one):
+        desk.supply(7)
+    together = decided(at_once)
+    assert [plan.step for plan in together] == [1, 2]
+    alone = Planner(one_by_one.state).decide(one_by_one.positions, 0)[:1]
+    one_by_one.obey(alone)
+    alone += decided(one_by_one)
+    assert [[item.offset for item in plan.experiences] for plan in alone] == [
+        [item.offset for item in plan.experiences] for plan in together
+    ]
+    assert decided(at_once) == []
+    at_once.execute()
+    assert [plan.step for plan in decided(at_once)] == [3]
+
+
+def test_a_plan_names_only_what_it_observed() -> None:
+    desk = Desk()
+    desk.supply(2)
+    (plan,) = decided(desk)
+    observed = {(seen.stream, seen.partition): seen.next_offset for seen in plan.observed}
+    for item in plan.experiences:
+        assert item.offset < observed["rftd.experiences", item.partition]
+    for group in plan.groups:
+        assert group.offset < observed["rftd.tasks", group.partition]
+
+
+def test_staleness_is_exact_and_what_is_over_the_bound_is_retired() -> None:
+    desk = Desk(stage_of(policy=PolicySpec(max_staleness_versions=1)))
+    desk.supply(5)
+    first = decided(desk)
+    # The third batch would be two versions stale: what is left can never be trained.
+    assert [item.staleness_versions for plan in first for item in plan.experiences] == [0] * BATCH + [1] * BATCH
+    assert decided(desk) == []
+    desk.execute()
+    (retired,) = decided(desk)
+    assert isinstance(retired, ExperienceRetired) and retired.reason == "stale"
+    assert len(retired.experiences) == REPEAT and not desk.state.ledger.waiting
+    assert desk.state.ledger.books.as_counts(0)["balance"] == 0
+
+
+def test_groups_with_too_few_members_are_retired_first() -> None:
+    desk = Desk()
+    lease = desk.lease(0, desk.id)
+    desk.produce(lease, [2])
+    for rollout in (0, 1, 3):
+        desk.fail(lease, rollout)
+    desk.obey(close_groups(desk.state, stage_over=False))
+    desk.supply(2)
+    (retired,) = decided(desk)
+    assert retired.reason == "group_incomplete" and len(retired.experiences) == 1
+    assert isinstance(decided(desk)[0], BatchPlanned)
+
+
+def test_the_clock_of_a_decision_never_runs_backwards() -> None:
+    desk = Desk()
+    desk.supply(2)
+    (first,) = decided(desk, now_ns=1_900_000_000_000_000_000)
+    desk.supply(2)
+    (second,) = decided(desk, now_ns=5)
+    assert second.decided_at_ns == first.decided_at_ns
+
+
+def test_a_batch_that_does_not_fill_in_time_is_planned_as_it_is_and_only_one() -> None:
+    desk = Desk(stage_of(max_read_timeout_s=100.0))
+    desk.supply(1)
+    began_ns = desk.state.spine.stage_started_ns
+    assert decided(desk, began_ns + int(99e9)) == []
+    (plan,) = decided(desk, began_ns + int(101e9))
+    assert plan.incomplete and len(plan.experiences) == REPEAT
+    assert decided(desk, began_ns + int(102e9)) == []
+
+
+def test_nothing_is_planned_while_paused_and_an_abandoned_batch_is_planned_again() -> None:
+    desk = Desk()
+    desk.supply(2)
+    desk.put(ExperimentPaused(reason="lunch"))
+    assert decided(desk) == []
+    desk.put(ExperimentResumed(reason=""))
+    (plan,) = decided(desk)
+    desk.put(BatchAbandoned(batch=plan.batch, step=1, code="X", reason="no"))
+    (again,) = decided(desk)
+    assert again.step == 1 and again.batch != plan.batch
+    assert again.experiences == plan.experiences
+
+
+def test_the_books_close_after_the_last_plan() -> None:
+    desk = Desk(stage_of(total_steps=1))
+    desk.supply(3)
+    (plan,) = decided(desk)
+    (left,) = decided(desk)
+    assert isinstance(plan, BatchPlanned)
+    assert left.reason == "stage_ended" and len(left.experiences) == REPEAT
+    assert decided(desk) == []
+
+
+def test_a_stage_on_a_dataset_takes_rows_in_order() -> None:
+    dataset = TasksetSpec(name="rows", path="none", rows=5, digest="d")
+    stage = stage_of(kind="train", dataset=dataset, taskset=None, train_batch_size=4)
+    desk = Desk(stage)
+    assert [[(row.row, row.epoch) for row in plan.rows] for plan in decided(desk)] == [
+        [(0, 0), (1, 0), (2, 0), (3, 0)],
+        [(4, 0), (0, 1), (1, 1), (2, 1)],
+    ]
+    assert [row.row for row in rows_of_step(stage, 3)] == [3, 4, 0, 1]
+
+
+def test_only_a_wide_bound_is_planned_far_ahead() -> None:
+    ahead = {bound: plan_ahead(PolicySpec(max_staleness_versions=bound)) for bound in (0, 2, 23, 32, 64, 1000)}
+    assert ahead == {0: 2, 2: 2, 23: 2, 32: 4, 64: 8, 1000: 8}

@@ -1,0 +1,103 @@
+"""Admission, selection and eviction of the hard bound."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.events.batch import GroupRef
+from rftd.streams.events.task import Member
+from rftd.streams.folds.ledger import Waiting
+from rftd.streams.spec import PolicySpec
+from rftd.workers.policies.hard_bound import HardBound
+from rftd.workers.policies.policy import PolicyView
+from rftd.workers.policies.registry import make_policy
+
+
+def entry(number: int, *, version: int = 0, priority: float = 0.0) -> Waiting:
+    """Experience `number`; groups of two."""
+    member = Member(UUID(int=number), number % 2, 0, number, 1.0, priority, 10, version, version)
+    group = GroupRef(UUID(int=1000 + number // 2), 0, number // 2)
+    order = (-priority, number // 2, number % 2)
+    return Waiting(member, group, number % 2, 0, 2, number // 2, order)
+
+
+def view(
+    waiting: list[Waiting], *, version: int = 0, planned: int = 0, first: int = 0, inflight: int = 0, total: int = 100
+) -> PolicyView:
+    return PolicyView(
+        version=version,
+        first_version=first,
+        total_steps=total,
+        planned_steps=planned,
+        train_batch_size=4,
+        repeat_times=2,
+        planned_experiences=4 * planned,
+        inflight_rollouts=inflight,
+        waiting=waiting,
+        oldest_waiting=min((each.member.oldest_version for each in waiting), default=None),
+    )
+
+
+def bound(versions: int, inflight: int = 100) -> HardBound:
+    return HardBound(PolicySpec(max_staleness_versions=versions, max_inflight_batches=inflight))
+
+
+@pytest.mark.parametrize(
+    ("versions", "inflight", "version", "planned", "groups"),
+    [
+        (0, 100, 0, 0, 2),  # on-policy: one batch, two groups of two
+        (0, 100, 0, 1, 0),
+        (0, 100, 1, 1, 2),
+        (2, 100, 0, 0, 6),
+        (2, 1, 0, 0, 2),
+        (2, 1, 0, 1, 2),
+        (2, 100, 5, 5, 6),
+    ],
+)
+def test_admission_is_bounded_by_staleness_and_by_what_is_under_way(
+    versions: int, inflight: int, version: int, planned: int, groups: int
+) -> None:
+    assert bound(versions, inflight).admit(view([], version=version, planned=planned)) == groups
+
+
+def test_what_is_under_way_or_waits_counts_and_the_stage_ends() -> None:
+    policy = bound(2)
+    assert policy.admit(view([entry(n) for n in range(4)], inflight=4)) == 2
+    assert policy.admit(view([], total=1)) == 2
+    assert policy.admit(view([], inflight=50)) == 0
+
+
+def test_a_batch_takes_the_oldest_groups_first_and_priorities_before_them() -> None:
+    entries = [entry(n, priority=1.0 if n == 5 else 0.0) for n in (3, 0, 5, 1, 2)]
+    chosen = bound(2).select(view(entries), 4)
+    assert [each.member.experience.int for each in chosen] == [5, 0, 1, 2]
+
+
+def test_what_is_over_the_bound_is_neither_chosen_nor_kept() -> None:
+    entries = [entry(0, version=1), entry(1, version=2), entry(2, version=4)]
+    at_step_5 = view(entries, version=4, planned=4)
+    policy = bound(2)
+    assert [each.member.oldest_version for each in policy.select(at_step_5, 4)] == [2, 4]
+    assert [id.int for id in policy.evict(at_step_5)] == [0]
+    assert not policy.evict(view(entries, version=2, planned=2))
+    assert not policy.evict(view([], version=9, planned=9))
+
+
+def test_versions_count_over_the_experiment_and_steps_within_the_stage() -> None:
+    entries = [entry(0, version=10), entry(1, version=11)]
+    assert [id.int for id in bound(0).evict(view(entries, version=11, first=10, planned=1))] == [0]
+
+
+def test_the_view_after_a_plan() -> None:
+    before = view([entry(n) for n in range(6)])
+    after = before.after(bound(2).select(before, 4))
+    assert after.planned_steps == 1 and after.planned_experiences == 4
+    assert [each.member.experience.int for each in after.waiting] == [4, 5]
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="hard_bond"):
+        make_policy(PolicySpec(kind="hard_bond"))
