@@ -102,7 +102,11 @@ def decode(record: Record) -> Decoded:
     Raises CodecError for bytes that are no event of ours; `rftd.streams.events.registry.UnknownVersionError`, a
     CodecError too, for one written by a newer release.
     """
-    head = decode_head(record)
+    return decode_with(decode_head(record), record)
+
+
+def decode_with(head: Head, record: Record) -> Decoded:
+    """The same for a record whose attributes were decoded before."""
     try:
         event = resolve(head.type, head.version).decode(record.value)
     except _UNREADABLE as error:

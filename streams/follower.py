@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import WaitTimeoutError
-from rftd.streams.codec import Decoded, decode, decode_head
+from rftd.streams.codec import Decoded, decode_head, decode_with
 from rftd.streams.envelope import Position, Record
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
@@ -95,6 +95,6 @@ class Follower:
         head = decode_head(record)
         if head.experiment is not None and head.experiment != self._experiment:
             return
-        decoded = decode(record)
+        decoded = decode_with(head, record)
         if self.fences.admit(record.partition, head, decoded.event):
             self._fold.apply(decoded)

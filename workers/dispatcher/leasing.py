@@ -28,8 +28,8 @@ class Credits:
         self._workers = {worker.worker: worker for worker in explorers}
         for lease in state.groups.leases.values():
             if lease.worker in self._free and (group := state.groups.open.get(lease.group)) is not None:
-                missing = set(group.missing)
-                self._free[lease.worker] -= sum(1 for rollout in lease.rollouts if rollout in missing)
+                terminal = group.members.keys() | group.failed.keys()
+                self._free[lease.worker] -= len(lease.rollouts) - len(terminal.intersection(lease.rollouts))
 
     def take(self, rollouts: int) -> WorkerStarted | None:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""

@@ -8,7 +8,7 @@ groups first, and only experiences whose staleness (n - 1) - oldest version is w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
@@ -35,7 +35,9 @@ class HardBound:
 
     def select(self, view: PolicyView, size: int) -> Sequence[Waiting]:
         oldest = self._oldest_allowed(view)
-        fresh = (entry for entry in view.waiting if entry.member.oldest_version >= oldest)
+        fresh: Iterable[Waiting] = view.waiting
+        if view.oldest_waiting is None or view.oldest_waiting < oldest:
+            fresh = (entry for entry in view.waiting if entry.member.oldest_version >= oldest)
         # Groups close in order, so this is one pass over what is sorted but for priorities.
         return sorted(fresh, key=_queue_order)[:size]
 
