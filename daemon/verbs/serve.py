@@ -49,12 +49,13 @@ async def _serve(options: object) -> None:
 
     import httpx
 
-    from rftd.daemon.service import ServiceOptions, running
+    from rftd.daemon.service import ServiceOptions, running, tune_collector
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
 
     assert isinstance(options, ServiceOptions)
+    tune_collector()
     clock = SystemClock()
     began_s = clock.monotonic_s()
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

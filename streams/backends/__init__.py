@@ -11,6 +11,7 @@ sqlite_schema   tables, pragmas and statements of the embedded log
 sqlite_table    one partition's rows: read and checked
 sqlite_errors   SQLite's errors as ours
 sqlite_store    the one connection that writes: group commit, idempotency, hash chain
+checkpointer    moves the write-ahead log into the database beside the writer
 sqlite_writer   the one thread that owns the store, and its bounded queue
 sqlite_reader   reads on threads of their own
 sqlite_check    start-up verification and the offline scan of the hash chain

@@ -56,6 +56,11 @@ class SqliteLog:
         return cls(store, folder / schema.FILE_NAME, lock, point)
 
     @property
+    def path(self) -> Path:
+        """Of the file, which other processes may read."""
+        return self._path
+
+    @property
     def tail(self) -> Tail:
         """Heads, followers and newest records."""
         return self._tail

@@ -21,9 +21,11 @@ APPLICATION_ID: Final = 0x52465444
 SCHEMA_VERSION: Final = 1
 PAGE_SIZE_BYTES: Final = 16384
 CHECKPOINT_PAGES: Final = 1000
-"""Pages in the write-ahead log after which the writer moves them into the database."""
-CHECKPOINT_FORCED_PAGES: Final = 16 * CHECKPOINT_PAGES
-"""Then it also waits for readers, so that the write-ahead log is bounded."""
+"""Pages in the write-ahead log after which they are moved into the database, beside the writer."""
+CHECKPOINT_REST_PAGES: Final = 200
+"""As many as the writer moves itself, at the end."""
+CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
+"""Then the writer moves them all, and waits for readers, so that the write-ahead log is bounded."""
 PLACE_BITS: Final = 44
 """A place in `ids` is partition id << 44 | offset."""
 
@@ -114,6 +116,14 @@ def connect_writer(path: Path) -> apsw.Connection:
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def connect_checkpointer(path: Path) -> apsw.Connection:
+    """A connection that moves the write-ahead log into the database."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(0)
+    connection.pragma("synchronous", "full")
     return connection
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from rftd.ops.errors import LogError
 from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.checkpointer import Checkpointer
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.sqlite_errors import translate
 from rftd.streams.backends.sqlite_table import row_sum
@@ -59,6 +60,7 @@ class Store:
         self._parts: dict[Partition, _Part] = {}
         self._acknowledged: Heads = {}
         self._wal_pages = 0
+        self._checkpointer = Checkpointer(path)
         try:
             self._open()
         except (apsw.Error, OSError, TypeError, ValueError) as error:
@@ -119,10 +121,13 @@ class Store:
             raise translate(error, str(self._path)) from error
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the database if it has grown; what was committed is safe either way."""
+        """Has the write-ahead log moved into the database if it has grown; what was committed is safe either way."""
         if self._connection is None or self._wal_pages < schema.CHECKPOINT_PAGES:
             return
         forced = self._wal_pages >= schema.CHECKPOINT_FORCED_PAGES
+        if not forced and not self._checkpointer.nearly_done:
+            self._checkpointer.want()
+            return
         mode = apsw.SQLITE_CHECKPOINT_RESTART if forced else apsw.SQLITE_CHECKPOINT_PASSIVE
         try:
             self._connection.wal_checkpoint(mode=mode)
@@ -133,6 +138,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the file; idempotent."""
+        self._checkpointer.close()
         self._abandon()
 
     def _open(self) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from rftd.ops import limits
-from rftd.ops.errors import RftdError, UnreachableError
+from rftd.ops.errors import LogCorruptError, RftdError, UnreachableError
 from rftd.streams.backends.admission import admit, split
+from rftd.streams.backends.breather import Breather
 from rftd.streams.backends.room import Room
+from rftd.streams.backends.sqlite_reader import Reader
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.socket import messages as wire
@@ -42,13 +44,15 @@ class SocketLog:
 
     When the daemon is gone, each call retries for `grace_s` seconds, appends with the same drafts, and then raises
     UnreachableError. A daemon that comes back must still have every record that it acknowledged to this client, or
-    each call raises LogLossError.
+    each call raises LogLossError. `read` goes to the log's file if the daemon names one that this process can open.
     """
 
     def __init__(self, path: Path, grace_s: float) -> None:
         self._path = path
         self._grace_s = grace_s
         self._connection: Connection | None = None
+        self._file: Reader | None = None
+        self._readable = True
         self._connecting = asyncio.Lock()
         self._remembered: Heads = {}
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
@@ -89,6 +93,14 @@ class SocketLog:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        if self._file is not None and self._readable:
+            self._check_open()
+            try:
+                return await self._file.read(partition, start, 0, max_records, max_size_bytes)
+            except LogCorruptError:
+                raise
+            except RftdError:  # the daemon may still be able to
+                self._readable = False
         reply = await self._ask(lambda id: wire.Read(id, partition, start, max_records, max_size_bytes))
         assert isinstance(reply, wire.Records)
         return reply.records
@@ -124,6 +136,8 @@ class SocketLog:
             await self._idle.wait()
         if self._connection is not None:
             self._connection.hang_up()
+        if self._file is not None:
+            await asyncio.to_thread(self._file.close)
 
     async def _append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
         self._under_way += 1
@@ -234,10 +248,15 @@ class SocketLog:
                 connection = await Connection.open(self._path)
                 remembered = wire.to_wire(self._remembered)
                 try:
-                    await connection.request(lambda id: wire.Hello(id, wire.PROTOCOL, remembered), ANSWER_TIMEOUT_S)
+                    reply = await connection.request(
+                        lambda id: wire.Hello(id, wire.PROTOCOL, remembered), ANSWER_TIMEOUT_S
+                    )
                 except BaseException:
                     connection.hang_up()
                     raise
+                assert isinstance(reply, wire.Welcome)
+                if reply.file and self._file is None:
+                    self._file = Reader(Path(reply.file), Breather(), threads=1)
                 self._connection = connection
             return self._connection
 

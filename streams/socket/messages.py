@@ -12,7 +12,7 @@ from rftd.streams.chain import Heads, Mark
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 
 WireHeads = list[tuple[Partition, Mark]]
 
@@ -82,6 +82,13 @@ class Done(_Message, frozen=True, tag=24):
     pass
 
 
+class Welcome(_Message, frozen=True, tag=26):
+    """The answer to a greeting."""
+
+    file: str
+    """Of the log, which a client on this machine may read by itself; empty if there is none."""
+
+
 class Failed(_Message, frozen=True, tag=25):
     """The request raised."""
 
@@ -93,7 +100,7 @@ class Failed(_Message, frozen=True, tag=25):
 
 
 Request = Hello | Append | Read | Fetch | AskHeads | CheckHeads | Truncate | Cancel
-Reply = Appended | Records | HeadsAre | Done | Failed
+Reply = Appended | Records | HeadsAre | Done | Welcome | Failed
 
 Make = Callable[[int], Request]
 """Builds a request around its id."""

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bare_buffer import BareBuffer
 from experience_workers import consume_bare, explore, produce_bare, read, train
 
+from rftd.daemon.service import tune_collector
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds, derive
@@ -191,6 +192,7 @@ class BenchExecutor:
 
 async def _daemon(data: Path, socket: Path) -> PathRates:
     """What `rftd serve` runs for one experiment, measured from within."""
+    tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await SqliteLog.open(data / "log")
@@ -200,7 +202,7 @@ async def _daemon(data: Path, socket: Path) -> PathRates:
     executor = BenchExecutor(socket)
     experiment = await _submitted(log, spec_of(data), clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger(role="daemon"))
-    async with LogServer(log, socket), asyncio.TaskGroup() as tasks:
+    async with LogServer(log, socket, file=log.path), asyncio.TaskGroup() as tasks:
         background = [tasks.create_task(projector.run()), tasks.create_task(run.drive())]
         rates = await _watch(log, run, projector)
         for task in background:

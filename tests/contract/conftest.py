@@ -56,7 +56,23 @@ class SocketHarness(Harness):
                         await log.close()
 
 
-BACKENDS = {"memory": MemoryHarness, "sqlite": Harness, "socket": SocketHarness}
+class SocketAndFileHarness(Harness):
+    """Reads go to the file that the daemon names."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EventLog]:
+        served = await SqliteLog.open(self.folder)
+        with TemporaryDirectory(prefix="rftd-") as runtime:
+            async with LogServer(served, Path(runtime) / "log.sock", file=served.path) as server:
+                log = await SocketLog.connect(server.path)
+                try:
+                    yield log
+                finally:
+                    await log.close()
+        await served.close()
+
+
+BACKENDS = {"memory": MemoryHarness, "sqlite": Harness, "socket": SocketHarness, "socket+file": SocketAndFileHarness}
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -1,0 +1,77 @@
+"""Checkpoints beside the writer: the write-ahead log moves into the database while commits go on."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from rftd.streams.backends import sqlite_schema as schema
+
+PASSES: Final = 6
+
+
+class Checkpointer:
+    """A thread with a connection of its own. What it copies, the writer need not wait for.
+
+    A write-ahead log starts anew only when all of it is copied and nobody writes, so each round copies what there is,
+    again and again, until the rest is small, and then leaves that to the writer (`nearly_done`). An error ends a round:
+    nothing is lost, the writer's own checkpoints remain, and they report it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._wanted = threading.Event()
+        self._closing = False
+        self._nearly_done = False
+        self._thread = threading.Thread(target=self._run, name="log-checkpointer", daemon=True)
+        self._thread.start()
+
+    @property
+    def nearly_done(self) -> bool:
+        """True once after each round: the writer's own checkpoint is short now."""
+        done, self._nearly_done = self._nearly_done, False
+        return done
+
+    def want(self) -> None:
+        """Starts a round unless one is under way."""
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Ends the thread; blocks while a pass is under way."""
+        self._closing = True
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection: apsw.Connection | None = None
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()  # before looking: a wish made from here on starts another round
+            if self._closing:
+                break
+            try:
+                if connection is None:
+                    connection = schema.connect_checkpointer(self._path)
+                self._round(connection)
+            except (apsw.Error, OSError):
+                if connection is not None:
+                    connection.close(True)
+                    connection = None
+        if connection is not None:
+            connection.close(True)
+
+    def _round(self, connection: apsw.Connection) -> None:
+        copied = 0
+        for _ in range(PASSES):
+            if self._closing:
+                return
+            with suppress(apsw.BusyError):
+                _, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                if moved - copied <= schema.CHECKPOINT_REST_PAGES:
+                    break
+                copied = moved
+        self._nearly_done = True
