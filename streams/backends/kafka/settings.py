@@ -1,0 +1,147 @@
+"""`KafkaSettings`: where a Kafka cluster is and how to log in, as text that holds no secret."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+
+SCHEME: Final = "kafka"
+SECURITY: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+PREFIX_SIZE_MAX: Final = 200
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_PREFIX = re.compile(r"[A-Za-z0-9._-]*")
+_DEFAULT_PORT: Final = 9092
+
+
+class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach one Kafka cluster. The password is never held here: see `password_env`."""
+
+    bootstrap: str
+    """Addresses of some of its brokers: `host:port,host:port`."""
+    prefix: str = ""
+    """Topic name = prefix + stream name, so that several logs can share a cluster."""
+    security: str = "PLAINTEXT"
+    """One of `SECURITY`."""
+    mechanism: str = ""
+    """One of `MECHANISMS` with SASL, else empty."""
+    username: str = ""
+    password_env: str = "RFTD_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable, not its value
+    """The environment variable that is read when connecting."""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    replication: int = 1
+    """Copies of each partition, for topics that we create."""
+
+    @property
+    def sasl(self) -> bool:
+        """True if brokers ask for a user name and a password."""
+        return self.security.startswith("SASL_")
+
+    @property
+    def tls(self) -> bool:
+        """True if the connection is encrypted."""
+        return self.security.endswith("SSL")
+
+
+_TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(KafkaSettings)}
+_OPTIONS: Final = tuple(name for name in _TYPES if name not in ("bootstrap", "username"))
+
+
+def parse_kafka(text: str) -> KafkaSettings:
+    """The settings in `host:9092,host2:9092` or `kafka://user@host:9092,host2/?prefix=x.&security=SASL_SSL&...`.
+
+    Raises ConfigError with the fix, also for a password in the text; the message never repeats it.
+    """
+    text = text.strip()
+    if "://" not in text:
+        if "@" in text:
+            raise _error("a user name needs the long form", fix=f"{SCHEME}://USER@HOST:9092/?security=SASL_SSL")
+        return _checked({"bootstrap": text})
+    parts = urlsplit(text)
+    if parts.scheme != SCHEME:
+        raise _error(f"{parts.scheme!r} is no scheme of a Kafka cluster", fix=f"{SCHEME}://HOST:9092/?prefix=rl.")
+    user, at, hosts = parts.netloc.rpartition("@")
+    if ":" in user:
+        raise _error(
+            "a password in a URL ends up in logs and process lists",
+            fix="put it into the environment variable RFTD_KAFKA_PASSWORD, or name another: ?password_env=NAME",
+        )
+    if parts.path not in ("", "/") or parts.fragment:
+        raise _error(f"unexpected {parts.path or parts.fragment!r} after the addresses", fix="use ?prefix=NAME.")
+    values = {"bootstrap": hosts, **({"username": unquote(user)} if at else {})}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _OPTIONS:
+            raise _error(f"unknown option {name!r}", fix=f"known are: {', '.join(_OPTIONS)}")
+        values[name] = value
+    return _checked(values)
+
+
+def kafka_url(settings: KafkaSettings) -> str:
+    """The URL that `parse_kafka` reads back as equal settings; it holds no secret."""
+    options = {
+        name: getattr(settings, name)
+        for name in _OPTIONS
+        if getattr(settings, name) != getattr(KafkaSettings(bootstrap=settings.bootstrap), name)
+    }
+    user = f"{quote(settings.username, safe='')}@" if settings.username else ""
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{SCHEME}://{user}{settings.bootstrap}/{query}"
+
+
+def _checked(values: dict[str, str]) -> KafkaSettings:
+    values["bootstrap"] = _addresses(values["bootstrap"])
+    replication = values.pop("replication", "1")
+    if not re.fullmatch(r"[1-9][0-9]?", replication):
+        raise _error(f"replication {replication!r} is no number from 1 to 99", field="replication")
+    values["security"] = values.get("security", "PLAINTEXT").upper()
+    values["mechanism"] = values.get("mechanism", "").upper()
+    settings = msgspec.structs.replace(KafkaSettings(**values), replication=int(replication))  # type: ignore[arg-type]
+    if settings.security not in SECURITY:
+        raise _error(f"unknown {settings.security!r}", field="security", fix=f"one of {', '.join(SECURITY)}")
+    if settings.sasl and not settings.mechanism:
+        settings = msgspec.structs.replace(settings, mechanism="SCRAM-SHA-512")
+    if settings.sasl and settings.mechanism not in MECHANISMS:
+        raise _error(f"unknown {settings.mechanism!r}", field="mechanism", fix=f"one of {', '.join(MECHANISMS)}")
+    if settings.sasl != bool(settings.username):
+        raise _error(
+            f"security {settings.security} {'needs a' if settings.sasl else 'takes no'} user name",
+            field="security",
+            fix=f"{SCHEME}://USER@{settings.bootstrap}/?security=SASL_SSL" if settings.sasl else "?security=SASL_SSL",
+        )
+    if not settings.sasl and settings.mechanism:
+        raise _error(f"security {settings.security} has no mechanism", field="mechanism", fix="?security=SASL_SSL")
+    if not settings.tls and (settings.ca_file or settings.cert_file or settings.key_file):
+        raise _error("files for TLS without TLS", field="security", fix="?security=SSL, or SASL_SSL with a user name")
+    if bool(settings.cert_file) != bool(settings.key_file):
+        raise _error("cert_file and key_file belong together", field="cert_file", fix="give both or neither")
+    if not _PREFIX.fullmatch(settings.prefix) or len(settings.prefix) > PREFIX_SIZE_MAX:
+        raise _error(
+            f"{settings.prefix!r} is no prefix of a topic's name",
+            field="prefix",
+            fix="letters, digits, dots, dashes and underscores, e.g. team.",
+        )
+    if not settings.password_env:
+        raise _error("password_env is empty", field="password_env", fix="name an environment variable")
+    return settings
+
+
+def _addresses(text: str) -> str:
+    found = []
+    for item in text.split(","):
+        match = _ADDRESS.fullmatch(item.strip())
+        port = int(match[2] or _DEFAULT_PORT) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise _error(f"{item.strip()!r} is no broker's address", field="bootstrap", fix="HOST:9092,HOST2:9092")
+        found.append(f"{match[1]}:{port}")
+    return ",".join(found)
+
+
+def _error(what: str, *, field: str | None = None, fix: str | None = None) -> ConfigError:
+    return ConfigError(what, where="the address of the Kafka cluster", field=field, fix=fix)
