@@ -6,7 +6,7 @@ from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.chain import Heads
-from rftd.streams.codec import decode, decode_head
+from rftd.streams.deadletters import decode_ours, head_of, understood_with
 from rftd.streams.envelope import Record
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
@@ -33,17 +33,17 @@ async def _recall(log: EventLog, feed: MetricsFeed, heads: Heads, fences: FenceV
         while offset < heads[partition].next_offset:
             records = await log.read(partition, offset)
             for record in records:
-                head = decode_head(record)
-                if head.type == "fence" or head.type.startswith("experiment."):
-                    decoded = decode(record)
-                    if fences.admit(partition, head, decoded.event):
+                head = head_of(record)
+                if head is not None and (head.type == "fence" or head.type.startswith("experiment.")):
+                    decoded = understood_with(head, record)
+                    if decoded is not None and fences.admit(partition, head, decoded.event):
                         feed.recall(decoded)
             offset = records[-1].offset + 1 if records else heads[partition].next_offset
 
 
 def _show(record: Record, feed: MetricsFeed, fences: FenceView) -> None:
     try:
-        decoded = decode(record)
+        decoded = decode_ours(record)
     except CodecError:
         return  # the projector reports it as a dead letter
     if fences.admit(record.partition, decoded.head, decoded.event):

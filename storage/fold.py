@@ -7,19 +7,22 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from rftd.ops.errors import CodecError, RftdError
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.projections.projection import Handler
 from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
 from rftd.storage.upserts import Changes, Upsert, Values
-from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, Mark
-from rftd.streams.codec import Decoded, decode, decode_head
+from rftd.streams.codec import Decoded
+from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Event, UnknownVersionError
+from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceView
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.topics import Partition
 
 _NOBODY: Final = UUID(int=0)
 _NO_HEAD: Final = Head(id=_NOBODY, type="", version=0, experiment=None, source="", time_ns=0)
@@ -47,7 +50,8 @@ class Folded:
     applied: int = 0
     void: int = 0
     """Records that a fence made void."""
-    dead: int = 0
+    letters: list[RecordDeadLettered] = field(default_factory=list)
+    """A pointer to each record that could not be used."""
 
 
 class Fold:
@@ -96,14 +100,13 @@ class Fold:
         mark = Mark(record.offset + 1, record.chain)
         self.positions[record.partition] = folded.after[record.partition] = mark
         changes = Changes()
-        _bury(record, error, changes)
-        folded.dead, folded.rows = 1, changes.rows()
+        folded.letters.append(_bury(record, error, changes))
+        folded.rows = changes.rows()
         return folded
 
     def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:
         try:
-            decoded = decode(record)
-            _check_route(decoded)
+            decoded = decode_ours(record)
             if not self._fences.admit(record.partition, decoded.head, decoded.event):
                 folded.void += 1
                 return
@@ -114,8 +117,7 @@ class Fold:
             raise
         except (CodecError, ValueError, ArithmeticError) as error:
             # Bytes of a foreign program, or values that no writer of ours makes.
-            _bury(record, error, changes)
-            folded.dead += 1
+            folded.letters.append(_bury(record, error, changes))
 
 
 _START: Final = Mark(0, GENESIS)
@@ -125,28 +127,19 @@ def _head_of(experiment: UUID) -> Head:
     return Head(id=_NOBODY, type="", version=0, experiment=experiment, source="", time_ns=0)
 
 
-def _check_route(decoded: Decoded) -> None:
-    """The order of a spine is given only if it is one partition."""
-    experiment, partition = decoded.head.experiment, decoded.partition
-    if partition.stream != topics.EXPERIMENTS or experiment is None or isinstance(decoded.event, Fence):
-        return
-    if (home := partition_of(topics.EXPERIMENTS, experiment)) != partition:
-        raise CodecError(f"{decoded.head.type} of an experiment that belongs to {home}", where=str(partition))
-
-
-def _bury(record: Record, error: Exception, changes: Changes) -> None:
-    try:
-        head = decode_head(record)
-    except CodecError:
-        head = _NO_HEAD
+def _bury(record: Record, error: Exception, changes: Changes) -> RecordDeadLettered:
     reason = error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}"
-    changes.put(
-        DEAD_LETTER,
-        Decoded(record.partition, record.offset, head, Event()),
-        consumer=PROJECTOR,
+    letter = RecordDeadLettered(
         stream=record.partition.stream,
         partition=record.partition.number,
         offset=record.offset,
+        consumer=PROJECTOR,
         code=error.code if isinstance(error, RftdError) else CodecError.code,
         reason=reason[:500],
     )
+    changes.put(
+        DEAD_LETTER,
+        Decoded(record.partition, record.offset, head_of(record) or _NO_HEAD, Event()),
+        **msgspec.structs.asdict(letter),
+    )
+    return letter

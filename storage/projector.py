@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -19,6 +19,7 @@ from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.writer import TableWriter, read_fences, read_positions
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
+from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition
 
@@ -43,8 +44,10 @@ class Projector:
         clock: Clock,
         projections: Sequence[Projection] = PROJECTIONS,
         max_records: int = limits.FETCH_RECORDS,
+        report: Callable[[Sequence[RecordDeadLettered]], Awaitable[None]] | None = None,
         point: Callable[[str], None] = faults.point,
     ) -> None:
+        """`report` writes pointers to records that could not be used: awaited before the position passes them."""
         self.applied_records = 0
         self.void_records = 0
         """Without effect: a fence came before them."""
@@ -56,6 +59,7 @@ class Projector:
         self._clock = clock
         self._projections = tuple(projections)
         self._max_records = max_records
+        self._report = report
         self._point = point
         self._writer = TableWriter()
         self._fold: Fold | None = None
@@ -193,13 +197,15 @@ class Projector:
     async def _commit(self, folded: Folded) -> None:
         if not folded.after:
             return
+        if folded.letters and self._report is not None:
+            await self._report(folded.letters)
         async with self._engine.begin() as connection:
             await self._writer.write(connection, folded)
             self._point("projector.before_commit")
         self._point("projector.after_commit")
         self.applied_records += folded.applied
         self.void_records += folded.void
-        self.dead_records += folded.dead
+        self.dead_records += len(folded.letters)
         self._advance(folded.after)
 
     def _advance(self, positions: Heads) -> None:

@@ -10,6 +10,7 @@ chain         the hash chain, heads that are remembered
 log           `EventLog`, the contract of every backend
 backends/     memory (with faults), sqlite (the embedded default)
 socket/       the embedded log for other processes, over a Unix socket
+deadletters   records that are not ours
 fencing       epochs of roles in a partition
 follower      reads partitions into a fold
 role          a leased role: fenced, its appends read back

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import WaitTimeoutError
-from rftd.streams.codec import Decoded, decode_head, decode_with
+from rftd.streams.codec import Decoded
+from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Position, Record
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
@@ -27,7 +28,8 @@ class Fold(Protocol):
 class Follower:
     """Feeds the effective events of one experiment (and those of no experiment) to a fold.
 
-    Records that a fence made void are left out, and so are those of other experiments, whose payload is not decoded.
+    Records that a fence made void are left out, and so are those of other experiments, whose payload is not decoded,
+    and those that are not ours (see `rftd.streams.deadletters`). One of a newer version raises UnknownVersionError.
     Several tasks of one process may call it: they take turns.
     """
 
@@ -92,9 +94,9 @@ class Follower:
         await self._subscription.close()
 
     def _take(self, record: Record) -> None:
-        head = decode_head(record)
-        if head.experiment is not None and head.experiment != self._experiment:
+        head = head_of(record)
+        if head is None or (head.experiment is not None and head.experiment != self._experiment):
             return
-        decoded = decode_with(head, record)
-        if self.fences.admit(record.partition, head, decoded.event):
+        decoded = understood_with(head, record)
+        if decoded is not None and self.fences.admit(record.partition, head, decoded.event):
             self._fold.apply(decoded)

@@ -7,7 +7,8 @@ from typing import Final
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogFullError
-from rftd.streams.codec import decode_head
+from rftd.streams.deadletters import head_of
+from rftd.streams.envelope import Record
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TOPICS, Partition, Topic
 
@@ -30,10 +31,16 @@ async def _truncate(log: EventLog, topic: Topic, retention_s: float, clock: Cloc
         partition = Partition(topic.name, number)
         before = 0
         while records := await log.read(partition, before):
-            kept = [record for record in records if decode_head(record).time_ns >= oldest_ns]
+            kept = [record for record in records if _time_ns(record) >= oldest_ns]
             if kept:
                 before = kept[0].offset
                 break
             before = records[-1].offset + 1
         if before:
             await log.truncate(partition, before)
+
+
+def _time_ns(record: Record) -> int:
+    """When it was written; what is not ours is as old as can be."""
+    head = head_of(record)
+    return head.time_ns if head is not None else 0

@@ -13,7 +13,7 @@ from rftd.ops.errors import DiskFullError, NotFoundError, RftdError, Unreachable
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
-from rftd.streams.codec import decode, decode_head
+from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.follower import Follower
@@ -71,13 +71,16 @@ async def start_of_experiment(log: EventLog, experiment: UUID) -> dict[Partition
     while records := await log.read(partition, offset):
         for record in records:
             offset = record.offset + 1
-            if decode_head(record).experiment != experiment:
+            head = head_of(record)
+            if head is None or head.experiment != experiment:
                 continue
-            event = decode(record).event
-            if isinstance(event, ExperimentSubmitted) and submitted < 0:
+            decoded = understood_with(head, record)
+            if decoded is None:
+                continue
+            if isinstance(decoded.event, ExperimentSubmitted) and submitted < 0:
                 submitted = record.offset
-            if isinstance(event, ExperimentAccepted):
-                start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in event.start}
+            if isinstance(decoded.event, ExperimentAccepted):
+                start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in decoded.event.start}
                 start[partition] = submitted
                 return start
     raise NotFoundError(f"the log knows no accepted experiment {experiment}", where=str(partition))

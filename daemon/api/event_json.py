@@ -9,9 +9,11 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import iso
+from rftd.ops.errors import CodecError
 from rftd.ops.redaction import redact
 from rftd.streams.arrays import Array
-from rftd.streams.codec import Decoded
+from rftd.streams.codec import Decoded, decode_head
+from rftd.streams.envelope import Record
 
 SHOWN_ITEMS: Final = 32
 """Of a list; `full` shows all."""
@@ -51,6 +53,29 @@ def view(decoded: Decoded, *, full: bool = False) -> EventView:
         correlation=str(head.correlation) if head.correlation else None,
         payload=plain(decoded.event, full=full),
     )
+
+
+def view_unread(record: Record, error: CodecError) -> EventView:
+    """A record that is not ours, or of a newer release: its attributes as they claim to be, and why it is left out."""
+    head = decode_head(record)
+    return EventView(
+        id=str(head.id),
+        type=head.type,
+        version=head.version,
+        time=_time(head.time_ns),
+        position=f"{record.partition}@{record.offset}",
+        source=head.source,
+        role=head.role,
+        epoch=head.epoch,
+        payload={"left_out": True, "code": error.code, "reason": error.what, "size_bytes": len(record.value)},
+    )
+
+
+def _time(time_ns: int) -> str:
+    try:
+        return iso(time_ns)
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def plain(value: Any, *, full: bool = False) -> Any:

@@ -18,11 +18,11 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.api.event_json import EventView, view
+from rftd.daemon.api.event_json import EventView, view, view_unread
 from rftd.ops import limits
-from rftd.ops.errors import UsageError
+from rftd.ops.errors import CodecError, UsageError
 from rftd.streams import topics
-from rftd.streams.codec import decode, decode_head
+from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events.registry import definitions
 from rftd.streams.log import EventLog
@@ -109,7 +109,7 @@ class EventPager:
         positions = {partition: start.get(partition, 0) for partition in self._partitions}
         merge = _Merge(self._log, positions, self._mine)
         found = await merge.take(limit)
-        items = [view(decode(record), full=self._full) for record in found]
+        items = [self._view(record) for record in found]
         return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
 
     async def follow(self, start: Mapping[Partition, int], *, limit: int, wait_s: float) -> EventPage:
@@ -125,14 +125,23 @@ class EventPager:
             await subscription.close()
         return await self.page(decode_cursor(page.next), limit=limit)
 
-    def _mine(self, head: Head) -> bool:
-        return head.experiment == self._experiment and matches(head.type, self._types)
+    def _view(self, record: Record) -> EventView:
+        try:
+            return view(decode_ours(record), full=self._full)
+        except CodecError as error:
+            return view_unread(record, error)
+
+    def _mine(self, record: Record) -> Head | None:
+        """Its attributes if it is wanted. A record whose attributes cannot be read is of no experiment."""
+        head = head_of(record)
+        wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
+        return head if wanted else None
 
 
 class _Merge:
     """Several partitions as one sequence by time. `positions` is what was passed, found or not."""
 
-    def __init__(self, log: EventLog, positions: dict[Partition, int], mine: Callable[[Head], bool]) -> None:
+    def __init__(self, log: EventLog, positions: dict[Partition, int], mine: Callable[[Record], Head | None]) -> None:
         self.positions = positions
         self.at_head = False
         self._log = log
@@ -151,7 +160,7 @@ class _Merge:
             _, partition, _ = heapq.heappop(heap)
             record = self._queues[partition].pop()
             self.positions[partition] = record.offset + 1
-            if self._mine(decode_head(record)):
+            if self._mine(record) is not None:
                 found.append(record)
             await self._push(heap, partition)
         self.at_head = not heap
@@ -172,8 +181,8 @@ class _Merge:
                     return
                 self._read_to[partition] = read[-1].offset + 1
                 queue.extend(reversed(read))
-            head = decode_head(queue[-1])
-            if self._mine(head):
+            head = self._mine(queue[-1])
+            if head is not None:
                 heapq.heappush(heap, (head.time_ns, partition, queue[-1].offset))
                 return
             self.positions[partition] = queue.pop().offset + 1

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.codec import decode, decode_head
+from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Record
 from rftd.streams.events import experiment
 from rftd.streams.fencing import FenceView
@@ -69,11 +69,13 @@ class Registry:
         return min(under_way or queued, key=lambda entry: entry.submitted_ns, default=None)
 
     def _take(self, record: Record) -> None:
-        head = decode_head(record)
-        if head.experiment is None or not (head.type.startswith("experiment.") or head.type == "fence"):
+        head = head_of(record)
+        if head is None or head.experiment is None:
             return
-        decoded = decode(record)
-        if not self._fences.admit(record.partition, head, decoded.event):
+        if not (head.type.startswith("experiment.") or head.type == "fence"):
+            return
+        decoded = understood_with(head, record)
+        if decoded is None or not self._fences.admit(record.partition, head, decoded.event):
             return
         event = decoded.event
         if isinstance(event, experiment.ExperimentSubmitted):

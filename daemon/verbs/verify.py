@@ -54,6 +54,8 @@ def _text(report: Report) -> str:
             f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
             f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
         ]
+    lines += [f"left out: {each.place}: {each.reason}" for each in report.dead_letters]
     lines += [f"broken: {finding.rule}: {finding.what}" for finding in report.findings]
-    lines.append(f"{report.records} records, {len(report.findings)} broken promises")
+    left_out = f", {len(report.dead_letters)} that are not ours" if report.dead_letters else ""
+    lines.append(f"{report.records} records{left_out}, {len(report.findings)} broken promises")
     return "\n".join(lines)

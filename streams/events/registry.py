@@ -86,6 +86,14 @@ def definition_of(kind: type[Event]) -> Definition:
     return _by_kind[kind]
 
 
+def definition_named(name: str) -> Definition:
+    """The definition of a type, whatever the version. Raises CodecError if there is none."""
+    definition = _by_name.get(name)
+    if definition is None:
+        raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
+    return definition
+
+
 def definitions() -> list[Definition]:
     """Every registered type, by name."""
     return [_by_name[name] for name in sorted(_by_name)]
@@ -93,9 +101,7 @@ def definitions() -> list[Definition]:
 
 def resolve(name: str, version: int) -> Definition | _Older:
     """The decoder of a (type, version). Raises CodecError if there is none."""
-    definition = _by_name.get(name)
-    if definition is None:
-        raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
+    definition = definition_named(name)
     if version == definition.version:
         return definition
     if version > definition.version:

@@ -8,13 +8,16 @@ from uuid import UUID
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, link
-from rftd.streams.codec import decode, decode_head, place
+from rftd.streams.codec import place
+from rftd.streams.deadletters import decode_ours
 from rftd.streams.envelope import Record
+from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 from rftd.streams.verify.evidence import Evidence
-from rftd.streams.verify.report import Finding, Report, Summary
+from rftd.streams.verify.report import DeadLetter, Finding, Report, Summary
 from rftd.streams.verify.rules import RULES
 
 
@@ -37,6 +40,9 @@ class _Checker:
         self._fences = FenceView()
         self._evidence: dict[UUID, Evidence] = {}
         self._ids: set[UUID] = set()
+        self._dead: dict[str, str] = {}
+        """Why each record that is not ours is left out, by its place."""
+        self._pointers: set[str] = set()
         self._records = 0
 
     async def read(self, log: EventLog, partition: Partition) -> None:
@@ -56,18 +62,23 @@ class _Checker:
     def _take(self, record: Record) -> None:
         self._records += 1
         try:
-            head = decode_head(record)
-            decoded = decode(record)
-        except CodecError as error:
+            decoded = decode_ours(record)
+        except UnknownVersionError as error:
             self._note("readable", None, f"{place(record)}: {error.what}")
             return
+        except CodecError as error:
+            self._dead[place(record)] = error.what
+            return
+        head, event = decoded.head, decoded.event
         if head.id in self._ids:
             self._note("unique", head.experiment, f"{place(record)}: event {head.id} is in the log twice")
         self._ids.add(head.id)
+        if isinstance(event, RecordDeadLettered):
+            self._pointers.add(f"{Partition(event.stream, event.partition)}@{event.offset}")
         if head.experiment is None:
             return
         evidence = self._evidence.setdefault(head.experiment, Evidence(head.experiment))
-        if self._fences.admit(record.partition, head, decoded.event):
+        if self._fences.admit(record.partition, head, event):
             evidence.take(decoded)
         else:
             evidence.void += 1
@@ -82,7 +93,8 @@ class _Checker:
                 for what in rule(evidence):
                     self._note(name, evidence.id, what)
         summaries = tuple(summary(evidence) for evidence in self._evidence.values() if evidence.spec)
-        return Report(records=self._records, findings=tuple(self._findings), experiments=summaries)
+        dead = tuple(DeadLetter(place, reason, place in self._pointers) for place, reason in self._dead.items())
+        return Report(records=self._records, findings=tuple(self._findings), experiments=summaries, dead_letters=dead)
 
     def _note(self, rule: str, experiment: UUID | None, what: str) -> None:
         self._findings.append(Finding(rule, experiment, what))

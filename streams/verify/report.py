@@ -38,12 +38,24 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Records that a fence made void."""
 
 
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that is not ours: every reader leaves it out."""
+
+    place: str
+    """`stream/partition@offset`."""
+    reason: str
+    pointed_at: bool
+    """True if a record.dead_lettered names it; the daemon writes that when it meets the record."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a check."""
 
     records: int
     findings: tuple[Finding, ...]
     experiments: tuple[Summary, ...]
+    dead_letters: tuple[DeadLetter, ...] = ()
+    """Without effect, so no broken promise."""
 
     @property
     def clean(self) -> bool:
