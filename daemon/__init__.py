@@ -3,7 +3,11 @@
 cli             the command line: a table of verbs, each imported only when it is called
 settings        the options that every verb shares
 verbs/          one file for each verb
+daemon_file     the same options from a YAML file
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
+log_source      where the log is: embedded, behind a socket, or on Kafka
+patience        waiting out a log or a database that is away
+external_worker  a worker that nobody ordered joins what is under way
 data_folder     what lies where in the daemon's folder
 http_server     uvicorn inside the daemon's loop
 operations      the commands that the API may give

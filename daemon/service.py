@@ -5,31 +5,41 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.app import make_app
+from rftd.daemon.api.gate import Gate
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.http_server import bind, serving_http, url_of
 from rftd.daemon.installed import installed_version
+from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
+from rftd.daemon.patience import opened_in_time, persistently
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import UsageError
+from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.codec import Writer
+from rftd.streams.deadletters import DeadLetterBox
+from rftd.streams.log import EventLog
 from rftd.streams.retention import enforce_retention
-from rftd.streams.socket.server import LogServer
 from rftd.workers.executors.local import LocalExecutor
+
+T = TypeVar("T")
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -45,6 +55,25 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Asked of every request, if set; without one only loopback is served."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
+    kafka: KafkaSettings | None = None
+    """The cluster that holds the log; else the embedded log in `data`."""
+    state_url: str = ""
+    """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
+    local_workers: bool = True
+    """False: every worker is started by somebody else, on any machine."""
+
+    @property
+    def clustered(self) -> bool:
+        """True if the log or the tables are elsewhere, so that they may be away for a while."""
+        return self.kafka is not None or bool(self.state_url)
+
+    def where(self, folder: DataFolder) -> str:
+        """Where log and state are, for people; without secrets."""
+        if not self.clustered:
+            return f"embedded log and state under {folder.root}: for one machine"
+        log = f"log on Kafka at {self.kafka.bootstrap}" if self.kafka else f"embedded log under {folder.root}"
+        state = _without_secrets(self.state_url) if self.state_url else f"under {folder.root}"
+        return f"{log}, state {state}"
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +83,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     folder: DataFolder
     supervisor: Supervisor
     projector: Projector
+
+
+def _without_secrets(url: str) -> str:
+    parsed = make_url(url)
+    return f"in {parsed.database or 'the default database'} at {parsed.host or 'the local socket'}"
 
 
 def tune_collector() -> None:
@@ -66,7 +100,8 @@ def tune_collector() -> None:
 async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Logger) -> AsyncIterator[Service]:
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
-    Raises ConflictError if another daemon holds the folder or the port, and LogError if the log refuses to open.
+    A Kafka or Postgres that is not there is waited for: meanwhile the daemon is live and not ready. Raises
+    ConflictError if another daemon holds the folder or the port, and LogError if the embedded log refuses to open.
     """
     if options.host not in LOOPBACK and not options.token:
         raise UsageError(
@@ -77,46 +112,108 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(folder.prepare)
-        log = await SqliteLog.open(folder.log)
-        stack.push_async_callback(log.close)
-        engine = open_database(folder.state_url)
-        stack.push_async_callback(engine.dispose)
-        projector = Projector(log, engine, clock=clock)
-        await projector.open()
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
-        await stack.enter_async_context(LogServer(log, folder.socket, file=log.path))
-        executor = LocalExecutor(f"unix:{folder.socket}")
+        gate = Gate()
+        if options.clustered:  # whoever asks is told what is waited for
+            await stack.enter_async_context(serving_http(gate, bound))
+        parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
+        owned = await parts.log()
+        engine, projector = await parts.state(owned.log)
         supervisor = Supervisor(
-            log,
-            executor,
+            owned.log,
+            LocalExecutor(owned.worker_url),
             owner=ids.new(),
             clock=clock,
             ids=ids,
             logger=logger,
             lost_after_s=options.worker_lost_after_s,
+            local_workers=options.local_workers,
         )
         feed = MetricsFeed(Metrics(version=installed_version()))
-        app = make_app(
-            operations=supervisor,
-            log=log,
-            engine=engine,
-            projector=projector,
-            feed=feed,
-            clock=clock,
-            ids=ids,
-            token=options.token,
+        gate.open(
+            make_app(
+                operations=supervisor,
+                log=owned.log,
+                engine=engine,
+                projector=projector,
+                feed=feed,
+                clock=clock,
+                ids=ids,
+                token=options.token,
+            )
         )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        background = [tasks.create_task(projector.run()), tasks.create_task(supervisor.drive())]
-        background.append(tasks.create_task(follow_metrics(log, feed)))
-        background.append(tasks.create_task(enforce_retention(log, clock)))
+        work = {
+            "projector": projector.run,
+            "supervisor": supervisor.drive,
+            "metrics": lambda: follow_metrics(owned.log, feed),
+            "retention": lambda: enforce_retention(owned.log, clock),
+        }
+        background = [
+            tasks.create_task(persistently(part, name, clock=clock, logger=logger)) for name, part in work.items()
+        ]
         try:
-            async with serving_http(app, bound):
-                url = url_of(bound)
-                await asyncio.to_thread(folder.announce, Endpoint(url=url, pid=os.getpid()))
-                yield Service(url=url, folder=folder, supervisor=supervisor, projector=projector)
-                await supervisor.drain()
+            if not options.clustered:
+                await stack.enter_async_context(serving_http(gate, bound))
+            url = url_of(bound)
+            await asyncio.to_thread(folder.announce, Endpoint(url=url, pid=os.getpid()))
+            yield Service(url=url, folder=folder, supervisor=supervisor, projector=projector)
+            await supervisor.drain()
         finally:
             for task in background:
                 task.cancel()
+
+
+class _Parts:
+    """Log and database, opened now or, on a cluster, as soon as they are there."""
+
+    def __init__(
+        self,
+        options: ServiceOptions,
+        folder: DataFolder,
+        gate: Gate,
+        stack: AsyncExitStack,
+        *,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+    ) -> None:
+        self._options = options
+        self._folder = folder
+        self._gate = gate
+        self._stack = stack
+        self._clock = clock
+        self._ids = ids
+        self._logger = logger
+        self._last = ""
+
+    async def log(self) -> OwnedLog:
+        """The log; it is closed with the stack."""
+
+        async def enter() -> OwnedLog:
+            source = owned_log(self._folder, self._options.kafka, clock=self._clock, ids=self._ids)
+            return await self._stack.enter_async_context(source)
+
+        return await self._opened("log", enter, wait=self._options.kafka is not None)
+
+    async def state(self, log: EventLog) -> tuple[AsyncEngine, Projector]:
+        """The database of the projections, and what fills it."""
+        engine = open_database(self._options.state_url or self._folder.state_url)
+        self._stack.push_async_callback(engine.dispose)
+        letters = DeadLetterBox(log, Writer(source="daemon", clock=self._clock, ids=self._ids), clock=self._clock)
+        projector = Projector(log, engine, clock=self._clock, report=letters.report)
+        await self._opened("state", projector.open, wait=self._options.clustered)
+        return engine, projector
+
+    async def _opened(self, name: str, open: Callable[[], Awaitable[T]], *, wait: bool) -> T:
+        if not wait:
+            return await open()
+
+        def on_error(error: RftdError) -> None:
+            self._gate.wait_for(name, error)
+            if error.what != self._last:
+                self._last = error.what
+                self._logger.warning("waiting", part=name, code=error.code, reason=error.what, fix=error.fix)
+
+        return await opened_in_time(open, on_error=on_error, clock=self._clock)

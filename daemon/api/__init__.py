@@ -1,6 +1,7 @@
 """The HTTP API of the daemon. In reading order:
 
 app              `make_app`: the parts together
+gate             what answers until the parts are there
 services         what the routes are given
 guard            hosts, origins, bearer token, size of bodies; before any route
 problem          every error as RFC 9457 problem+json

@@ -29,12 +29,12 @@ def router(services: Services) -> APIRouter:
     @routes.get("/livez", responses=_VERDICT)
     async def livez(request: Request) -> Response:
         """Whether the process should go on as it is."""
-        return _answer(await services.health.live(), request)
+        return verdict_response(await services.health.live(), request)
 
     @routes.get("/readyz", responses=_VERDICT)
     async def readyz(request: Request) -> Response:
         """Whether requests can be served."""
-        return _answer(await services.health.ready(), request)
+        return verdict_response(await services.health.ready(), request)
 
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -57,7 +57,8 @@ def router(services: Services) -> APIRouter:
     return routes
 
 
-def _answer(verdict: Verdict, request: Request) -> Response:
+def verdict_response(verdict: Verdict, request: Request) -> Response:
+    """The answer that tells of a verdict: 200 or 503, in text, or as JSON if the request asks `?verbose`."""
     status = 200 if verdict.ok else 503
     verbose = request.query_params.get("verbose", "0") not in ("0", "false")
     if verbose:

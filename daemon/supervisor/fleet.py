@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -10,7 +11,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, WorkError
+from rftd.ops.errors import DiskFullError, UnreachableError, WorkError
 from rftd.ops.logs import Logger
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
 from rftd.streams.folds.run_state import RunState
@@ -46,13 +47,15 @@ class Fleet:
         *,
         clock: Clock,
         log: Logger,
+        local_workers: bool = True,
     ) -> None:
         self._state = state
         self._executor = executor
         self._liveness = liveness
         self._clock = clock
         self._log = log
-        self._berths = [Berth(order=order) for order in _orders(state.experiment, spec)]
+        self._host = platform.node()
+        self._berths = [Berth(order=order) for order in _orders(state.experiment, spec) if local_workers]
 
     def adopt(self) -> None:
         """Takes over the workers that the log shows as live, where their process still runs (rule 13)."""
@@ -78,7 +81,7 @@ class Fleet:
                 berth.handle = await self._executor.start(berth.order)
                 self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
         self._kill_silent(now_s)
-        return list(self._lost())
+        return list(self._lost(now_s))
 
     async def drain(self) -> None:
         """Asks every process to leave, and ends those that have not after `limits.DRAIN_TIMEOUT_S`."""
@@ -105,7 +108,8 @@ class Fleet:
         if berth.last_pid != berth.handle.pid:
             berth.last_pid, berth.last_why = berth.handle.pid, self._why(berth.order, code)
         berth.restarts = 0 if self._progress() > berth.progress else berth.restarts + 1
-        if berth.last_why.startswith(DiskFullError.code):  # it waits for space, however long that takes
+        # One waits for space, the other for the log, however long that takes.
+        if berth.last_why.startswith(DiskFullError.code) or code == UnreachableError.exit_status:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
         if berth.restarts > limits.RESTARTS_IN_A_ROW:
             raise WorkError(
@@ -147,10 +151,16 @@ class Fleet:
                     )
                     berth.handle.kill()
 
-    def _lost(self) -> Iterator[WorkerLost]:
+    def _lost(self, now_s: float) -> Iterator[WorkerLost]:
+        """Workers whose process is gone; of another machine's, those that are silent."""
         held = {berth.handle.pid for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
-            if started.pid not in held:
+            if started.host == self._host and started.pid in held:
+                continue
+            if self._liveness.silent(started.worker, now_s):
+                why = f"no heartbeat for {self._liveness.lost_after_s:g} s"
+                yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=why)
+            elif started.host == self._host and self._executor.adopt(started) is None:
                 why = next((each.last_why for each in self._berths if each.last_pid == started.pid), "")
                 yield WorkerLost(
                     worker=started.worker, role=started.role, slot=started.slot, reason=why or "its process ended"

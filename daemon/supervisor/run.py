@@ -11,7 +11,7 @@ from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.errors import ConflictError, RftdError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
@@ -61,7 +61,9 @@ class Run:
         ids: Ids,
         logger: Logger,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        local_workers: bool = True,
     ) -> None:
+        self._local_workers = local_workers
         self._log = log
         self._executor = executor
         self._owner = owner
@@ -89,6 +91,7 @@ class Run:
             await self._lead(follower)
         finally:
             await follower.close()
+            self._refuse_commands()
             self._gone.set()
 
     async def drain(self) -> None:
@@ -112,7 +115,15 @@ class Run:
         controller, planner = Controller(state), Planner(state)
         dispatcher = Dispatcher(state, self._liveness)
         assert state.spine.spec is not None
-        fleet = Fleet(state, state.spine.spec, self._executor, self._liveness, clock=self._clock, log=self._logger)
+        fleet = Fleet(
+            state,
+            state.spine.spec,
+            self._executor,
+            self._liveness,
+            clock=self._clock,
+            log=self._logger,
+            local_workers=self._local_workers,
+        )
         fleet.adopt()
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s = TICK_S
@@ -140,7 +151,6 @@ class Run:
                 Decided(planner_lease, "planner", [Decision(event) for event in plans]),
             )
         await fleet.drain()
-        self._refuse_commands()
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
         return await RoleLease.acquire(
@@ -196,7 +206,7 @@ class Run:
             except ConflictError as error:
                 answer.set_exception(error)
             else:
-                answer.set_exception(ConflictError("the daemon is stopping", fix="ask again once it is back"))
+                answer.set_exception(UnreachableError("the run is being taken up anew", fix="ask again in a moment"))
 
 
 LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {

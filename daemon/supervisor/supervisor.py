@@ -45,7 +45,9 @@ class Supervisor:
         ids: Ids,
         logger: Logger,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        local_workers: bool = True,
     ) -> None:
+        self._local_workers = local_workers
         self._log = log
         self._executor = executor
         self._owner = owner
@@ -93,6 +95,7 @@ class Supervisor:
             ids=self._ids,
             logger=self._logger,
             lost_after_s=self._lost_after_s,
+            local_workers=self._local_workers,
         )
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
         try:

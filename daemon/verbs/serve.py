@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import click
 
+from rftd.daemon.daemon_file import checked_postgres_url, take_daemon_file
 from rftd.daemon.settings import Duration, Settings, data_folder, shared_options
 
 
 @click.command("serve")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need RFTD_TOKEN.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7070, show_default=True, help="0 picks a free one.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=take_daemon_file,
+    envvar="RFTD_CONFIG",
+    help="A YAML file with these options; what is given here or in the environment comes first.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="RFTD_HOST",
+    help="Address to listen on; others need RFTD_TOKEN.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7070,
+    show_default=True,
+    envvar="RFTD_PORT",
+    help="0 picks a free one.",
+)
+@click.option(
+    "--kafka",
+    metavar="URL",
+    envvar="RFTD_KAFKA",
+    help="Log on a Kafka cluster: HOST:PORT,... or kafka://...; else embedded.",
+)
+@click.option(
+    "--postgres",
+    metavar="URL",
+    envvar="RFTD_POSTGRES",
+    help="State in PostgreSQL: postgresql://...; else a SQLite file.",
+)
+@click.option(
+    "--workers",
+    type=click.Choice(["local", "external"]),
+    default="local",
+    show_default=True,
+    envvar="RFTD_WORKERS",
+    help="Who starts the workers: the daemon, or somebody else with rftd worker.",
+)
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option(
@@ -23,14 +66,25 @@ from rftd.daemon.settings import Duration, Settings, data_folder, shared_options
 )
 @shared_options
 @click.pass_obj
-def command(settings: Settings, host: str, port: int, log_format: str, log_level: str, lost_after_s: float) -> None:
-    """Run the daemon: embedded log and state under --data (default ./.rftd), workers as processes beside it."""
+def command(
+    settings: Settings,
+    host: str,
+    port: int,
+    kafka: str | None,
+    postgres: str | None,
+    workers: str,
+    log_format: str,
+    log_level: str,
+    lost_after_s: float,
+) -> None:
+    """Run the daemon: log and state under --data (default ./.rftd), or on Kafka and PostgreSQL by their URLs."""
     import asyncio
     import os
     from pathlib import Path
 
     from rftd.daemon.service import ServiceOptions
     from rftd.ops.logs import configure
+    from rftd.streams.backends.kafka.settings import parse_kafka
 
     configure(level=log_level, as_json=log_format == "json")
     options = ServiceOptions(
@@ -39,6 +93,9 @@ def command(settings: Settings, host: str, port: int, log_format: str, log_level
         port=port,
         token=os.environ.get("RFTD_TOKEN") or None,
         worker_lost_after_s=lost_after_s,
+        kafka=parse_kafka(kafka) if kafka else None,
+        state_url=checked_postgres_url(postgres) if postgres else "",
+        local_workers=workers == "local",
     )
     asyncio.run(_serve(options))
 
@@ -58,21 +115,31 @@ async def _serve(options: object) -> None:
     tune_collector()
     clock = SystemClock()
     began_s = clock.monotonic_s()
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop, up, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    starting = asyncio.current_task()
 
     def on_signal() -> None:
         if stop.is_set():
             raise SystemExit(130)  # the second signal: now
         stop.set()
+        if not up.is_set() and starting is not None:
+            starting.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    async with running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon")) as service:
-        async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
-            answer = await client.get(f"{service.url}/readyz")
-            answer.raise_for_status()
-        click.echo(f"rftd: embedded log and state under {service.folder.root}: for one machine")
-        click.echo(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")
-        click.echo(f"ready in {clock.monotonic_s() - began_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
-        await stop.wait()
-        click.echo("draining: workers finish what is under way; again to stop now", err=True)
+    try:
+        async with running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon")) as service:
+            async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
+                answer = await client.get(f"{service.url}/readyz")
+                answer.raise_for_status()
+            up.set()
+            click.echo(f"rftd: {options.where(service.folder)}")
+            click.echo(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")
+            spent_s = clock.monotonic_s() - began_s
+            click.echo(f"ready in {spent_s:.1f} s at {service.url}   next: rftd submit exp.yaml")
+            await stop.wait()
+            click.echo("draining: workers finish what is under way; again to stop now", err=True)
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        click.echo("stopped before it was ready", err=True)

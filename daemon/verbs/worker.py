@@ -2,67 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
+
+from rftd.daemon.daemon_file import take_daemon_file
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _log_options(function: F) -> F:
+    for option in (
+        click.option("--experiment", help="Id of the experiment; without one it joins whatever is under way."),
+        click.option("--kafka", metavar="URL", envvar="RFTD_KAFKA", help="The log: HOST:PORT,... or kafka://..."),
+        click.option("--log", "log_url", help="The log: unix:PATH or kafka://..."),
+        click.option(
+            "--config",
+            type=click.Path(exists=True, dir_okay=False),
+            is_eager=True,
+            expose_value=False,
+            callback=take_daemon_file,
+            envvar="RFTD_CONFIG",
+            help="A YAML file with these options.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @click.group("worker")
 def command() -> None:
-    """Run one worker process of an experiment."""
+    """Run one worker process: of one experiment, or of any that is under way."""
 
 
 @command.command()
-@click.option("--log", "log_url", required=True, help="The log: unix:PATH.")
-@click.option("--experiment", required=True, help="Id of the experiment.")
-@click.option("--slot", type=click.IntRange(0, 15), required=True, help="The slot whose leases it takes.")
-def explorer(log_url: str, experiment: str, slot: int) -> None:
+@_log_options
+@click.option("--slot", type=click.IntRange(0, 15), help="The slot whose leases it takes; any by default.")
+def explorer(log_url: str | None, kafka: str | None, experiment: str | None, slot: int | None) -> None:
     """Explore: run rollouts of leased tasks."""
-    _run("explorer", log_url, experiment, slot)
+    _run("explorer", log_url, kafka, experiment, slot)
 
 
 @command.command()
-@click.option("--log", "log_url", required=True, help="The log: unix:PATH.")
-@click.option("--experiment", required=True, help="Id of the experiment.")
-def trainer(log_url: str, experiment: str) -> None:
-    """Train: execute planned batches."""
-    _run("trainer", log_url, experiment, -1)
+@_log_options
+def trainer(log_url: str | None, kafka: str | None, experiment: str | None) -> None:
+    """Train: execute planned batches. Where another trainer lives it stands by and takes over."""
+    _run("trainer", log_url, kafka, experiment, -1)
 
 
-def _run(role: str, log_url: str, experiment: str, slot: int) -> None:
+def _run(role: str, log_url: str | None, kafka: str | None, experiment: str | None, slot: int | None) -> None:
     import asyncio
-    import signal
-    from pathlib import Path
     from uuid import UUID
 
-    from rftd.ops.clock import SystemClock
     from rftd.ops.errors import UsageError
-    from rftd.ops.ids import SystemIds
-    from rftd.ops.logs import configure, logger
-    from rftd.streams.socket.client import SocketLog
-    from rftd.workers.process import run_explorer, run_trainer
+    from rftd.ops.logs import configure
+    from rftd.streams.backends.kafka.settings import kafka_url, parse_kafka
 
-    scheme, _, path = log_url.partition(":")
-    if scheme != "unix" or not path:
-        raise UsageError(f"no log at {log_url!r}", field="--log", fix="give unix:PATH")
+    if log_url is None and kafka is None:
+        raise UsageError("no log is named", field="--kafka", fix="give --kafka HOST:PORT, or --log unix:PATH")
+    url = log_url or kafka_url(parse_kafka(kafka or ""))
     try:
-        id = UUID(experiment)
+        id = UUID(experiment) if experiment else None
     except ValueError:
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
-
-    async def work() -> None:
-        clock = SystemClock()
-        ids = SystemIds(clock)
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        log = await SocketLog.connect(Path(path))
-        bound = logger(role=role, slot=slot)
-        try:
-            if role == "explorer":
-                await run_explorer(log, id, slot, stop, clock=clock, ids=ids, logger=bound)
-            else:
-                await run_trainer(log, id, stop, clock=clock, ids=ids, logger=bound)
-        finally:
-            await log.close()
-
     configure()
-    asyncio.run(work())
+    asyncio.run(_work(role, url, id, slot))
+
+
+async def _work(role: str, url: str, experiment: object, slot: int | None) -> None:
+    import asyncio
+    import signal
+    from uuid import UUID
+
+    from rftd.daemon.external_worker import ExternalWorker
+    from rftd.daemon.log_source import connect_log
+    from rftd.daemon.patience import opened_in_time
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.errors import RftdError
+    from rftd.ops.ids import SystemIds
+    from rftd.ops.logs import logger
+    from rftd.streams.topics import TASKS, TOPICS
+    from rftd.workers.process import run_explorer, run_trainer
+
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    if slot is None:
+        slot = ids.new().int % TOPICS[TASKS].partitions
+    bound = logger(role=role, slot=slot)
+    stop, connected = asyncio.Event(), asyncio.Event()
+    starting = asyncio.current_task()
+
+    def on_signal() -> None:
+        stop.set()
+        if not connected.is_set() and starting is not None:
+            starting.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+    def on_error(error: RftdError) -> None:
+        bound.warning("waiting", part="log", code=error.code, reason=error.what, fix=error.fix)
+
+    try:
+        if isinstance(experiment, UUID):  # whoever ordered it starts another one
+            log = await connect_log(url, clock=clock, ids=ids)
+        else:
+            log = await opened_in_time(lambda: connect_log(url, clock=clock, ids=ids), on_error=on_error, clock=clock)
+    except asyncio.CancelledError:
+        if stop.is_set():
+            return
+        raise
+    connected.set()
+    try:
+        if not isinstance(experiment, UUID):
+            await ExternalWorker(log, role, slot, clock=clock, ids=ids, logger=bound).run(stop)
+        elif role == "explorer":
+            await run_explorer(log, experiment, slot, stop, clock=clock, ids=ids, logger=bound)
+        else:
+            await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=bound)
+    finally:
+        await log.close()

@@ -29,9 +29,6 @@ class Roster:
                 pass
 
     def explorers(self) -> list[worker.WorkerStarted]:
-        """Live explorers by slot, the newest of each slot."""
-        newest: dict[int, worker.WorkerStarted] = {}
-        for started in self.live.values():
-            if started.role == "explorer":
-                newest[started.slot] = started
-        return [newest[slot] for slot in sorted(newest)]
+        """Live explorers by slot; those of other machines may share one."""
+        live = (started for started in self.live.values() if started.role == "explorer")
+        return sorted(live, key=lambda started: (started.slot, started.worker))
