@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from scene import Scene
 
 sys.path.append(str(Path(__file__).parent / "synthetic"))  # writers of logs: `tape`, `synthetic_run`
+sys.path.append(str(Path(__file__).parent))
+
+pytest_plugins = ["servers"]  # a real Kafka and a real Postgres
 
 
 @pytest.fixture

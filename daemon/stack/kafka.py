@@ -1,0 +1,169 @@
+"""`KafkaBroker`: a real Apache Kafka on this machine, one process that is broker and controller (KRaft)."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from rftd.daemon.stack.file_lock import held
+from rftd.daemon.stack.kafka_jars import classpath, java
+from rftd.daemon.stack.kafka_probe import live_brokers
+from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, properties
+from rftd.daemon.stack.ports import LOOPBACK, kept_ports, refuse_used
+from rftd.daemon.stack.process import ServerProcess
+from rftd.ops.errors import UnreachableError
+
+_FORMAT_TIMEOUT_S: Final = 120.0
+_STOP_TIMEOUT_S: Final = 60.0
+_LOCK_TIMEOUT_S: Final = 300.0
+
+
+class KafkaBroker:
+    """One broker and its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        advertised_port: int = 0,
+        users: Mapping[str, str] | None = None,
+        mechanism: Mechanism = "SCRAM-SHA-512",
+        heap_mib: int = 384,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        """Chooses the ports and keeps them in `folder`; starts nothing.
+
+        `port` 0 takes the kept port, or a free one. `advertised_port` is told to the clients of `port` in its place:
+        that of a proxy before it. `users` (name: password) adds a listener that demands a login by `mechanism`;
+        SCRAM's users are those of the folder's first start.
+        """
+        self.folder = folder.absolute()
+        wanted = {"plain": port, "direct": 0, "controller": 0, "sasl": 0}
+        self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", wanted))
+        self._advertised = advertised_port
+        self._users, self._mechanism = dict(users or {}), mechanism
+        self._java_options = (f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", *java_options)
+        self._process = ServerProcess(self.folder, "Kafka")
+
+    @property
+    def port(self) -> int:
+        """Where it listens; a proxy's target."""
+        return self._ports.plain
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients: the advertised port, if there is one."""
+        return f"{LOOPBACK}:{self._advertised or self._ports.plain}"
+
+    @property
+    def direct_bootstrap(self) -> str:
+        """`host:port` that leads to the broker past any proxy, and stays there."""
+        return f"{LOOPBACK}:{self._ports.direct}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """`host:port` of the listener that demands a login (SASL_PLAINTEXT)."""
+        assert self._users, "a broker without users has no such listener"
+        return f"{LOOPBACK}:{self._ports.sasl}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None if it does not run."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """What the broker printed."""
+        return self._process.log_path
+
+    @property
+    def ready(self) -> bool:
+        """True if it answers and serves."""
+        return live_brokers(self._ports.direct) > 0
+
+    def start(self, *, timeout_s: float = 120.0) -> None:
+        """Returns when clients are served; at once if it runs already. A new folder is formatted first.
+
+        Raises NotFoundError without the packages of rftd[stack], UnreachableError if the jars cannot be downloaded or
+        the broker ends, ConflictError if its port is taken, WaitTimeoutError after `timeout_s`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
+            if self._process.pid is None:
+                self._launch()
+            self._process.wait_ready(lambda: self.ready, timeout_s=timeout_s)
+
+    def stop(self) -> bool:
+        """Ends it in good order, on a deadline; False if it was not running."""
+        return self._process.stop(signal.SIGTERM, timeout_s=_STOP_TIMEOUT_S)
+
+    def kill(self) -> bool:
+        """Ends it by SIGKILL, as a machine that loses power; False if it was not running."""
+        return self._process.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        for port in (self._ports.plain, self._ports.direct, self._ports.controller):
+            refuse_used(port, "kafka")
+        program, jars, data = str(java()), classpath(), self.folder / "data"
+        if not data.exists():
+            self._format(program, jars, data)
+        config = self._write("server.properties", self._properties(data))
+        self._process.spawn(
+            [program, *self._java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars]
+            + ["kafka.Kafka", str(config)],
+            cwd=self.folder,
+            environ=os.environ,
+        )
+
+    def _format(self, program: str, jars: str, data: Path) -> None:
+        """Makes `data`, whole or not at all."""
+        new = data.with_name("data.new")
+        shutil.rmtree(new, ignore_errors=True)
+        config = self._write("format.properties", self._properties(new))
+        # The first byte is fixed: an id must not begin with a dash.
+        cluster = base64.urlsafe_b64encode(b"\1" + secrets.token_bytes(15)).rstrip(b"=").decode()
+        words = ["-Xmx128m", "-cp", jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
+        if self._mechanism != "PLAIN":
+            for name, password in self._users.items():
+                words += ["--add-scram", f"{self._mechanism}=[name={name},password={password}]"]
+        # In a file, since every user of the machine can read a command line.
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix="format.") as file:
+            file.write("\n".join('"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in words))
+            file.flush()
+            done = subprocess.run(
+                [program, f"@{file.name}"], capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
+            )
+        config.unlink()
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()[-1000:]
+            raise UnreachableError(f"Kafka's data folder cannot be made: {said}", where=str(data))
+        new.rename(data)
+
+    def _properties(self, data: Path) -> str:
+        return properties(self._ports, data, advertised=self._advertised, users=self._users, mechanism=self._mechanism)
+
+    def _write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)  # PLAIN's passwords stand in it
+        path.write_text(text)
+        return path

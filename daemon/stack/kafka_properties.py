@@ -1,0 +1,87 @@
+"""server.properties of the local broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from rftd.daemon.stack.ports import LOOPBACK
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+_ONE_NODE: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=DIRECT
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+message.max.bytes=8388608
+replica.fetch.max.bytes=8388608
+log.cleaner.dedupe.buffer.size=16777216
+auto.create.topics.enable=false
+"""
+
+
+class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one broker listens, all on loopback."""
+
+    plain: int
+    """For clients."""
+    direct: int
+    """For clients too, and for the broker itself; what it announces is never a proxy."""
+    controller: int
+    sasl: int
+
+
+def properties(
+    ports: BrokerPorts, data: Path, *, advertised: int = 0, users: dict[str, str], mechanism: Mechanism
+) -> str:
+    """The whole file. `advertised` is the port announced to clients of `plain`; `users` are names and passwords."""
+    listeners = {"PLAINTEXT": ports.plain, "DIRECT": ports.direct, "CONTROLLER": ports.controller}
+    protocols = ["CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", "DIRECT:PLAINTEXT"]
+    if users:
+        listeners["SASL"] = ports.sasl
+        protocols.append("SASL:SASL_PLAINTEXT")
+    announced = {**listeners, "PLAINTEXT": advertised or ports.plain}
+    announced.pop("CONTROLLER")
+    lines = [
+        f"controller.quorum.voters=1@{LOOPBACK}:{ports.controller}",
+        f"listeners={_addresses(listeners)}",
+        f"advertised.listeners={_addresses(announced)}",
+        f"listener.security.protocol.map={','.join(protocols)}",
+        f"log.dirs={_escaped(str(data))}",
+    ]
+    if users:
+        lines.append(f"listener.name.sasl.sasl.enabled.mechanisms={mechanism}")
+        lines.append(f"listener.name.sasl.{mechanism.lower()}.sasl.jaas.config={_escaped(_login(users, mechanism))}")
+    return _ONE_NODE + "\n".join(lines) + "\n"
+
+
+def _login(users: dict[str, str], mechanism: Mechanism) -> str:
+    """The login module of a mechanism. PLAIN's users stand here, SCRAM's in the broker's metadata."""
+    if mechanism != "PLAIN":
+        return "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    entries = " ".join(f"user_{name}={_quoted(password)}" for name, password in users.items())
+    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {entries};"
+
+
+def _addresses(listeners: dict[str, int]) -> str:
+    return ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items())
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _escaped(text: str) -> str:
+    """A backslash begins an escape in a Java properties file."""
+    return text.replace("\\", "\\\\")

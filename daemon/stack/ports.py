@@ -1,0 +1,70 @@
+"""Ports that are chosen once and kept in a folder, so that a restarted server is found where it was."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import ConflictError
+
+LOOPBACK: Final = "127.0.0.1"
+_TRIES: Final = 200
+# Below the ports that the kernel gives to outgoing connections (from 32768 on Linux): while a server is down, such a
+# connection could take its port, or a client that retries on loopback could even connect to itself.
+_FIRST: Final = 10_240
+_LAST: Final = 32_000
+
+
+def kept_ports(path: Path, wanted: Mapping[str, int]) -> dict[str, int]:
+    """A port for each name: the one asked for, else the one kept in `path`, else a free one; all are kept there."""
+    kept = msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+    chosen: dict[str, int] = {}
+    for name, port in wanted.items():
+        chosen[name] = port or kept.get(name) or _free_port({*chosen.values(), *wanted.values(), *kept.values()})
+    if chosen != kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(msgspec.json.encode({**kept, **chosen}))
+        temporary.replace(path)
+    return chosen
+
+
+def refuse_used(port: int, server: str) -> None:
+    """Raises ConflictError if a program already listens on `port` of this machine."""
+    if not _is_free(port):
+        raise ConflictError(
+            f"port {port} of {LOOPBACK}, meant for {server}, is in use by another program",
+            fix=f"end that program, or choose another port: rftd stack up --{server}-port PORT",
+        )
+
+
+def answers(port: int, *, timeout_s: float = 1.0) -> bool:
+    """True if a TCP connection to `port` of this machine can be made."""
+    try:
+        socket.create_connection((LOOPBACK, port), timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port(taken: set[int]) -> int:
+    for _ in range(_TRIES):
+        port = _FIRST + secrets.randbelow(_LAST - _FIRST)
+        if port not in taken and _is_free(port):
+            return port
+    raise ConflictError(f"no free port between {_FIRST} and {_LAST}", fix="choose ports yourself")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

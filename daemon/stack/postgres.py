@@ -1,0 +1,225 @@
+"""`PostgresServer`: a real Postgres cluster on this machine, on loopback."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from rftd.daemon.stack.file_lock import held
+from rftd.daemon.stack.ports import LOOPBACK, answers, kept_ports, refuse_used
+from rftd.daemon.stack.postgres_binaries import NO_GROUP, binaries, reachable_by, server_uid
+from rftd.daemon.stack.process import ServerProcess
+from rftd.ops.errors import NotFoundError, UnreachableError
+
+USER: Final = "rftd"
+DATABASE: Final = "rftd"
+_INIT_TIMEOUT_S: Final = 120.0
+_STOP_TIMEOUT_S: Final = 60.0
+_LOCK_TIMEOUT_S: Final = 300.0
+_FAST: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
+
+class PostgresServer:
+    """One cluster and its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
+
+    def __init__(self, folder: Path, *, port: int = 0, trust: bool = False, durable: bool = True) -> None:
+        """Chooses the port and keeps it in `folder`; starts nothing.
+
+        `port` 0 takes the kept port, or a free one. `trust` (of a new folder) asks for no password. Without `durable`
+        it syncs nothing: faster, and a machine that loses power may lose the cluster; a killed process loses nothing.
+        """
+        self.folder = folder.absolute()
+        self.port = kept_ports(self.folder / "ports.json", {"port": port})["port"]
+        self._trust, self._durable = trust, durable
+        self._process = ServerProcess(self.folder, "Postgres")
+
+    @property
+    def url(self) -> str:
+        """The URL of database `rftd`, with the password."""
+        return self.url_of(DATABASE)
+
+    @property
+    def url_without_password(self) -> str:
+        """The same for people and command lines; the password is in `pass_file` (PGPASSFILE)."""
+        return f"postgresql://{USER}@{LOOPBACK}:{self.port}/{DATABASE}"
+
+    @property
+    def pass_file(self) -> Path:
+        """The password in libpq's form, for PGPASSFILE; there is none if the cluster asks for none."""
+        return self.folder / "pgpass"
+
+    @property
+    def pid(self) -> int | None:
+        """Its main process; None if it does not run."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """What the server printed."""
+        return self._process.log_path
+
+    @property
+    def data(self) -> Path:
+        """The cluster: below the folder, or where `elsewhere` says, if the server's user cannot come here."""
+        moved = self.folder / "elsewhere"
+        return Path(moved.read_text().strip()) / "data" if moved.exists() else self.folder / "data"
+
+    @property
+    def ready(self) -> bool:
+        """True if it runs, is recovered and accepts connections."""
+        pid = self._process.pid
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        # Line 8 is the state that pg_ctl waits for.
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready" and answers(self.port)
+
+    def url_of(self, database: str) -> str:
+        """The URL of another database of the cluster, with the password."""
+        password = self._password()
+        login = f"{USER}:{password}" if password else USER
+        return f"postgresql://{login}@{LOOPBACK}:{self.port}/{database}"
+
+    def start(self, *, timeout_s: float = 120.0) -> None:
+        """Returns when connections are served; at once if it runs already. A new folder is initialised first.
+
+        Raises NotFoundError without any Postgres, ConflictError if its port is taken, UnreachableError if it ends,
+        WaitTimeoutError after `timeout_s`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
+            if self._process.pid is None:
+                self._launch()
+            self._process.wait_ready(lambda: self.ready, timeout_s=timeout_s)
+
+    def stop(self) -> bool:
+        """Ends it in good order, clients disconnected; False if it was not running."""
+        return self._process.stop(signal.SIGINT, timeout_s=_STOP_TIMEOUT_S)
+
+    def kill(self) -> bool:
+        """Ends it and its children by SIGKILL, as a machine that loses power; False if it was not running."""
+        return self._process.kill()
+
+    def remove(self) -> None:
+        """Stops it and deletes the folder, and the cluster if that lies elsewhere."""
+        self.stop()
+        data = self.data
+        if data.parent != self.folder:
+            shutil.rmtree(data.parent, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        refuse_used(self.port, "postgres")
+        programs = binaries()
+        uid = server_uid(self.data)
+        if uid is not None and not reachable_by(uid, programs):
+            raise NotFoundError(
+                f"Postgres refuses to run as root, and user {uid} may not read its programs",
+                where=str(programs),
+                fix="run rftd as a normal user, or install the system's Postgres",
+            )
+        if not (self.data / "PG_VERSION").exists():
+            self._initialise(programs)
+        settings = [f"listen_addresses={LOOPBACK}", f"port={self.port}", "unix_socket_directories="]
+        settings += () if self._durable else _FAST
+        options = [word for setting in settings for word in ("-c", setting)]
+        data = self.data
+        self._process.spawn(
+            [str(programs / "postgres"), "-D", str(data), *options],
+            cwd=data,
+            environ=_environment(data),
+            uid=uid,
+            gid=None if uid is None else NO_GROUP,
+        )
+
+    def _initialise(self, programs: Path) -> None:
+        """Makes the cluster and the database, whole or not at all."""
+        uid = server_uid(self.data)
+        base = self._base(uid)
+        new, data = base / "data.new", base / "data"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(mode=0o700)
+        password = secrets.token_urlsafe(24)
+        secret = base / "initdb.password"
+        secret.unlink(missing_ok=True)
+        secret.touch(mode=0o600)
+        secret.write_text(f"{password}\n")
+        if uid is not None:
+            os.chown(new, uid, NO_GROUP)
+            os.chown(secret, uid, NO_GROUP)
+        try:
+            method = "trust" if self._trust else "scram-sha-256"
+            flags = ["-U", USER, "-A", method, "--pwfile", str(secret), "-E", "UTF8", "--locale=C"]
+            flags += [] if self._durable else ["--no-sync"]
+            _run([str(programs / "initdb"), "-D", str(new), *flags], cwd=new, uid=uid)
+            # Single-user mode needs no server, port or password.
+            single = [str(programs / "postgres"), "--single", "-D", str(new), "postgres"]
+            _run(single, cwd=new, uid=uid, text=f"CREATE DATABASE {DATABASE};\n")
+        finally:
+            secret.unlink()
+        if not self._trust:
+            self.pass_file.unlink(missing_ok=True)
+            self.pass_file.touch(mode=0o600)
+            self.pass_file.write_text(f"{LOOPBACK}:*:*:{USER}:{password}\n")
+        new.rename(data)
+
+    def _base(self, uid: int | None) -> Path:
+        """Where the cluster goes: our folder, or one of the temporary directory that the server's user can reach."""
+        if uid is None or reachable_by(uid, self.folder):
+            return self.folder
+        # Opening the folders above to others is not ours to do.
+        if self.data.parent != self.folder and self.data.parent.is_dir():
+            return self.data.parent
+        base = Path(tempfile.mkdtemp(prefix="rftd-postgres-"))
+        os.chown(base, uid, NO_GROUP)
+        (self.folder / "elsewhere").write_text(f"{base}\n")
+        return base
+
+    def _password(self) -> str | None:
+        try:
+            return self.pass_file.read_text().strip().rpartition(":")[2]
+        except FileNotFoundError:
+            return None
+
+
+def _run(arguments: Sequence[str], *, cwd: Path, uid: int | None, text: str | None = None) -> None:
+    done = subprocess.run(
+        arguments,
+        input=text,
+        cwd=cwd,
+        env=_environment(cwd),
+        user=uid,
+        group=None if uid is None else NO_GROUP,
+        extra_groups=None if uid is None else (),
+        capture_output=True,
+        text=True,
+        timeout=_INIT_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-1000:]
+        raise UnreachableError(f"the Postgres cluster cannot be made: {said}", where=str(cwd))
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """This process's environment without settings meant for Postgres clients."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**kept, "HOME": str(home)}

@@ -1,0 +1,151 @@
+"""`ServerProcess`: a server in a session of its own that a later command finds again, and no other process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from rftd.ops.errors import UnreachableError, WaitTimeoutError
+
+_INTERVAL_S: Final = 0.05
+_SAME_START_S: Final = 0.02
+_KILL_TIMEOUT_S: Final = 30.0
+_TAIL_LINES: Final = 5
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """process.json: a pid and when that process started, so that a reused pid is not taken for it."""
+
+    pid: int
+    process_start_s: float
+
+
+class ServerProcess:
+    """The server process of one folder: process.json says which, output.log what it printed."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """`name` is for people."""
+        self._file = folder / "process.json"
+        self.log_path = folder / "output.log"
+        self._name = name
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None if it does not run."""
+        found = self._find()
+        return found.pid if found is not None else None
+
+    def spawn(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environ: Mapping[str, str],
+        uid: int | None = None,
+        gid: int | None = None,
+    ) -> None:
+        """Starts it, as another user if `uid` and `gid` are given. Raises UnreachableError if it cannot be executed."""
+        log = os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            child = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=cwd,
+                env=dict(environ),
+                user=uid,
+                group=gid,
+                extra_groups=None if gid is None else [],
+            )
+        except OSError as error:
+            raise UnreachableError(f"cannot start {self._name}: {error}", where=arguments[0]) from error
+        finally:
+            os.close(log)
+        self._child = child
+        started = Started(pid=child.pid, process_start_s=psutil.Process(child.pid).create_time())
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_bytes(msgspec.json.encode(started))
+        temporary.replace(self._file)
+
+    def wait_ready(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
+        """Returns once `ready()`. Raises UnreachableError if the process ends first, WaitTimeoutError if it is late."""
+        deadline_s = time.monotonic() + timeout_s
+        while not ready():
+            if self._find() is None:
+                raise UnreachableError(
+                    f"{self._name} ended while it started: {self._tail()}",
+                    where=str(self.log_path),
+                    fix="see the end of that file",
+                )
+            if time.monotonic() > deadline_s:
+                raise WaitTimeoutError(f"{self._name} did not answer in {timeout_s:.0f} s", where=str(self.log_path))
+            time.sleep(_INTERVAL_S)
+
+    def stop(self, number: signal.Signals, *, timeout_s: float) -> bool:
+        """Asks it to end by signal `number`, kills it if it has not after `timeout_s`; False if none was running."""
+        process = self._find()
+        if process is None:
+            return False
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+        if not self._gone(process, timeout_s):
+            self.kill()
+        return True
+
+    def kill(self) -> bool:
+        """SIGKILLs it with its children, as a machine that loses power; False if none was running."""
+        process = self._find()
+        if process is None:
+            return False
+        family = [process]
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()  # it must not replace a child between the list and the signals
+            family += process.children(recursive=True)
+        for member in family:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        for member in family:
+            self._gone(member, _KILL_TIMEOUT_S)
+        return True
+
+    def _find(self) -> psutil.Process | None:
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+        try:
+            started = msgspec.json.decode(self._file.read_bytes(), type=Started)
+            process = psutil.Process(started.pid)
+            if abs(process.create_time() - started.process_start_s) > _SAME_START_S:
+                return None
+            return process if process.status() != psutil.STATUS_ZOMBIE else None
+        except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
+            return None
+
+    def _gone(self, process: psutil.Process, timeout_s: float) -> bool:
+        """Waits for the end; of our child by its Popen, which must be the one to collect its status."""
+        try:
+            if self._child is not None and process.pid == self._child.pid:
+                self._child.wait(timeout_s)
+                self._child = None
+            else:
+                process.wait(timeout_s)
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+            return False
+        return True
+
+    def _tail(self) -> str:
+        with suppress(OSError):
+            lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
+            return " | ".join(lines[-_TAIL_LINES:])[-1000:]
+        return ""
