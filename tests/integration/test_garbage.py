@@ -1,0 +1,103 @@
+"""A run to its end while a stranger writes into every topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from garbage import garbage
+from sqlalchemy import text
+
+from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.ids import NAMESPACE, derive
+from rftd.ops.logs import logger
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.digest import digest
+from rftd.storage.projector import Projector
+from rftd.streams import topics
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer, decode_as
+from rftd.streams.deadletters import DeadLetterBox
+from rftd.streams.events import experiment as life
+from rftd.streams.events.worker import RecordDeadLettered
+from rftd.streams.folds.spine import Status
+from rftd.streams.role import as_refs
+from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.verify.checker import verify
+
+
+@pytest.mark.anyio
+async def test_garbage_in_every_topic_stops_nothing(tmp_path: Path, clock, ids, fake_world) -> None:
+    log = await SqliteLog.open(tmp_path / "log")
+    engine = open_database(sqlite_url(tmp_path / "state.db"))
+    experiment = derive(NAMESPACE, "garbage run")
+    before = garbage(experiment, ids, clock)
+    await log.append(before)
+    writer = Writer(source="test", clock=clock, ids=ids)
+    spec = fake_world.spec(tmp_path)
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    await log.append(garbage(experiment, ids, clock))
+    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
+    await log.append([writer.draft(accepted, experiment=experiment)])
+
+    async def project(times: int) -> None:
+        """As a daemon that is started anew each time."""
+        for _ in range(times):
+            letters = DeadLetterBox(log, writer, clock=clock)
+            await Projector(log, engine, clock=clock, max_records=64, report=letters.report).catch_up()
+
+    registry = Registry(log)
+    run = Run(
+        log, experiment, fake_world.executor(log, clock, ids), owner=ids.new(), clock=clock, ids=ids, logger=logger()
+    )
+    written = [*before, *before]
+
+    async def disturb() -> None:
+        while True:
+            written.extend(more := garbage(experiment, ids, clock))
+            await log.append(more)
+            await registry.catch_up()
+            await asyncio.sleep(0.2)
+
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        disturbing = tasks.create_task(disturb())
+        await run.drive()
+        disturbing.cancel()
+    assert run.state.spine.status is Status.COMPLETED, (run.state.spine.code, run.state.spine.reason)
+    await registry.catch_up()
+    assert registry.entries[experiment].status is Status.COMPLETED
+    await project(3)
+    report = await verify(log)
+    assert report.clean, report.findings
+    expected = Counter(str(draft.partition) for draft in written if draft.partition in TRUTH)
+    assert Counter(letter.place.partition("@")[0] for letter in report.dead_letters) == expected
+    assert all(letter.pointed_at for letter in report.dead_letters)
+    home = Partition(topics.DEADLETTERS, 0)
+    pointers = [
+        decode_as(record, RecordDeadLettered)
+        for record in await _all(log, home)
+        if b"record.dead_lettered" in record.head and b"stranger" not in record.head
+    ]
+    places = Counter((each.stream, each.partition, each.offset) for each in pointers)
+    assert len(places) == len(report.dead_letters) and set(places.values()) == {1}
+    async with engine.connect() as connection:
+        rows = (await connection.execute(text("SELECT count(*) FROM dead_letters"))).scalar_one()
+    assert rows == len(places)
+    again = open_database("sqlite:///:memory:")
+    await Projector(log, again, clock=clock).catch_up()
+    assert (await digest(again)).total == (await digest(engine)).total, "rebuilt equals live"
+    for each in (engine, again):
+        await each.dispose()
+    await registry.close()
+    await log.close()
+
+
+async def _all(log: SqliteLog, partition: Partition) -> list:
+    records, offset = [], 0
+    while found := await log.read(partition, offset):
+        records += found
+        offset = found[-1].offset + 1
+    return records

@@ -1,0 +1,48 @@
+"""Records of a foreign program, for every partition of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.ids import Ids
+from rftd.streams import topics
+from rftd.streams.envelope import Draft, Head
+from rftd.streams.events.registry import definitions
+from rftd.streams.topics import EVERY_PARTITION, Partition, partition_of
+
+
+def garbage_of(experiment: UUID, partition: Partition, ids: Ids, clock: Clock) -> Iterator[Draft]:
+    """Everything that is not ours, bound for one partition, most of it as if it belonged to the experiment."""
+
+    def draft(head: bytes, value: bytes = b"\x80") -> Draft:
+        return Draft(partition, ids.new(), head, value)
+
+    def head(type: str, *, of: UUID | None = experiment) -> bytes:
+        return msgspec.msgpack.encode(
+            Head(id=ids.new(), type=type, version=1, experiment=of, source="stranger", time_ns=clock.now_ns()),
+        )
+
+    yield draft(b"", b"")
+    yield draft(b"", b'{"hello": 1}')
+    yield draft(b"\xff\x00garbage", bytes(range(256)))
+    yield draft(head("order.placed"))
+    for definition in definitions():
+        if definition.stream == partition.stream:
+            yield draft(head(definition.name), b"\xc1 no payload")
+            yield draft(head(definition.name), msgspec.msgpack.encode(["no", "map"]))
+    if partition.stream != topics.EXPERIMENTS or partition != partition_of(topics.EXPERIMENTS, experiment):
+        failed = msgspec.msgpack.encode({"code": "X", "reason": "a stranger says so", "role": ""})
+        yield draft(head("experiment.failed"), failed)
+        yield draft(head("experiment.completed"))
+    if partition.stream == topics.EXPERIMENTS:
+        yield draft(head("experiment.completed", of=None))
+    yield draft(head("batch.planned", of=None), msgspec.msgpack.encode({"batch": 1}))
+
+
+def garbage(experiment: UUID, ids: Ids, clock: Clock) -> list[Draft]:
+    """The same for every partition there is."""
+    return [draft for partition in EVERY_PARTITION for draft in garbage_of(experiment, partition, ids, clock)]
