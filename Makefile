@@ -5,8 +5,10 @@ READY := .venv/.ready
 
 .PHONY: demo test check bench lock clean
 
-demo: $(READY)                      ## train a tiny model through the log, about a minute and a half
-	$(BIN)/rftd demo
+STACK ?= embedded
+
+demo: $(READY)                      ## train a tiny model through the log, about a minute and a half; STACK=kafka: on real servers
+	$(BIN)/rftd demo --stack $(STACK)
 
 test: $(READY)                      ## the whole test suite
 	$(BIN)/python -P -m pytest -q

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.outcome import Outcome, read_outcome
 from rftd.daemon.demo.progress import Progress
 from rftd.daemon.demo.report import draw_curve, text_of
+from rftd.daemon.demo.servers import servers
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.settings import Settings
 from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
@@ -43,18 +45,24 @@ def run_demo(
     seed: int,
     overrides: tuple[str, ...],
     bar: float,
+    clustered: bool = False,
     ids: Ids,
     echo: Callable[..., None],
 ) -> bool:
-    """Runs the demo below `folder`; True if held-out accuracy rose by `bar` at least."""
+    """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own.
+
+    True if held-out accuracy rose by `bar` at least.
+    """
     from rftd.daemon.demo.model import make_tiny_model
 
-    began_s = time.monotonic()
     folder.mkdir(parents=True)
     text = experiment_text()
     echo(text)
-    write_sums(folder / "tasks", seed=seed)
-    with DaemonHost(folder / "data", folder / "daemon.log") as host:
+    with ExitStack() as stack:
+        told = stack.enter_context(servers(folder / "stack", wanted=clustered, echo=echo))
+        began_s = time.monotonic()
+        write_sums(folder / "tasks", seed=seed)
+        host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
         make_tiny_model(folder / "model", seed=seed)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
         submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,8 +23,11 @@ READY_TIMEOUT_S = 60.0
 class DaemonHost:
     """Runs `rftd serve` on `data` while the block runs."""
 
-    def __init__(self, data: Path, log_path: Path, options: Sequence[str] = ()) -> None:
-        """`options` go to `rftd serve`."""
+    def __init__(
+        self, data: Path, log_path: Path, options: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`options` go to `rftd serve`, `environ` is added to its environment."""
+        self._environ = {**os.environ, **(environ or {})}
         self._folder = DataFolder(data)
         self._log_path = log_path
         self._options = tuple(options)
@@ -72,7 +76,11 @@ class DaemonHost:
         arguments = [sys.executable, "-P", "-m", "rftd.daemon", "serve", "--data", str(self._folder.root)]
         with self._log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [*arguments, "--port", "0", *self._options], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                [*arguments, "--port", "0", *self._options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environ,
             )
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while not self._ready():

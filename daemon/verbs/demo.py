@@ -12,9 +12,18 @@ from rftd.daemon.settings import Settings, shared_options
 @click.option("--folder", type=click.Path(), help="Where everything goes; default: a new one below ./out.")
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a field of the experiment; repeatable.")
 @click.option("--bar", type=float, default=0.4, show_default=True, help="Exit 1 if held-out accuracy rises by less.")
+@click.option(
+    "--stack",
+    type=click.Choice(["embedded", "kafka"]),
+    default="embedded",
+    show_default=True,
+    help="Log and state: in files, or on a real Kafka and Postgres, started for the demo.",
+)
 @shared_options
 @click.pass_obj
-def command(settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float) -> None:
+def command(
+    settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float, stack: str
+) -> None:
     """Make a tiny model and a task, train it through the log (SFT, then asynchronous GRPO), show what it learned."""
     import signal
     import sys
@@ -29,5 +38,13 @@ def command(settings: Settings, seed: int, folder: str | None, overrides: tuple[
     clock = SystemClock()
     stamp = iso(clock.now_ns())[:19].translate(str.maketrans("", "", "-:T"))
     target = Path(folder or f"out/demo-{stamp}").absolute()
-    risen = run_demo(target, seed=seed, overrides=overrides, bar=bar, ids=SystemIds(clock), echo=click.echo)
+    risen = run_demo(
+        target,
+        seed=seed,
+        overrides=overrides,
+        bar=bar,
+        clustered=stack == "kafka",
+        ids=SystemIds(clock),
+        echo=click.echo,
+    )
     sys.exit(0 if risen else 1)

@@ -1,0 +1,66 @@
+"""Waiting for what is away: with back-off, for as long as it takes, and never for a wrong option."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rftd.daemon.patience import DELAYS_S, opened_in_time, persistently
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import ConflictError, LogLossError, RftdError, UnreachableError, UsageError
+from rftd.ops.logs import logger
+
+pytestmark = pytest.mark.anyio
+
+
+class QuickClock(SystemClock):
+    """Sleeps are noted, not slept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept_s: list[float] = []
+
+    async def sleep(self, duration_s: float) -> None:
+        self.slept_s.append(duration_s)
+        await asyncio.sleep(0)
+
+
+async def test_what_is_away_is_waited_for_and_each_reason_is_heard() -> None:
+    outcomes: list[Exception | str] = [UnreachableError("away"), ConflictError("differs"), OSError("refused"), "there"]
+    heard: list[RftdError] = []
+    clock = QuickClock()
+
+    async def open() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert await opened_in_time(open, on_error=heard.append, clock=clock) == "there"
+    assert [error.what for error in heard] == ["away", "differs", "refused"]
+    assert clock.slept_s == list(DELAYS_S[:3])
+
+
+async def test_a_wrong_option_is_not_waited_for() -> None:
+    async def open() -> str:
+        raise UsageError("no such mechanism")
+
+    with pytest.raises(UsageError):
+        await opened_in_time(open, on_error=lambda error: None, clock=QuickClock())
+
+
+async def test_work_goes_on_when_the_log_is_back_and_ends_for_any_other_error() -> None:
+    outcomes: list[Exception | None] = [UnreachableError("away")] * 8 + [None]
+    clock = QuickClock()
+
+    async def work() -> None:
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    await persistently(work, "part", clock=clock, logger=logger())
+    assert not outcomes
+    assert clock.slept_s == [*DELAYS_S, DELAYS_S[-1], DELAYS_S[-1]]
+    outcomes.append(LogLossError("lost"))
+    with pytest.raises(LogLossError):
+        await persistently(work, "part", clock=clock, logger=logger())
