@@ -127,12 +127,8 @@ class KafkaBroker:
         if not data.exists():
             self._format(program, jars, data)
         config = self._write("server.properties", self._properties(data))
-        self._process.spawn(
-            [program, *self._java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars]
-            + ["kafka.Kafka", str(config)],
-            cwd=self.folder,
-            environ=os.environ,
-        )
+        options = [*self._java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars]
+        self._process.spawn([program, *options, "kafka.Kafka", str(config)], cwd=self.folder, environ=os.environ)
 
     def _format(self, program: str, jars: str, data: Path) -> None:
         """Makes `data`, whole or not at all."""
