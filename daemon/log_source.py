@@ -61,6 +61,26 @@ async def owned_log(
         await asyncio.to_thread(lock.release)
 
 
+@asynccontextmanager
+async def log_to_read(folder: DataFolder, kafka: str | None, *, clock: Clock, ids: Ids) -> AsyncIterator[EventLog]:
+    """The log of a folder, read-only, or that of a Kafka cluster, while the block runs; whether a daemon runs or not.
+
+    Raises NotFoundError if the folder has none, UnreachableError if no broker answers.
+    """
+    if kafka is None:
+        from rftd.streams.backends.sqlite_view import SqliteView
+
+        log: EventLog = await SqliteView.open(folder.log)
+    else:
+        from rftd.streams.backends.kafka.log import KafkaLog
+
+        log = await KafkaLog.open(parse_kafka(kafka), clock=clock, ids=ids)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
 async def connect_log(url: str, *, clock: Clock, ids: Ids) -> EventLog:
     """The log at `unix:PATH` or `kafka://...`, for a process that does not own it.
 

@@ -59,6 +59,18 @@ def data_folder(settings: Settings, environ: Mapping[str, str] | None = None) ->
     return settings.data or environ.get("RFTD_DATA") or ".rftd"
 
 
+def kafka_option(function: F) -> F:
+    """Adds `--kafka` to a verb that works on a log without a daemon."""
+    text = "The log is on this Kafka cluster: HOST:PORT,... or kafka://..."
+    return click.option("--kafka", metavar="URL", envvar="RFTD_KAFKA", help=text)(function)
+
+
+def postgres_option(function: F) -> F:
+    """Adds `--postgres` to a verb that works on the state database without a daemon."""
+    text = "The state is in this PostgreSQL: postgresql://..."
+    return click.option("--postgres", metavar="URL", envvar="RFTD_POSTGRES", help=text)(function)
+
+
 def shared_options(function: F) -> F:
     """Adds the shared options to a group or a verb; the verb finds the result by `click.pass_obj`."""
     for option in reversed(_OPTIONS):

@@ -6,28 +6,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.daemon_file import checked_postgres_url
+from rftd.daemon.settings import Settings, data_folder, kafka_option, postgres_option, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rftd.daemon.data_folder import DataFolder
     from rftd.storage.rebuild import RebuildReport
 
 
 @click.command("rebuild")
 @click.option("--verify", is_flag=True, help="Only compare with the tables in use; exit 1 if they differ.")
+@kafka_option
+@postgres_option
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, verify: bool) -> None:
-    """Fold the log of the daemon's folder into fresh tables, and put them in place of the old ones."""
+def command(ctx: click.Context, verify: bool, kafka: str | None, postgres: str | None) -> None:
+    """Fold the log into fresh tables, and put them in place of the old ones."""
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
 
     settings: Settings = ctx.obj
-    folder = DataFolder(Path(data_folder(settings)))
-    old, new = folder.root / "state.db", folder.root / "state.rebuilt.db"
-    report = _compare(folder.log, old, new) if verify else _replace(folder.log, old, new)
+    place = _Place(DataFolder(Path(data_folder(settings))), kafka, postgres)
+    report = place.compare() if verify else place.replace()
     if settings.machine_readable:
         from rftd.daemon.output.data import emit
 
@@ -45,52 +48,68 @@ def _tables(report: RebuildReport) -> list[tuple[str, str]]:
     return sorted(report.rebuilt.tables.items())
 
 
-def _compare(log_folder: Path, old: Path, new: Path) -> RebuildReport:
-    """Rebuilds beside the tables in use, up to where they stand, and throws the copy away."""
-    import asyncio
+class _Place:
+    """Where the log and the tables are."""
 
-    try:
-        return asyncio.run(_rebuild(log_folder, new, old if old.exists() else None))
-    finally:
-        _remove(new)
+    def __init__(self, folder: DataFolder, kafka: str | None, postgres: str | None) -> None:
+        self._folder = folder
+        self._kafka = kafka
+        self._postgres = checked_postgres_url(postgres) if postgres else None
+        self._old, self._new = folder.root / "state.db", folder.root / "state.rebuilt.db"
 
+    def compare(self) -> RebuildReport:
+        """Rebuilds beside the tables in use, up to where they stand, and throws the copy away."""
+        import asyncio
 
-def _replace(log_folder: Path, old: Path, new: Path) -> RebuildReport:
-    """Rebuilds and takes the place of the tables. Raises ConflictError while a daemon uses them."""
-    import asyncio
+        from rftd.storage.database import sqlite_url
 
-    from rftd.ops.errors import NotFoundError
-    from rftd.streams.backends.lock_file import LockFile
+        live = self._postgres or (sqlite_url(self._old) if self._old.exists() else None)
+        self._new.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return asyncio.run(self._rebuild(sqlite_url(self._new), live))
+        finally:
+            _remove(self._new)
 
-    if not log_folder.is_dir():
-        raise NotFoundError(
-            f"there is no event log at {log_folder}", fix="name the folder given to `rftd serve --data`"
-        )
-    lock = LockFile(log_folder)
-    try:
-        report = asyncio.run(_rebuild(log_folder, new, None))
-        _remove(old)
-        new.replace(old)
-        return report
-    finally:
-        lock.release()
-        _remove(new)
+    def replace(self) -> RebuildReport:
+        """Rebuilds and takes the place of the tables. Raises ConflictError while a daemon uses them."""
+        import asyncio
 
+        from rftd.ops.errors import NotFoundError
+        from rftd.storage.database import sqlite_url
+        from rftd.streams.backends.lock_file import LockFile
 
-async def _rebuild(log_folder: Path, new: Path, old: Path | None) -> RebuildReport:
-    from rftd.ops.clock import SystemClock
-    from rftd.storage.database import open_database, sqlite_url
-    from rftd.storage.rebuild import rebuild
-    from rftd.streams.backends.sqlite_view import SqliteView
+        locked = self._folder.log if self._kafka is None else self._folder.root
+        if not locked.is_dir():
+            raise NotFoundError(
+                f"there is no event log at {locked}", fix="name the folder given to `rftd serve --data`"
+            )
+        lock = LockFile(locked)
+        try:
+            if self._postgres is not None:
+                return asyncio.run(self._rebuild(self._postgres, None))
+            report = asyncio.run(self._rebuild(sqlite_url(self._new), None))
+            _remove(self._old)
+            self._new.replace(self._old)
+            return report
+        finally:
+            lock.release()
+            _remove(self._new)
 
-    log = await SqliteView.open(log_folder)
-    live = open_database(sqlite_url(old)) if old is not None else None
-    try:
-        return await rebuild(log, sqlite_url(new), clock=SystemClock(), live=live)
-    finally:
-        await log.close()
-        if live is not None:
-            await live.dispose()
+    async def _rebuild(self, target: str, live_url: str | None) -> RebuildReport:
+        from rftd.daemon.log_source import log_to_read
+        from rftd.ops.clock import SystemClock
+        from rftd.ops.ids import SystemIds
+        from rftd.storage.database import open_database
+        from rftd.storage.rebuild import rebuild
+
+        clock = SystemClock()
+        live = open_database(live_url) if live_url is not None else None
+        try:
+            async with log_to_read(self._folder, self._kafka, clock=clock, ids=SystemIds(clock)) as log:
+                return await rebuild(log, target, clock=clock, live=live)
+        finally:
+            if live is not None:
+                await live.dispose()
 
 
 def _remove(database: Path) -> None:

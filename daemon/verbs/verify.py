@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
 
 if TYPE_CHECKING:
     from rftd.streams.verify.report import Report
 
 
 @click.command("verify")
+@kafka_option
 @shared_options
 @click.pass_obj
-def command(settings: Settings) -> None:
-    """Check the whole log of the daemon's folder against the rules. Exit 1 if a promise is broken."""
+def command(settings: Settings, kafka: str | None) -> None:
+    """Check the whole log of the daemon's folder, or on Kafka, against the rules. Exit 1 if a promise is broken."""
     import asyncio
     import sys
     from pathlib import Path
@@ -24,17 +25,19 @@ def command(settings: Settings) -> None:
     import msgspec
 
     from rftd.daemon.data_folder import DataFolder
+    from rftd.daemon.log_source import log_to_read
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
     from rftd.streams.backends.heads_file import FILE_NAME, read_heads
-    from rftd.streams.backends.sqlite_view import SqliteView
     from rftd.streams.verify.checker import verify
 
     async def check() -> Report:
-        folder = DataFolder(Path(data_folder(settings))).log
-        log = await SqliteView.open(folder)
-        try:
-            return await verify(log, remembered=read_heads(folder / FILE_NAME))
-        finally:
-            await log.close()
+        folder = DataFolder(Path(data_folder(settings)))
+        clock = SystemClock()
+        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+            if kafka is not None:
+                return await verify(log, chained=False)
+            return await verify(log, remembered=read_heads(folder.log / FILE_NAME))
 
     report = asyncio.run(check())
     if settings.machine_readable:
