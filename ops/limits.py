@@ -51,6 +51,10 @@ EVAL_CHUNK_ROWS: Final = 256
 FAILED_GROUPS_IN_A_ROW: Final = 8
 """After this many closed groups without one member the experiment fails with their error."""
 ERROR_TEXT_CHARS: Final = 2000
+CANCEL_GRACE_S: Final = 5.0
+"""A workflow that was cancelled is given up on after this long."""
+ORPHANED_ROLLOUTS: Final = 8
+"""After this many workflows that did not end when they were cancelled, their process is started anew."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
 WORKER_LOST_AFTER_S: Final = 15.0
 RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -63,3 +67,14 @@ PLAN_AHEAD_MOST_BATCHES: Final = 8
 """The same where the staleness bound is wide: an eighth of it, but no more than this."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
+
+# State database.
+DATABASE_POOL_CONNECTIONS: Final = 8
+"""Most connections of one process to Postgres, the projector's among them."""
+DATABASE_POOL_WAIT_S: Final = 10.0
+"""A reader waits for a free one for this long."""
+DATABASE_CONNECT_TIMEOUT_S: Final = 5.0
+DATABASE_STATEMENT_TIMEOUT_S: Final = 30.0
+DATABASE_LOCK_TIMEOUT_S: Final = 10.0
+PROJECTOR_RIVAL_S: Final = 5.0
+"""A projector waits for this long until the one before it has let go of the database."""

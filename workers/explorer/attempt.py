@@ -10,13 +10,14 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
+from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import RolloutSpec
+from rftd.workers.explorer.orphans import OrphanedError, Orphans
 from rftd.workers.membership import explain
 from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.taskset import Taskset
@@ -43,9 +44,17 @@ class Attempts:
     """Runs rollouts of one stage's taskset."""
 
     def __init__(
-        self, runner: WorkflowRunner, spec: RolloutSpec, *, artifacts: ArtifactStore, seed: int, clock: Clock
+        self,
+        runner: WorkflowRunner,
+        spec: RolloutSpec,
+        *,
+        artifacts: ArtifactStore,
+        seed: int,
+        clock: Clock,
+        orphans: Orphans,
     ) -> None:
         self._runner = runner
+        self._orphans = orphans
         self._artifacts = artifacts
         self._spec = spec
         self._seed = seed
@@ -56,7 +65,7 @@ class Attempts:
     async def run(self, lease: TaskLeased, rollout: int, taskset: Taskset) -> ExperienceProduced | RolloutFailed:
         """The rollout's end: an experience, or after `max_retry_times` more attempts its last error.
 
-        A row that is no task fails its rollouts, not the explorer.
+        A row that is no task fails its rollouts, not the explorer. An attempt that cannot be ended is the last.
         """
         began_s = self._clock.monotonic_s()
         try:
@@ -67,16 +76,11 @@ class Attempts:
         id = rollout_id(lease.group, rollout)
         for _ in range(self._spec.max_retry_times + 1):
             try:
-                async with asyncio.timeout(self._spec.max_timeout_s):
-                    result = await self._runner.run(
-                        task,
-                        id,
-                        seed=sampling_seed(self._seed, lease.stage, lease.sequence, rollout),
-                    )
-            except TimeoutError:
-                error = RolloutTimeoutError(
-                    f"no result within {self._spec.max_timeout_s} s", where=task.where, fix="raise explorer.max_timeout"
-                )
+                seed = sampling_seed(self._seed, lease.stage, lease.sequence, rollout)
+                work = self._runner.run(task, id, seed=seed)
+                result = await self._orphans.bounded(work, self._spec.max_timeout_s, where=task.where)
+            except OrphanedError as failure:
+                return _failed(lease, rollout, failure)
             except RftdError as failure:
                 error = failure
             else:

@@ -15,6 +15,7 @@ from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
 from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.explorer.orphans import Orphans
 from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.runner import WorkflowRunner
@@ -25,13 +26,16 @@ OpenEngine = Callable[[], Awaitable[RolloutEngine]]
 class Evaluator:
     """Answers one eval lease at a time. Its engine is opened at the first and stays."""
 
-    def __init__(self, open_engine: OpenEngine, tokenizer: Tokenizer, *, at_once: int, clock: Clock) -> None:
+    def __init__(
+        self, open_engine: OpenEngine, tokenizer: Tokenizer, *, at_once: int, clock: Clock, orphans: Orphans
+    ) -> None:
         self._open_engine = open_engine
         self._tokenizer = tokenizer
         self._places = asyncio.Semaphore(at_once)
         self._engine: RolloutEngine | None = None
         self._one_lease = asyncio.Lock()
         self._clock = clock
+        self._orphans = orphans
 
     async def score(self, lease: EvalLeased, stage: StageSpec, taskset: Taskset, weights: WeightsRef) -> EvalScored:
         """The rewards of the lease's rows; a row whose workflow or reward fails scores 0 and is counted.
@@ -80,8 +84,9 @@ class Evaluator:
     ) -> tuple[float, int]:
         async with self._places:
             try:
-                async with asyncio.timeout(timeout_s):
-                    result = await runner.run(taskset.task(row), derive(eval, "row", row))
-            except (RftdError, TimeoutError):
+                task = taskset.task(row)
+                work = runner.run(task, derive(eval, "row", row))
+                result = await self._orphans.bounded(work, timeout_s, where=task.where)
+            except RftdError:
                 return math.nan, 0
         return result.reward, len(result.tokens) - result.prompt_tokens

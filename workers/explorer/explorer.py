@@ -19,6 +19,7 @@ from rftd.workers.chat.stage_tokenizer import stage_tokenizer
 from rftd.workers.explorer.attempt import Attempts
 from rftd.workers.explorer.evaluator import Evaluator
 from rftd.workers.explorer.gate import Gate
+from rftd.workers.explorer.orphans import Orphans
 from rftd.workers.explorer.outbox import Outbox
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
@@ -47,7 +48,7 @@ class Explorer:
         self._engine: RolloutEngine | None = None
         self._evaluator: Evaluator | None = None
         self._places = asyncio.Semaphore(1)
-        self._failures = 0
+        self._orphans = Orphans(log)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
@@ -66,13 +67,19 @@ class Explorer:
             tokenizer,
             at_once=EVAL_AT_ONCE,
             clock=self._member.clock,
+            orphans=self._orphans,
         )
         artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         for index, each in enumerate(spec.stages):
             if each.taskset is not None:
                 runner = WorkflowRunner(each.taskset, model=each.model, engine=engine, tokenizer=tokenizer)
                 self._attempts[index] = Attempts(
-                    runner, each.rollout, artifacts=artifacts, seed=spec.seed, clock=self._member.clock
+                    runner,
+                    each.rollout,
+                    artifacts=artifacts,
+                    seed=spec.seed,
+                    clock=self._member.clock,
+                    orphans=self._orphans,
                 )
         await self._member.join(stage.rollout.concurrency)
         try:
@@ -98,6 +105,9 @@ class Explorer:
         view = self._view
         while not stop.is_set() and not (view.spine.status is not None and view.spine.status.ended):
             await self._follower.pump(wait_s=0.5)
+            if self._orphans.too_many:
+                await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
+                raise self._orphans.error()
             while view.leased:
                 lease = view.leased.popleft()
                 if isinstance(lease, EvalLeased):

@@ -1,0 +1,147 @@
+"""Workflows that swallow their cancellation: the run goes on without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops import limits
+from rftd.ops.errors import RolloutTimeoutError, WorkError
+from rftd.ops.ids import derive
+from rftd.ops.logs import logger
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.events.worker import WorkerStopped
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.role import as_refs
+from rftd.streams.verify.checker import verify
+
+DEAF = '''
+import asyncio
+from rftd.workers.workflows.simple import SimpleWorkflow
+released = []
+class Deaf(SimpleWorkflow):
+    """Never returns on the row of 3+3, whoever asks it to stop."""
+    async def run(self, task, model, reward):
+        while "3+3=" == str(task.prompt).strip() and not released:
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                pass
+        return await super().run(task, model, reward)
+'''
+
+
+@pytest.fixture
+def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A third party's workflow by the name `deaf`; those that still run are let go at the end."""
+    folder = tmp_path / "deaf-0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: deaf\nVersion: 0\n")
+    (folder / "entry_points.txt").write_text("[rftd.workflows]\ndeaf = deaf_workflow:Deaf\n")
+    (tmp_path / "deaf_workflow.py").write_text(DEAF)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(limits, "CANCEL_GRACE_S", 0.05)
+    import deaf_workflow  # type: ignore[import-not-found]
+
+    yield deaf_workflow
+    deaf_workflow.released.append(True)
+    del sys.modules["deaf_workflow"]
+
+
+async def driven(tmp_path: Path, clock, ids, fake_world) -> tuple[RunState, int]:
+    """The state of a run with a row that never ends, and how many processes it took."""
+    log = await SqliteLog.open(tmp_path / "log")
+    spec = fake_world.spec(tmp_path)
+    stage = spec.stages[1]
+    stage = msgspec.structs.replace(
+        stage,
+        taskset=msgspec.structs.replace(stage.taskset, workflow="deaf"),
+        rollout=msgspec.structs.replace(stage.rollout, max_timeout_s=0.3),
+    )
+    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
+    await log.append([writer.draft(accepted, experiment=experiment)])
+    executor = fake_world.executor(log, clock, ids)
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    import asyncio
+
+    async with asyncio.timeout(90):
+        await run.drive()
+    report = await verify(log)
+    assert report.clean, report.findings
+    await log.close()
+    return run.state, len(executor.handles)
+
+
+@pytest.mark.anyio
+async def test_a_rollout_that_cannot_be_ended_fails_and_frees_its_place(
+    tmp_path: Path, clock, ids, fake_world, deaf: ModuleType
+) -> None:
+    state, processes = await driven(tmp_path, clock, ids, fake_world)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert processes == 2, "one trainer, one explorer"
+    assert state.ledger.books.failed_rollouts >= 4
+    assert state.groups.last_error[0] == RolloutTimeoutError.code and "CancelledError" in state.groups.last_error[1]
+
+
+@pytest.mark.anyio
+async def test_an_explorer_with_too_many_of_them_is_started_anew(
+    tmp_path: Path, clock, ids, fake_world, deaf: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ORPHANED_ROLLOUTS", 4)
+    state, processes = await driven(tmp_path, clock, ids, fake_world)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert processes == 3
+    left = [gone for gone in state.roster.gone.values() if isinstance(gone, WorkerStopped) and gone.code]
+    assert [gone.code for gone in left] == [WorkError.code]
+    assert "4 rollouts did not end" in left[0].reason
+
+
+def test_a_process_with_an_orphan_ends() -> None:
+    script = textwrap.dedent(
+        """
+        import asyncio
+        from rftd.ops.errors import RolloutTimeoutError
+        from rftd.ops.logs import logger
+        from rftd.workers.explorer.orphans import OrphanedError, Orphans
+
+        async def deaf():
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    pass
+
+        async def slow():
+            await asyncio.sleep(60)
+
+        async def main():
+            orphans = Orphans(logger(), grace_s=0.01, most=1)
+            for work, kind, count in ((slow, RolloutTimeoutError, 0), (deaf, OrphanedError, 1)):
+                try:
+                    await orphans.bounded(work(), 0.01, where="here")
+                except RolloutTimeoutError as error:
+                    assert type(error) is kind, error
+                assert orphans.count == count
+            assert orphans.too_many
+
+        asyncio.run(main())
+        print("left")
+        """
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "left" in done.stdout, done.stderr
