@@ -20,11 +20,11 @@ from rftd.daemon.client.replies import Page
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.log_source import log_to_read
 from rftd.daemon.settings import Settings
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.sqlite_view import SqliteView
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import Report
 
@@ -87,11 +87,12 @@ SHORT = ("stages=[]", "buffer.total_steps=6", "explorer.eval_interval=1000")
 class Scene:
     """One daemon and the experiments given to it."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        """`options` go to `rftd serve`."""
+    def __init__(self, folder: Path, *options: str, environ: Mapping[str, str] | None = None) -> None:
+        """`options` go to `rftd serve`; `environ` may name a Kafka (RFTD_KAFKA) and a Postgres (RFTD_POSTGRES)."""
         self.folder = folder
+        self.environ = dict(environ or {})
         self.data = DataFolder(folder / "data")
-        self.host = DaemonHost(folder / "data", folder / "daemon.log", options)
+        self.host = DaemonHost(folder / "data", folder / "daemon.log", options, self.environ)
         for name, rows in (("train", 40), ("eval", 12)):
             lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -107,12 +108,28 @@ class Scene:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "rftd.daemon", *arguments],
             cwd=self.folder,
-            env={**os.environ, "RFTD_DATA": str(self.data.root), "COLUMNS": "200", **(environ or {})},
+            env=self._environment | dict(environ or {}),
             capture_output=True,
             text=True,
             timeout=120,
         )
         return Said(done.returncode, done.stdout, done.stderr)
+
+    def spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A command line that runs beside the test, which ends it; its output goes to NAME.log."""
+        with (self.folder / f"{name}.log").open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "rftd.daemon", *arguments],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "RFTD_DATA": str(self.data.root), "COLUMNS": "200", **self.environ}
 
     def write(self, text: str = EXPERIMENT, name: str = "exp.yaml") -> Path:
         """An experiment file in the scene's folder."""
@@ -164,11 +181,11 @@ class Scene:
         return False
 
     def verified(self) -> Report:
+        """What the offline checker says of the log."""
+        kafka, clock = self.environ.get("RFTD_KAFKA"), SystemClock()
+
         async def check() -> Report:
-            log = await SqliteView.open(self.data.log)
-            try:
-                return await verify(log)
-            finally:
-                await log.close()
+            async with log_to_read(self.data, kafka, clock=clock, ids=SystemIds(clock)) as log:
+                return await verify(log, chained=kafka is None)
 
         return asyncio.run(check())
