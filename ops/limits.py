@@ -57,6 +57,8 @@ ORPHANED_ROLLOUTS: Final = 8
 """After this many workflows that did not end when they were cancelled, their process is started anew."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
 WORKER_LOST_AFTER_S: Final = 15.0
+WORKER_START_TIMEOUT_S: Final = 300.0
+"""A worker process that has not joined after this long is killed and started anew; large models load slowly."""
 RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 RESTARTS_IN_A_ROW: Final = 8
 """Restarts of one worker without progress before the experiment fails."""

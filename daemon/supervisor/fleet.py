@@ -30,6 +30,9 @@ class Berth(msgspec.Struct, kw_only=True):
     start_at_s: float = 0.0
     progress: int = -1
     """The experiment's progress when the process was started."""
+    seen_s: float = 0.0
+    """When the process was started, or last seen as a member of the experiment."""
+    joined: bool = False
     last_pid: int = -1
     """Of the process that ended last, and why it did."""
     last_why: str = ""
@@ -48,6 +51,7 @@ class Fleet:
         clock: Clock,
         log: Logger,
         local_workers: bool = True,
+        start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
         self._state = state
         self._executor = executor
@@ -55,6 +59,7 @@ class Fleet:
         self._clock = clock
         self._log = log
         self._host = platform.node()
+        self._start_timeout_s = start_timeout_s
         self._berths = [Berth(order=order) for order in _orders(state.experiment, spec) if local_workers]
 
     def adopt(self) -> None:
@@ -64,6 +69,7 @@ class Fleet:
                 if berth.handle is None and _fits(started, berth.order):
                     berth.handle = self._executor.adopt(started)
                     berth.progress = self._progress()
+                    berth.seen_s = self._clock.monotonic_s()
                     if berth.handle is not None:
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
@@ -79,8 +85,10 @@ class Fleet:
             if berth.handle is None and now_s >= berth.start_at_s:
                 berth.progress = self._progress()
                 berth.handle = await self._executor.start(berth.order)
+                berth.seen_s, berth.joined = now_s, False
                 self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
         self._kill_silent(now_s)
+        self._kill_stuck(now_s)
         return list(self._lost(now_s))
 
     async def drain(self) -> None:
@@ -141,6 +149,7 @@ class Fleet:
                 if (
                     berth.handle is not None
                     and berth.handle.pid == started.pid
+                    and self._here(started)
                     and self._liveness.silent(started.worker, now_s)
                 ):
                     self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
@@ -150,6 +159,27 @@ class Fleet:
                         "a workflow that never yields blocks it"
                     )
                     berth.handle.kill()
+
+    def _kill_stuck(self, now_s: float) -> None:
+        """A process that does not join, or that left and does not end, hangs; it is ended and started anew."""
+        members = {(each.pid, each.role, each.slot) for each in self._state.roster.live.values() if self._here(each)}
+        for berth in self._berths:
+            if berth.handle is None:
+                continue
+            if (berth.handle.pid, berth.order.role, berth.order.slot) in members:
+                berth.seen_s, berth.joined = now_s, True
+                continue
+            bound_s = limits.DRAIN_TIMEOUT_S if berth.joined else self._start_timeout_s
+            if now_s - berth.seen_s > bound_s:
+                stuck = "left and did not end" if berth.joined else "did not join"
+                self._log.warning("worker.stuck", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
+                berth.last_pid = berth.handle.pid
+                berth.last_why = f"its process {stuck} within {bound_s:g} s, so it was killed"
+                berth.seen_s = now_s
+                berth.handle.kill()
+
+    def _here(self, started: WorkerStarted) -> bool:
+        return started.host == self._host
 
     def _lost(self, now_s: float) -> Iterator[WorkerLost]:
         """Workers whose process is gone; of another machine's, those that are silent."""
