@@ -32,6 +32,7 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Where it was published."""
     repeat_times: int = 1
+    """Rollouts of one task, unless the experiment says otherwise."""
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
     policy_loss: str

@@ -10,7 +10,7 @@ GRPO: Final = AlgorithmDefinition(
     name="grpo",
     summary="Advantage = reward relative to its group, in standard deviations; PPO's clipped policy loss.",
     source="Shao et al. 2024, DeepSeekMath, arXiv 2402.03300",
-    repeat_times=2,
+    repeat_times=8,  # as in the guides' examples; two are the least
     advantage="grpo",
     policy_loss="ppo",
     policy_loss_args={"clip_range": 0.2},

@@ -26,8 +26,6 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
     "entropy_loss": ENTROPY_LOSSES,
 }
 _STRATEGIES: Final = ("default", "staleness_control")
-_REPEAT_TIMES: Final = {"grpo": 8}
-"""As in the guides' examples, where the algorithm itself only needs two."""
 _GUIDE: Final = (
     *("ppo", "grpo", "dapo", "reinforceplusplus", "rloo", "opmd", "asymre", "topr", "cispo", "gspo", "sapo", "mix"),
     *(
@@ -109,12 +107,11 @@ def _check_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any
 
 
 def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> int:
-    asked, kind = given.repeat_times, given.algorithm_type
+    asked, kind, default = given.repeat_times, given.algorithm_type, definition.repeat_times
     if not definition.needs.rollouts:
         if asked not in (None, 1):
             notes.warn(f"algorithm.repeat_times has no effect with {kind}, which trains on rows")
         return 1
-    default = _REPEAT_TIMES.get(kind, definition.repeat_times)
     if asked is None:
         return default
     if definition.needs.groups and asked < 2:

@@ -16,7 +16,7 @@ from rftd.workers.algorithms.registry import lookup, names
 def test_grpo_has_the_published_defaults() -> None:
     grpo = lookup("grpo")
     assert (grpo.advantage, grpo.policy_loss, grpo.kl_loss, grpo.entropy_loss) == ("grpo", "ppo", "k2", "default")
-    assert (grpo.repeat_times, grpo.sample_strategy, grpo.loss_agg_mode) == (2, "default", "token-mean")
+    assert (grpo.repeat_times, grpo.sample_strategy, grpo.loss_agg_mode) == (8, "default", "token-mean")
     assert grpo.kl_loss_args == {"kl_coef": 0.001}
     assert grpo.needs.groups and grpo.needs.old_logprobs and not grpo.needs.critic
 
