@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy.exc import DBAPIError
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
 from rftd.ops.logs import Logger
 
 DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -19,16 +19,14 @@ T = TypeVar("T")
 
 
 async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable[[RftdError], None], clock: Clock) -> T:
-    """What `open` gives, tried again with back-off for as long as it takes; `on_error` hears of each new reason.
+    """What `open` gives, tried again with back-off for as long as it takes; `on_error` hears of each reason.
 
-    Raises UsageError at once: waiting does not mend a wrong option.
+    Whatever the reason: refused credentials, too, may be mended at the other end, and who leaves is started again.
     """
     failures = 0
     while True:
         try:
             return await open()
-        except UsageError:
-            raise
         except RftdError as error:
             on_error(error)
         except (DBAPIError, OSError) as error:

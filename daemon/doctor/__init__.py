@@ -2,5 +2,6 @@
 
 finding   what one check found, and its fix
 machine   python, packages, disk, the data folder
+cluster   Kafka, its topics, and Postgres
 daemon    the port, the daemon that should be there
 """

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.settings import Settings, data_folder, kafka_option, postgres_option, shared_options
 
 
 @click.command("doctor")
+@kafka_option
+@postgres_option
 @shared_options
 @click.pass_context
-def command(ctx: click.Context) -> None:
-    """Check this machine, the data folder and the daemon. Exit 1 if a check failed."""
+def command(ctx: click.Context, kafka: str | None, postgres: str | None) -> None:
+    """Check this machine, the data folder, Kafka, Postgres and the daemon. Exit 1 if a check failed."""
     from pathlib import Path
 
+    from rftd.daemon.doctor.cluster import check_kafka, check_postgres
     from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
     from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
 
@@ -24,6 +27,8 @@ def command(ctx: click.Context) -> None:
         *check_identity(),
         *check_packages(),
         *check_folder(folder),
+        *check_kafka(kafka),
+        *check_postgres(postgres),
         *check_endpoint(folder),
         *check_daemon(settings),
     ]

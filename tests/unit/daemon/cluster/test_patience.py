@@ -8,7 +8,7 @@ import pytest
 
 from rftd.daemon.patience import DELAYS_S, opened_in_time, persistently
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import ConflictError, LogLossError, RftdError, UnreachableError, UsageError
+from rftd.ops.errors import ConfigError, LogLossError, RftdError, UnreachableError
 from rftd.ops.logs import logger
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,12 @@ class QuickClock(SystemClock):
 
 
 async def test_what_is_away_is_waited_for_and_each_reason_is_heard() -> None:
-    outcomes: list[Exception | str] = [UnreachableError("away"), ConflictError("differs"), OSError("refused"), "there"]
+    outcomes: list[Exception | str] = [
+        UnreachableError("away"),
+        ConfigError("refused user"),
+        OSError("refused"),
+        "there",
+    ]
     heard: list[RftdError] = []
     clock = QuickClock()
 
@@ -38,16 +43,8 @@ async def test_what_is_away_is_waited_for_and_each_reason_is_heard() -> None:
         return outcome
 
     assert await opened_in_time(open, on_error=heard.append, clock=clock) == "there"
-    assert [error.what for error in heard] == ["away", "differs", "refused"]
+    assert [error.what for error in heard] == ["away", "refused user", "refused"]
     assert clock.slept_s == list(DELAYS_S[:3])
-
-
-async def test_a_wrong_option_is_not_waited_for() -> None:
-    async def open() -> str:
-        raise UsageError("no such mechanism")
-
-    with pytest.raises(UsageError):
-        await opened_in_time(open, on_error=lambda error: None, clock=QuickClock())
 
 
 async def test_work_goes_on_when_the_log_is_back_and_ends_for_any_other_error() -> None:
