@@ -24,6 +24,7 @@ _HERE: Final = "rftd.daemon.verbs"
 VERBS: Final = {
     "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: log, state, API and workers, in one command."),
     "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model through the log, in a minute and a half."),
+    "stack": Verb(f"{_HERE}.stack:stack", "A real Kafka and Postgres on this machine, for development."),
     "submit": Verb(f"{_HERE}.submit:command", "Hand in the experiment of a YAML file."),
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
     "get": Verb(f"{_HERE}.get:command", "One page about one experiment."),

@@ -10,4 +10,5 @@ process            a server process that is found again
 ports              ports that are chosen once and kept
 file_lock          one at a time, between processes
 pair               `Stack`: both, as `rftd stack` sees them
+foreground         one of them, as the child of a supervisor
 """

@@ -49,11 +49,12 @@ class KafkaBroker:
         """
         self.folder = folder.absolute()
         wanted = {"plain": port, "direct": 0, "controller": 0, "sasl": 0}
-        self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", wanted))
+        self._process = ServerProcess(self.folder, "Kafka")
+        running = self._process.pid is not None
+        self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", wanted, running=running))
         self._advertised = advertised_port
         self._users, self._mechanism = dict(users or {}), mechanism
         self._java_options = (f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", *java_options)
-        self._process = ServerProcess(self.folder, "Kafka")
 
     @property
     def port(self) -> int:
@@ -110,6 +111,11 @@ class KafkaBroker:
     def kill(self) -> bool:
         """Ends it by SIGKILL, as a machine that loses power; False if it was not running."""
         return self._process.kill()
+
+    def remove(self) -> None:
+        """Stops it and deletes the folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         self.start()

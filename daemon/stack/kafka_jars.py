@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import tempfile
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -32,9 +33,13 @@ def classpath() -> str:
     jgo = _package("jgo")
     with held(Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}.lock", timeout_s=_DOWNLOAD_TIMEOUT_S):
         try:
-            # Only `resolve`: jgo's `build` and `run` would download a JDK and split the jars. It may print.
             with contextlib.redirect_stdout(io.StringIO()):
-                paths = [artifact.resolve() for artifact in jgo.resolve(COORDINATES)]
+                paths = _resolved(jgo)
+                # A download that was cut off stays in the cache: nothing else would ever look at it again.
+                if broken := [path for path in paths if not zipfile.is_zipfile(path)]:
+                    for path in broken:
+                        path.unlink()
+                    paths = _resolved(jgo)
         except Exception as error:
             raise UnreachableError(
                 f"Apache Kafka cannot be downloaded: {error}",
@@ -43,6 +48,11 @@ def classpath() -> str:
                 " exists: rftd serve --kafka HOST:PORT",
             ) from error
     return os.pathsep.join(str(path) for path in paths)
+
+
+def _resolved(jgo: ModuleType) -> list[Path]:
+    # Only `resolve`: jgo's `build` and `run` would download a JDK and split the jars.
+    return [Path(artifact.resolve()) for artifact in jgo.resolve(COORDINATES)]
 
 
 def _package(name: str) -> ModuleType:

@@ -20,11 +20,20 @@ _FIRST: Final = 10_240
 _LAST: Final = 32_000
 
 
-def kept_ports(path: Path, wanted: Mapping[str, int]) -> dict[str, int]:
-    """A port for each name: the one asked for, else the one kept in `path`, else a free one; all are kept there."""
+def kept_ports(path: Path, wanted: Mapping[str, int], *, running: bool) -> dict[str, int]:
+    """A port for each name: the one asked for, else the one kept in `path`, else a free one; all are kept there.
+
+    Raises ConflictError if the server is `running` and another port than its own is asked for.
+    """
     kept = msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
     chosen: dict[str, int] = {}
     for name, port in wanted.items():
+        if running and port and port != kept.get(name):
+            raise ConflictError(
+                f"it runs already, on port {kept.get(name)} and not {port}",
+                where=str(path.parent),
+                fix="rftd stack down, then again with the new port",
+            )
         chosen[name] = port or kept.get(name) or _free_port({*chosen.values(), *wanted.values(), *kept.values()})
     if chosen != kept:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,9 +37,10 @@ class PostgresServer:
         it syncs nothing: faster, and a machine that loses power may lose the cluster; a killed process loses nothing.
         """
         self.folder = folder.absolute()
-        self.port = kept_ports(self.folder / "ports.json", {"port": port})["port"]
-        self._trust, self._durable = trust, durable
         self._process = ServerProcess(self.folder, "Postgres")
+        running = self._process.pid is not None
+        self.port = kept_ports(self.folder / "ports.json", {"port": port}, running=running)["port"]
+        self._trust, self._durable = trust, durable
 
     @property
     def url(self) -> str:
@@ -47,9 +48,14 @@ class PostgresServer:
         return self.url_of(DATABASE)
 
     @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
     def url_without_password(self) -> str:
         """The same for people and command lines; the password is in `pass_file` (PGPASSFILE)."""
-        return f"postgresql://{USER}@{LOOPBACK}:{self.port}/{DATABASE}"
+        return f"postgresql://{USER}@{self.address}/{DATABASE}"
 
     @property
     def pass_file(self) -> Path:
@@ -87,7 +93,7 @@ class PostgresServer:
         """The URL of another database of the cluster, with the password."""
         password = self._password()
         login = f"{USER}:{password}" if password else USER
-        return f"postgresql://{login}@{LOOPBACK}:{self.port}/{database}"
+        return f"postgresql://{login}@{self.address}/{database}"
 
     def start(self, *, timeout_s: float = 120.0) -> None:
         """Returns when connections are served; at once if it runs already. A new folder is initialised first.

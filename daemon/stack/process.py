@@ -121,8 +121,8 @@ class ServerProcess:
         return True
 
     def _find(self) -> psutil.Process | None:
-        if self._child is not None and self._child.poll() is not None:
-            self._child = None
+        if (child := self._child) is not None:
+            child.poll()  # collects its status, once it has one
         try:
             started = msgspec.json.decode(self._file.read_bytes(), type=Started)
             process = psutil.Process(started.pid)
@@ -135,9 +135,8 @@ class ServerProcess:
     def _gone(self, process: psutil.Process, timeout_s: float) -> bool:
         """Waits for the end; of our child by its Popen, which must be the one to collect its status."""
         try:
-            if self._child is not None and process.pid == self._child.pid:
-                self._child.wait(timeout_s)
-                self._child = None
+            if (child := self._child) is not None and process.pid == child.pid:
+                child.wait(timeout_s)
             else:
                 process.wait(timeout_s)
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):

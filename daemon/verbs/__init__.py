@@ -2,6 +2,7 @@
 
 serve        the daemon
 demo         a model that learns, here and now
+stack        a Kafka and a Postgres for development
 submit       hand in an experiment
 ls           the experiments
 get          one page about one

@@ -1,0 +1,42 @@
+"""`run_until_told`: a server as the child of a supervisor such as honcho or systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from rftd.daemon.stack.kafka import KafkaBroker
+from rftd.daemon.stack.postgres import PostgresServer
+from rftd.ops.errors import RftdError, UnreachableError
+
+_INTERVAL_S: Final = 0.2
+
+
+async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callable[[], None]) -> None:
+    """Starts the server, or takes over one that was left behind; stops it at SIGTERM or SIGINT, also while it starts.
+
+    Raises what `start` raises, and UnreachableError if the server ends by itself.
+    """
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+    while not starting.done() and not told.is_set():
+        await asyncio.wait([starting], timeout=_INTERVAL_S)
+    if not told.is_set():
+        await starting
+        on_ready()
+        while not told.is_set() and server.pid is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), _INTERVAL_S)
+        if not told.is_set():
+            raise UnreachableError("the server ended by itself", where=str(server.log_path), fix="see its end")
+    while not starting.done():  # before it has a process there is nothing to stop: ask again
+        await asyncio.to_thread(server.stop)
+        await asyncio.wait([starting], timeout=_INTERVAL_S)
+    with suppress(RftdError):
+        await starting
+    await asyncio.to_thread(server.stop)

@@ -1,0 +1,104 @@
+"""`Stack`: the local Kafka and the local Postgres of one folder, as `rftd stack` sees them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rftd.daemon.stack.kafka import KafkaBroker
+from rftd.daemon.stack.postgres import PostgresServer
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One server, as it stands."""
+
+    name: str
+    state: str
+    """running, starting or stopped."""
+    url: str
+    """For `rftd serve`; holds no password. Empty before the first start."""
+    pid: int | None
+    folder: str
+    pass_file: str | None = None
+    """Where the password is, for PGPASSFILE."""
+
+
+class Stack:
+    """Two servers below one folder. Every call blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        """Touches nothing."""
+        self._kafka, self._postgres = folder / "kafka", folder / "postgres"
+
+    def up(self, *, kafka_port: int = 0, postgres_port: int = 0) -> None:
+        """Starts what does not run, both at once, and returns when both serve; raises the first failure."""
+        servers = (
+            KafkaBroker(self._kafka, port=kafka_port),
+            PostgresServer(self._postgres, port=postgres_port),
+        )
+        _each([server.start for server in servers])
+
+    def down(self, *, delete: bool = False) -> None:
+        """Stops what runs; with `delete` the data goes too."""
+        servers: list[KafkaBroker | PostgresServer] = []
+        if _exists(self._kafka):
+            servers.append(KafkaBroker(self._kafka))
+        if _exists(self._postgres):
+            servers.append(PostgresServer(self._postgres))
+        _each([server.remove if delete else server.stop for server in servers])
+
+    def parts(self) -> tuple[Part, Part]:
+        """Kafka and Postgres, as they stand."""
+        return self._kafka_part(), self._postgres_part()
+
+    def _kafka_part(self) -> Part:
+        if not _exists(self._kafka):
+            return Part(name="kafka", state="stopped", url="", pid=None, folder=str(self._kafka))
+        broker = KafkaBroker(self._kafka)
+        pid = broker.pid
+        return Part(
+            name="kafka", state=_state(pid, broker.ready), url=broker.bootstrap, pid=pid, folder=str(self._kafka)
+        )
+
+    def _postgres_part(self) -> Part:
+        if not _exists(self._postgres):
+            return Part(name="postgres", state="stopped", url="", pid=None, folder=str(self._postgres))
+        server = PostgresServer(self._postgres)
+        pid = server.pid
+        return Part(
+            name="postgres",
+            state=_state(pid, server.ready),
+            url=server.url_without_password,
+            pid=pid,
+            folder=str(self._postgres),
+            pass_file=str(server.pass_file) if server.pass_file.exists() else None,
+        )
+
+
+def serve_line(kafka: Part, postgres: Part) -> str:
+    """The `rftd serve` that uses them, to be pasted into a shell."""
+    password = f"PGPASSFILE={shlex.quote(postgres.pass_file)} " if postgres.pass_file else ""
+    return f"{password}rftd serve --kafka {kafka.url} --postgres {postgres.url}"
+
+
+def _exists(folder: Path) -> bool:
+    return (folder / "ports.json").exists()
+
+
+def _state(pid: int | None, ready: bool) -> str:
+    if pid is None:
+        return "stopped"
+    return "running" if ready else "starting"
+
+
+def _each(work: Sequence[Callable[[], Any]]) -> None:
+    """Does all of it at once; when all has ended, raises the first failure."""
+    with ThreadPoolExecutor(len(work) or 1) as pool:
+        done = [pool.submit(each) for each in work]
+    for each in done:
+        each.result()
