@@ -177,12 +177,12 @@ class Spawned:
 class BenchExecutor:
     """Starts this file's workers instead of rftd's."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, url: str) -> None:
+        self._url = url
         self.started: list[Spawned] = []
 
     async def start(self, order: WorkerOrder) -> Handle:
-        handle = Spawned(_spawn(order.role, str(self._socket), order.experiment.hex))
+        handle = Spawned(_spawn(order.role, self._url, order.experiment.hex))
         self.started.append(handle)
         return handle
 
@@ -199,7 +199,7 @@ async def _daemon(data: Path, socket: Path) -> PathRates:
     engine = open_database(sqlite_url(data / "state.db"))
     projector = Projector(log, engine, clock=clock)
     await projector.open()
-    executor = BenchExecutor(socket)
+    executor = BenchExecutor(f"unix:{socket}")
     experiment = await _submitted(log, spec_of(data), clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger(role="daemon"))
     async with LogServer(log, socket, file=log.path), asyncio.TaskGroup() as tasks:
@@ -293,11 +293,11 @@ def main(arguments: list[str]) -> None:
         case ["daemon", data, socket]:
             rates = asyncio.run(_daemon(Path(data), Path(socket)))
             (Path(data) / "rates.json").write_bytes(msgspec.json.encode(rates))
-        case ["explorer", socket, experiment]:
-            asyncio.run(explore(Path(socket), UUID(experiment)))
-        case ["trainer", socket, experiment]:
+        case ["explorer", url, experiment]:
+            asyncio.run(explore(url, UUID(experiment)))
+        case ["trainer", url, experiment]:
             take = train if os.environ.get("BENCH_TRAINER") == "real" else read
-            asyncio.run(take(Path(socket), UUID(experiment)))
+            asyncio.run(take(url, UUID(experiment)))
         case ["produce-bare", socket, seconds]:
             asyncio.run(produce_bare(Path(socket), float(seconds)))
         case ["consume-bare", socket, seconds]:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from rftd.daemon.log_source import connect_log
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
@@ -26,8 +27,8 @@ from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.fencing import Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease
-from rftd.streams.socket.client import SocketLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
@@ -76,11 +77,15 @@ class Responses:
         )
 
 
-async def explore(socket: Path, experiment: UUID) -> None:
-    """Answers each lease of slot 0 with a group, several appends in flight, until it is killed."""
+async def explore(url: str, experiment: UUID, groups_per_s: float = 0.0) -> None:
+    """Answers each lease of slot 0 with a group, several appends in flight, until it is killed.
+
+    With `groups_per_s` at that steady pace; else as fast as it can.
+    """
     clock = SystemClock()
-    log = await SocketLog.connect(socket)
-    member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=SystemIds(clock))
+    ids = SystemIds(clock)
+    log = await connect_log(url, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=ids)
     view = ExplorerView(member.id)
     start = await start_of_experiment(log, experiment)
     positions = {partition_of(topics.EXPERIMENTS, experiment): 0, partition_of(topics.WEIGHTS, experiment): 0}
@@ -114,6 +119,8 @@ async def explore(socket: Path, experiment: UUID) -> None:
         async with in_flight:
             await log.append(drafts_of(lease))
 
+    due_s = clock.monotonic_s()
+
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(member.beat(lambda: None))
         while True:
@@ -121,6 +128,10 @@ async def explore(socket: Path, experiment: UUID) -> None:
             while view.leased:
                 lease = view.leased.popleft()
                 if isinstance(lease, TaskLeased):
+                    if groups_per_s:
+                        due_s = max(due_s + 1 / groups_per_s, clock.monotonic_s() - 0.1)
+                        if (ahead_s := due_s - clock.monotonic_s()) > 0:
+                            await clock.sleep(ahead_s)
                     tasks.create_task(answer(lease))
 
 
@@ -165,18 +176,19 @@ class NoModel:
         return
 
 
-async def train(socket: Path, experiment: UUID) -> None:
+async def train(url: str, experiment: UUID) -> None:
     """The real trainer's loop: one step after the other, each read back before the next begins; until it is killed."""
     clock = SystemClock()
-    log = await SocketLog.connect(socket)
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=SystemIds(clock))
+    ids = SystemIds(clock)
+    log = await connect_log(url, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
     follower, state = await _followed(log, experiment, clock)
     with ThreadPoolExecutor(1) as thread:
         trainer = Trainer(member, follower, state, NoModel(), thread=thread, log=logger(role="trainer"))
         await trainer.run(asyncio.Event())
 
 
-async def _followed(log: SocketLog, experiment: UUID, clock: SystemClock) -> tuple[Follower, RunState]:
+async def _followed(log: EventLog, experiment: UUID, clock: SystemClock) -> tuple[Follower, RunState]:
     state = RunState(experiment)
     start = await start_of_experiment(log, experiment)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
@@ -186,11 +198,12 @@ async def _followed(log: SocketLog, experiment: UUID, clock: SystemClock) -> tup
     return follower, state
 
 
-async def read(socket: Path, experiment: UUID) -> None:
+async def read(url: str, experiment: UUID) -> None:
     """Assembles each plan as soon as it is there, and appends the steps that are done, in order; until it is killed."""
     clock = SystemClock()
-    log = await SocketLog.connect(socket)
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=SystemIds(clock))
+    ids = SystemIds(clock)
+    log = await connect_log(url, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
     follower, state = await _followed(log, experiment, clock)
     await member.join(0)
     owned = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)]
