@@ -9,6 +9,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.backends.kafka.topics import delete_topics
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.log import EventLog
@@ -20,6 +25,8 @@ class Harness:
     """Opens the same log again and again, as a restarted daemon would."""
 
     durable = True
+    chained = True
+    """Each record's chain covers those before it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,12 +79,42 @@ class SocketAndFileHarness(Harness):
         await served.close()
 
 
-BACKENDS = {"memory": MemoryHarness, "sqlite": Harness, "socket": SocketHarness, "socket+file": SocketAndFileHarness}
+class KafkaHarness(Harness):
+    """A real broker, with topics of its own for each test."""
+
+    chained = False
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        super().__init__(folder)
+        prefix = f"contract-{SystemIds(SystemClock()).new().hex}."
+        self.settings = KafkaSettings(bootstrap=bootstrap, prefix=prefix)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EventLog]:
+        clock = SystemClock()
+        log = await KafkaLog.open(self.settings, clock=clock, ids=SystemIds(clock))
+        try:
+            yield log
+        finally:
+            await log.close()
 
 
-@pytest.fixture(params=sorted(BACKENDS))
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
-    return BACKENDS[request.param](tmp_path / "data")
+BACKENDS = {
+    "memory": MemoryHarness,
+    "sqlite": Harness,
+    "socket": SocketHarness,
+    "socket+file": SocketAndFileHarness,
+}
+
+
+@pytest.fixture(params=[*sorted(BACKENDS), "kafka"])
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
+    if request.param != "kafka":
+        yield BACKENDS[request.param](tmp_path / "data")
+        return
+    made = KafkaHarness(tmp_path / "data", "127.0.0.1:19092")
+    yield made
+    await delete_topics(made.settings)
 
 
 @pytest.fixture

@@ -1,0 +1,156 @@
+"""A cluster's settings as aiokafka's arguments, and why a cluster cannot be used as an error with its fix."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from typing import Any, Final
+
+from aiokafka import errors as kafka
+from aiokafka.conn import create_conn
+
+from rftd.ops.errors import CodecError, ConfigError, LogCorruptError, RftdError, UnreachableError
+from rftd.streams.backends.kafka.settings import KafkaSettings
+
+CLIENT_ID: Final = "rftd"
+REQUEST_TIMEOUT_S: Final = 10.0
+_LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
+_OLDEST_LIST_OFFSETS: Final = 7
+_WHERE: Final = "Kafka at {}"
+
+
+def arguments(settings: KafkaSettings) -> dict[str, Any]:
+    """What every client of aiokafka is given. Raises ConfigError for a missing password or an unusable file."""
+    found: dict[str, Any] = {
+        "bootstrap_servers": settings.bootstrap.split(","),
+        "client_id": CLIENT_ID,
+        "security_protocol": settings.security,
+        "request_timeout_ms": int(REQUEST_TIMEOUT_S * 1000),
+        "retry_backoff_ms": 100,
+        "metadata_max_age_ms": 60_000,
+    }
+    if settings.tls:
+        found["ssl_context"] = _tls(settings)
+    if settings.sasl:
+        password = os.environ.get(settings.password_env)
+        if not password:
+            raise ConfigError(
+                f"no password for the Kafka user {settings.username!r}",
+                where=_where(settings),
+                field="password_env",
+                fix=f"set the environment variable {settings.password_env}",
+            )
+        found |= {
+            "sasl_mechanism": settings.mechanism,
+            "sasl_plain_username": settings.username,
+            "sasl_plain_password": password,
+        }
+    return found
+
+
+def _tls(settings: KafkaSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.cert_file:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"a file for TLS cannot be used: {error}",
+            where=", ".join(filter(None, (settings.ca_file, settings.cert_file, settings.key_file))),
+            fix="ca_file: PEM of the authority; cert_file and key_file: PEM of this client, without a passphrase",
+        ) from error
+    return context
+
+
+async def check_cluster(settings: KafkaSettings) -> None:
+    """Returns if one of the brokers takes our connection and is new enough.
+
+    Raises ConfigError for wrong credentials or TLS and for too old a broker, UnreachableError if none answers.
+    """
+    options = arguments(settings)
+    hosts = options.pop("bootstrap_servers")
+    for name in ("retry_backoff_ms", "metadata_max_age_ms"):
+        del options[name]
+    last: BaseException | None = None
+    for text in hosts:
+        host, _, port = text.rpartition(":")
+        try:
+            connection = await create_conn(host.strip("[]"), int(port), **options)
+        except (kafka.KafkaError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            last = error
+            continue
+        try:
+            _check_version(connection, settings, text)
+        finally:
+            connection.close()
+        return
+    assert last is not None
+    raise translate(last, settings) from last
+
+
+def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
+    versions = getattr(connection, "_versions", {})
+    newest = versions.get(_LIST_OFFSETS, (0, 0))[1]
+    if newest < _OLDEST_LIST_OFFSETS:
+        raise ConfigError(
+            f"the broker {host} is older than Kafka 3.0", where=_where(settings), fix="use Kafka 3.0 or newer"
+        )
+
+
+def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
+    """One of our errors, with what a person can do about it."""
+    where = _where(settings)
+    text = str(error) or type(error).__name__
+    match error:
+        case RftdError():
+            return error
+        case kafka.AuthenticationFailedError() | kafka.SaslAuthenticationFailed():
+            return ConfigError(
+                f"Kafka refused the user {settings.username!r}: {text}",
+                where=where,
+                field="username",
+                fix=f"check the user, ${settings.password_env} and the mechanism ({settings.mechanism})",
+            )
+        case kafka.UnsupportedSaslMechanismError():
+            return ConfigError(
+                f"Kafka does not take {settings.mechanism}: {text}",
+                where=where,
+                field="mechanism",
+                fix="ask which mechanism the listener has; rftd knows PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512",
+            )
+        case (
+            kafka.TopicAuthorizationFailedError()
+            | kafka.ClusterAuthorizationFailedError()
+            | kafka.GroupAuthorizationFailedError()
+        ):
+            return ConfigError(
+                f"Kafka forbids it: {text}",
+                where=where,
+                fix=f"allow Describe, DescribeConfigs, Create, Read and Write on topics {settings.prefix}rftd.*",
+            )
+        case kafka.MessageSizeTooLargeError() | kafka.RecordListTooLargeError():
+            return CodecError(
+                f"a record is over the limit of its topic: {text}",
+                where=where,
+                fix="raise max.message.bytes of the topics, see `rftd doctor`",
+            )
+        case kafka.CorruptRecordException():
+            return LogCorruptError(
+                f"a record does not match its checksum: {text}", where=where, fix="restore the partition from a replica"
+            )
+        case kafka.UnknownTopicOrPartitionError():
+            return UnreachableError(f"a topic is missing: {text}", where=where, fix="run `rftd doctor`")
+    if isinstance(error.__cause__ or error, ssl.SSLError) or "SSL" in text or "CERTIFICATE" in text:
+        return ConfigError(
+            f"no TLS connection: {text}", where=where, field="ca_file", fix="check security= and ca_file="
+        )
+    return UnreachableError(
+        f"Kafka does not answer: {text}",
+        where=where,
+        fix="check the address, that the brokers run, and security= (a TLS listener does not answer plain text)",
+    )
+
+
+def _where(settings: KafkaSettings) -> str:
+    return _WHERE.format(settings.bootstrap)

@@ -1,0 +1,243 @@
+"""Reads at any position, beside the tail: one consumer that keeps going where the last read of a partition ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import LogLossError, UnreachableError
+from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.offsets import Offsets
+from rftd.streams.backends.kafka.reading import Duplicates, records_of
+from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.envelope import Record
+from rftd.streams.topics import Partition
+
+TIMEOUT_S: Final = 30.0
+PRIMED_RECORDS: Final = 2000
+"""How far below its start a subscription looks for identities that repeat later."""
+_AT_ONCE: Final = limits.FETCH_RECORDS
+_STREAMS: Final = 8
+_BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
+
+
+class _Stream:
+    """One partition that is being read onwards."""
+
+    def __init__(self, start: int) -> None:
+        self.window = Window()
+        self.next = start
+        """The offset after the last record handed out."""
+        self.records: deque[Record] = deque()
+        self.size_bytes = 0
+
+    def put(self, records: list[Record]) -> None:
+        self.records.extend(records)
+        self.size_bytes += sum(len(record.head) + len(record.value) for record in records)
+
+    def take(self, max_records: int, max_size_bytes: int) -> list[Record]:
+        found: list[Record] = []
+        size = 0
+        while self.records and len(found) < max_records:
+            size += len(self.records[0].head) + len(self.records[0].value)
+            if found and size > max_size_bytes:
+                break
+            found.append(self.records.popleft())
+        if found:
+            self.next = found[-1].offset + 1
+            self.size_bytes -= sum(len(record.head) + len(record.value) for record in found)
+        return found
+
+
+class Fetcher:
+    """Records from any offset. Calls take turns; raises the errors of `rftd.streams.backends.kafka.connect`."""
+
+    def __init__(
+        self, settings: KafkaSettings, names: Names, offsets: Offsets, duplicates: Duplicates, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._offsets = offsets
+        self._duplicates = duplicates
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._streams: dict[Partition, _Stream] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def read(
+        self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int, *, primed: bool = False
+    ) -> list[Record]:
+        """Records of [start, end), at least one if there is one; [] if they are all truncated.
+
+        With `primed`, repetitions of records up to `PRIMED_RECORDS` below `start` are marked.
+        """
+        async with self._turn:
+            stream = self._streams.get(partition)
+            if stream is None or stream.next != start:
+                while len(self._streams) >= _STREAMS:
+                    self._end(next(iter(self._streams)))
+                stream = await self._begin(partition, start, PRIMED_RECORDS if primed else 0)
+            else:
+                self._streams[partition] = self._streams.pop(partition)  # the newest is last
+            await self._fill({partition: end})
+            found = stream.take(max_records, max_size_bytes)
+            if stream.size_bytes < _BUFFER_SIZE_BYTES and stream.next < end:
+                self._resume(partition)
+            elif stream.next >= end and not stream.records:
+                self._pause(partition)
+            return found
+
+    async def stretch(self, partition: Partition, start: int, end: int) -> Window:
+        """The identities of [start, end)."""
+        async with self._turn:
+            stream = await self._begin(partition, start)
+            while stream.next < end:
+                await self._fill({partition: end})
+                if not stream.take(limits.APPEND_RECORDS, limits.FETCH_SIZE_BYTES):
+                    break
+            self._end(partition)
+            return stream.window
+
+    async def last(self, places: Mapping[Partition, int]) -> dict[Partition, Record]:
+        """The records at these offsets; those that are truncated are left out."""
+        found: dict[Partition, Record] = {}
+        async with self._turn:
+            firsts = await self._offsets.starts(places)
+            kept = {partition: offset for partition, offset in places.items() if offset >= firsts[partition]}
+            for partition, offset in kept.items():
+                await self._begin(partition, offset, first=firsts[partition])
+            if kept:
+                await self._fill({partition: offset + 1 for partition, offset in kept.items()})
+            for partition, offset in kept.items():
+                record = next(iter(self._streams[partition].records), None)
+                if record is not None and record.offset == offset:
+                    found[partition] = record
+                self._end(partition)
+        return found
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def _begin(
+        self, partition: Partition, start: int, primed_records: int = 0, first: int | None = None
+    ) -> _Stream:
+        """A stream whose next record is the first at or above `start`."""
+        await self._started()
+        if first is None:
+            first = (await self._offsets.starts([partition]))[partition]
+        begin = max(first, start - primed_records)
+        stream = _Stream(begin)
+        self._end(partition)
+        self._streams[partition] = stream
+        self._seek(partition, begin)
+        if begin < start:
+            while stream.next < start:
+                await self._fill({partition: start})
+                if not stream.take(min(_AT_ONCE, start - stream.next), limits.FETCH_SIZE_BYTES):
+                    break
+        stream.next = max(start, stream.next)
+        return stream
+
+    async def _fill(self, ends: Mapping[Partition, int]) -> None:
+        """Returns once each of these streams holds a record or has read everything below its end."""
+        assert self._consumer is not None
+        deadline_s = self._clock.monotonic_s() + TIMEOUT_S
+        for partition in ends:
+            self._resume(partition)
+        while waiting := [p for p, end in ends.items() if not self._streams[p].records and await self._at(p) < end]:
+            for partition in waiting:
+                self._resume(partition)
+            try:
+                batches = await self._consumer.getmany(timeout_ms=100, max_records=_AT_ONCE)
+            except kafka.OffsetOutOfRangeError as error:
+                await self._out_of_range(error)
+                continue
+            except (kafka.KafkaError, OSError) as error:
+                raise translate(error, self._settings) from error
+            for name, messages in batches.items():
+                partition = self._names.ours(name)
+                stream = self._streams.get(partition)
+                if stream is not None:
+                    stream.put(records_of(partition, messages, stream.window, self._duplicates))
+                    if stream.size_bytes >= _BUFFER_SIZE_BYTES:
+                        self._pause(partition)
+            if not batches and self._clock.monotonic_s() > deadline_s:
+                raise UnreachableError(
+                    f"Kafka sent nothing of {waiting[0]} for {TIMEOUT_S:.0f} s",
+                    where=f"Kafka at {self._settings.bootstrap}",
+                    fix="see whether its brokers run and lead the partition",
+                )
+
+    async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
+        """Goes on at the first retained record; an offset above the end means that records were lost."""
+        for name, offset in error.args[0].items():
+            partition = self._names.ours(name)
+            first = (await self._offsets.starts([partition]))[partition]
+            if offset > first:
+                end = (await self._offsets.ends([partition]))[partition]
+                raise LogLossError(
+                    f"{partition}@{offset - 1} was there and is gone: the log ends before {end}",
+                    where=f"{partition}@{end}",
+                    fix="the cluster lost records: restore it from a replica, then run `rftd verify`",
+                )
+            self._seek(partition, first)
+
+    async def _at(self, partition: Partition) -> int:
+        assert self._consumer is not None
+        return int(await self._consumer.position(self._names.kafka(partition)))
+
+    async def _started(self) -> None:
+        if self._consumer is not None:
+            return
+        consumer = AIOKafkaConsumer(
+            group_id=None,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            fetch_max_wait_ms=20,
+            max_partition_fetch_bytes=_BUFFER_SIZE_BYTES,
+            fetch_max_bytes=4 * _BUFFER_SIZE_BYTES,
+            **arguments(self._settings),
+        )
+        try:
+            await consumer.start()
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            await consumer.stop()
+            raise translate(error, self._settings) from error
+        prepare(consumer, self._names)
+        self._consumer = consumer
+
+    def _seek(self, partition: Partition, offset: int) -> None:
+        assert self._consumer is not None
+        self._consumer.seek(self._names.kafka(partition), offset)
+
+    def _resume(self, partition: Partition) -> None:
+        assert self._consumer is not None
+        self._consumer.resume(self._names.kafka(partition))
+
+    def _pause(self, partition: Partition) -> None:
+        assert self._consumer is not None
+        self._consumer.pause(self._names.kafka(partition))
+
+    def _end(self, partition: Partition) -> None:
+        if self._streams.pop(partition, None) is not None:
+            self._pause(partition)
+
+
+def prepare(consumer: AIOKafkaConsumer, names: Names) -> None:
+    """Assigns every partition, all paused: a later change of the assignment would drop what was fetched."""
+    consumer.assign(names.every)
+    for name in names.every:
+        consumer.seek(name, 0)
+        consumer.pause(name)

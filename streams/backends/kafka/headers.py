@@ -1,0 +1,137 @@
+"""The envelope on Kafka: CloudEvents 1.0 in binary mode for other programs, the exact head and a digest for us.
+
+rftd-head  the head's bytes, authoritative: what is read is byte for byte what was appended
+rftd-sum   `Record.chain`: 16 bytes of blake2b over head and value (several writers share a partition, so the digest
+           is of the record alone and not of those before it)
+ce_*       the same attributes for programs that know CloudEvents; ce_id also tells a repeated record
+
+A record without rftd-head but with the attributes that CloudEvents asks for is another program's: its head is built
+from them. Any other record is delivered with an empty head, which `decode_head` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import iso
+from rftd.ops.ids import derive
+from rftd.streams.chain import GENESIS, link
+from rftd.streams.envelope import Draft, Head
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+HEAD: Final = "rftd-head"
+SUM: Final = "rftd-sum"
+ID: Final = "ce_id"
+_ATTRIBUTES_HEAD_SIZE_BYTES: Final = 16 * 1024
+_FOREIGN: Final = UUID("6b61666b-6120-5f66-8000-726674640000")
+_decoder = msgspec.msgpack.Decoder(Head)
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+class Envelope(msgspec.Struct, frozen=True, gc=False):
+    """What the headers of one record say."""
+
+    key: bytes
+    """Equal for two records with one identity; empty if the record has none."""
+    head: bytes
+    sum: bytes
+
+
+def key_of(draft: Draft) -> bytes:
+    """The identity of a draft as its record will carry it."""
+    return str(draft.id).encode()
+
+
+def headers_of(draft: Draft, key: bytes, sum_: bytes) -> list[tuple[str, bytes]]:
+    """The headers of a draft's record."""
+    found = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
+    if len(draft.head) > _ATTRIBUTES_HEAD_SIZE_BYTES:
+        return found
+    try:
+        head = _decoder.decode(draft.head)
+    except msgspec.MsgspecError:
+        return found
+    found += [
+        ("ce_type", _utf8(head.type)),
+        ("ce_source", _utf8(head.source)),
+        ("ce_time", iso(head.time_ns).encode()),
+        ("ce_rftdversion", b"%d" % head.version),
+        ("content-type", b"application/msgpack"),
+    ]
+    if head.experiment is not None:
+        found.append(("ce_subject", _uuid_text(head.experiment)))
+    if head.traceparent:
+        found.append(("traceparent", head.traceparent.encode()))
+    return found
+
+
+def sum_of(head: bytes, value: bytes) -> bytes:
+    """The digest that stands for a record."""
+    return link(GENESIS, head, value)
+
+
+def envelope_of(headers: Headers, value: bytes) -> Envelope:
+    """The envelope of a record that was read; never raises."""
+    # Our own writer puts these three first.
+    if len(headers) > 2 and headers[0][0] == HEAD and headers[1][0] == SUM and headers[2][0] == ID:
+        return Envelope(headers[2][1] or b"", headers[0][1] or b"", headers[1][1] or b"")
+    named = {name: item for name, item in headers if item is not None}
+    if HEAD in named:
+        head = named[HEAD]
+        return Envelope(named.get(ID, b""), head, named.get(SUM) or sum_of(head, value))
+    foreign = _foreign(named)
+    if foreign is None:
+        return Envelope(b"", b"", sum_of(b"", value))
+    head = _encoder.encode(foreign)
+    return Envelope(str(foreign.id).encode(), head, sum_of(head, value))
+
+
+def _foreign(named: dict[str, bytes]) -> Head | None:
+    """The head that another program's CloudEvents attributes describe."""
+    try:
+        text = {name.lower(): item.decode() for name, item in named.items() if name.lower().startswith(("ce_", "tr"))}
+        if text["ce_specversion"] != "1.0":
+            return None
+        source, subject = text["ce_source"], text.get("ce_subject")
+        return Head(
+            id=_uuid(text["ce_id"]) or derive(_FOREIGN, source, text["ce_id"]),
+            type=text["ce_type"],
+            version=int(text.get("ce_rftdversion", "1")),
+            experiment=_uuid(subject) if subject else None,
+            source=source,
+            time_ns=_time_ns(text.get("ce_time")),
+            traceparent=text.get("traceparent"),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _time_ns(text: str | None) -> int:
+    if text is None:
+        return 0
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000) * 1_000_000
+
+
+@lru_cache(maxsize=4096)
+def _utf8(text: str) -> bytes:
+    return text.encode()
+
+
+@lru_cache(maxsize=4096)
+def _uuid_text(id: UUID) -> bytes:
+    return str(id).encode()

@@ -1,0 +1,230 @@
+"""Appends to one partition: one batch in flight, the next fills meanwhile.
+
+queue of slices ─► batch ─► Kafka ─► places ─► acknowledgements
+                     └─ outcome unknown: new producer, read the partition's end back, send only what is not there
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError, UnreachableError
+from rftd.streams.backends.kafka.connect import translate
+from rftd.streams.backends.kafka.headers import headers_of, sum_of
+from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.pending import UNPLACED, Slice
+from rftd.streams.backends.kafka.producers import Producers
+from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.chain import Mark
+from rftd.streams.topics import Partition
+
+READ_BACK_RECORDS: Final = 2000
+"""How far below the end an identity is looked for when this process first writes to a partition."""
+READ_BACK_MOST_RECORDS: Final = 50_000
+"""The same after an unknown outcome, where the last known acknowledgement lies further back."""
+SILENT_S: Final = 3.0
+"""Appends count as failing once an acknowledgement is missing for this long."""
+RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
+_TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+
+Part = tuple[Slice, int]
+"""One draft of a slice, by its index."""
+
+
+class Partitions(Protocol):
+    """What a lane asks the log for."""
+
+    async def end(self, partition: Partition) -> int:
+        """The next offset."""
+        ...
+
+    async def read_back(self, partition: Partition, start: int, end: int) -> Window:
+        """The identities of [start, end), as far as they are retained."""
+        ...
+
+    def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
+        """Hears what was acknowledged, in the same turn of the loop."""
+        ...
+
+    def failing(self, error: RftdError | None) -> None:
+        """Hears why appends fail, and None when they work again."""
+        ...
+
+
+class Lane:
+    """The queue of one partition; `run` is its task."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        settings: KafkaSettings,
+        names: Names,
+        producers: Producers,
+        log: Partitions,
+        clock: Clock,
+    ) -> None:
+        self._partition = partition
+        self._topic, self._number = names.kafka(partition)
+        self._settings = settings
+        self._producers = producers
+        self._log = log
+        self._clock = clock
+        self._queue: deque[Slice] = deque()
+        self._grown = asyncio.Event()
+        self._settled = False
+        self._end: int | None = None
+        """The offset after the newest record of ours that is known to have landed."""
+        self._known = Window()
+        self._failures = 0
+        self._alone = False
+        """Batches of one record, because the broker found one too large."""
+
+    def put(self, slice_: Slice) -> None:
+        """Queues drafts; their slice's `done` tells the end."""
+        self._queue.append(slice_)
+        self._grown.set()
+
+    def find(self, key: bytes) -> int | None:
+        """The offset of an identity that was read back."""
+        return self._known.find(key)
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing waits."""
+        return not self._queue
+
+    async def run(self) -> None:
+        """Sends until it is cancelled."""
+        while True:
+            await self._grown.wait()
+            self._grown.clear()
+            while self._queue:
+                await self._step()
+
+    async def _step(self) -> None:
+        producer: AIOKafkaProducer | None = None
+        parts: list[Part] = []
+        try:
+            if not self._settled:
+                await self._settle()
+            producer = await self._producers.current()
+            batch, parts, sums = self._fill(producer)
+            if not parts:
+                self._finish()
+                return
+            offset = await self._send(producer, batch)
+        except _TOO_LARGE as error:
+            await self._lost(producer)
+            if len(parts) == 1:
+                self._refuse(parts[0][0], translate(error, self._settings))
+            self._alone = True
+        except (kafka.KafkaError, OSError, TimeoutError, RftdError) as error:
+            await self._lost(producer)
+            await self._back_off(translate(error, self._settings))
+        else:
+            self._place(offset, parts, sums[-1])
+
+    async def _settle(self) -> None:
+        """Reads the partition's end back and places the drafts that are there already."""
+        end = await self._log.end(self._partition)
+        start = end - READ_BACK_RECORDS if self._end is None else max(self._end, end - READ_BACK_MOST_RECORDS)
+        if start < end:
+            self._known = await self._log.read_back(self._partition, max(0, start), end)
+        for slice_ in self._queue:
+            for index, key in enumerate(slice_.keys):
+                if slice_.offsets[index] == UNPLACED and (found := self._known.find(key)) is not None:
+                    slice_.place(index, found)
+        self._end = end
+        self._settled = True
+
+    def _fill(self, producer: AIOKafkaProducer) -> tuple[object, list[Part], list[bytes]]:
+        """A batch of the oldest drafts without a place."""
+        batch = producer.create_batch()
+        parts: list[Part] = []
+        sums: list[bytes] = []
+        now_ms = self._clock.now_ns() // 1_000_000
+        for slice_ in self._queue:
+            for index in range(slice_.next, len(slice_.drafts)):
+                if slice_.offsets[index] != UNPLACED:
+                    continue
+                draft = slice_.drafts[index]
+                sum_ = sum_of(draft.head, draft.value)
+                headers = headers_of(draft, slice_.keys[index], sum_)
+                if batch.append(timestamp=now_ms, key=None, value=draft.value, headers=headers) is None:
+                    return batch, parts, sums
+                parts.append((slice_, index))
+                sums.append(sum_)
+                if self._alone:
+                    return batch, parts, sums
+        return batch, parts, sums
+
+    async def _send(self, producer: AIOKafkaProducer, batch: object) -> int:
+        """The offset of the batch's first record."""
+        done = await producer.send_batch(batch, self._topic, partition=self._number)
+        silent = False
+        while True:
+            await asyncio.wait([done], timeout=SILENT_S)
+            if done.done():
+                break
+            silent = True
+            late = UnreachableError(
+                f"no acknowledgement of {self._partition} for {SILENT_S:.0f} s",
+                where=f"Kafka at {self._settings.bootstrap}",
+                fix="see whether its brokers run and enough replicas are in sync",
+            )
+            self._log.failing(late)
+            if self._expired():
+                raise late
+        offset = int(done.result().offset)
+        if offset < 0:
+            raise kafka.KafkaError("the broker took the batch as a repetition and does not know where it is")
+        if silent:
+            self._log.failing(None)
+        return offset
+
+    def _place(self, offset: int, parts: list[Part], last_sum: bytes) -> None:
+        for place, (slice_, index) in enumerate(parts, start=offset):
+            slice_.place(index, place)
+        self._end = offset + len(parts)
+        self._failures = 0
+        self._log.placed(self._partition, Mark(self._end, last_sum), parts)
+        self._finish()
+        if not self._queue:
+            self._alone = False
+
+    def _finish(self) -> None:
+        """Takes finished slices off the queue."""
+        while self._queue and self._queue[0].settle():
+            self._queue.popleft()
+
+    async def _lost(self, producer: AIOKafkaProducer | None) -> None:
+        self._settled = False
+        if producer is not None:
+            await self._producers.retire(producer)
+
+    async def _back_off(self, error: RftdError) -> None:
+        self._log.failing(error)
+        if not isinstance(error, UnreachableError):
+            for slice_ in list(self._queue):
+                self._refuse(slice_, error)
+            return
+        now_s = self._clock.monotonic_s()
+        for slice_ in [slice_ for slice_ in self._queue if now_s > slice_.deadline_s]:
+            self._refuse(slice_, error)
+        await asyncio.sleep(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
+        self._failures += 1
+
+    def _expired(self) -> bool:
+        return bool(self._queue) and self._clock.monotonic_s() > self._queue[0].deadline_s
+
+    def _refuse(self, slice_: Slice, error: RftdError) -> None:
+        slice_.fail(error)
+        self._queue.remove(slice_)

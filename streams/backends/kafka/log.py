@@ -1,0 +1,346 @@
+"""`KafkaLog`: an `EventLog` on a Kafka cluster that many processes share.
+
+append ─► Room (bounded) ─► a Lane per partition: batch, idempotent producer, acks=all ─► acknowledgement
+read   ◄─ Tail's ring ◄─ Tailing: one consumer for all followers ◄─┐
+       ◄─ Fetcher: anything older ◄────────────────────────────────┴─ Kafka
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Self
+
+from aiokafka import errors as kafka
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.records_to_delete import RecordsToDelete
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError, UnreachableError
+from rftd.ops.ids import Ids
+from rftd.streams.backends.admission import admit
+from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.fetcher import Fetcher
+from rftd.streams.backends.kafka.headers import key_of
+from rftd.streams.backends.kafka.lane import Lane, Part
+from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.offsets import Offsets
+from rftd.streams.backends.kafka.pending import Slice
+from rftd.streams.backends.kafka.pressure import Pressure
+from rftd.streams.backends.kafka.producers import Producers
+from rftd.streams.backends.kafka.quiet import quiet
+from rftd.streams.backends.kafka.reading import Duplicates
+from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.backends.kafka.subscription import KafkaSubscription
+from rftd.streams.backends.kafka.tailing import Tailing, raise_head
+from rftd.streams.backends.kafka.topics import ensure_topics
+from rftd.streams.backends.remembered import check_mark, different
+from rftd.streams.backends.room import Room
+from rftd.streams.backends.tail import Tail
+from rftd.streams.chain import GENESIS, Heads, Mark
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.topics import EVERY_PARTITION, Partition
+
+APPEND_TIMEOUT_S: Final = 60.0
+"""An append is tried this long before it raises UnreachableError."""
+ACKNOWLEDGED_IDS: Final = 100_000
+CLOSE_TIMEOUT_S: Final = 10.0
+TAIL_PATIENCE_S: Final = 0.05
+"""A read waits this long for the tail to bring a record before it fetches it itself."""
+
+
+class KafkaLog:
+    """An `EventLog` on Kafka; made by `open`, used on the event loop that opened it."""
+
+    def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
+        self.failure: RftdError | None = None
+        """Why appends fail, for readiness; None while they work."""
+        self._settings = settings
+        self._clock = clock
+        self._names = Names(settings.prefix)
+        self._tail = Tail({}, limits.LOG_RING_SIZE_BYTES)
+        self._duplicates = Duplicates()
+        self._pressure = Pressure(limits.LOG_RING_SIZE_BYTES // 2, clock)
+        self._offsets = Offsets(settings, self._names)
+        self._fetcher = Fetcher(settings, self._names, self._offsets, self._duplicates, clock)
+        self._tailing = Tailing(settings, self._names, self._offsets, self._tail, self._duplicates, self._pressure)
+        self._producers = Producers(settings)
+        self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
+        self._lanes: dict[Partition, Lane] = {}
+        self._acknowledged: dict[bytes, Position] = {}
+        self._waiting: dict[bytes, Part] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, settings: KafkaSettings, *, clock: Clock, ids: Ids) -> Self:
+        """The log on that cluster; topics that are missing are created.
+
+        Raises UnreachableError if no broker answers, ConfigError for credentials, rights, TLS or too old a broker,
+        ConflictError for topics that cannot hold this log.
+        """
+        quiet()
+        await ensure_topics(settings)
+        log = cls(settings, clock)
+        await log._offsets.start()
+        log._start(log._tailing.run())
+        return log
+
+    @property
+    def tail(self) -> Tail:
+        """Known heads, followers and newest records."""
+        return self._tail
+
+    @property
+    def lag(self) -> dict[Partition, int]:
+        """For each followed partition, the records between its known head and its slowest follower."""
+        return self._pressure.lag_records({partition: mark.next_offset for partition, mark in self._tail.heads.items()})
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        self._check_open()
+        size = admit(drafts)
+        if not drafts:
+            return []
+        await self._room.reserve(len(drafts), size)
+        try:
+            self._check_open()
+            places = self._enqueue(drafts)
+        except BaseException:
+            self._room.release(len(drafts), size)
+            raise
+        slices = {id(part[0]): part[0] for part in places if not isinstance(part, Position)}
+        waiting = asyncio.gather(*(slice_.done for slice_ in slices.values()), return_exceptions=True)
+        waiting.add_done_callback(lambda _: self._room.release(len(drafts), size))
+        await asyncio.shield(waiting)  # what is queued is sent, whether or not its caller stays
+        for slice_ in slices.values():
+            slice_.done.result()
+        return [part if isinstance(part, Position) else part[0].position(part[1]) for part in places]
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        self._check_open()
+        await self._tailing.follow([partition])
+        if start >= self._tail.head(partition).next_offset:
+            end = (await self._offsets.ends([partition]))[partition]
+            if start >= end:
+                return []
+            raise_head(self._tail, partition, Mark(end, GENESIS))
+        return await self.read_known(partition, start, max_records, max_size_bytes)
+
+    async def read_known(
+        self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
+    ) -> list[Record]:
+        """`read` below the known head: [] only if everything from `start` to that head is gone or repeated."""
+        head = self._tail.head(partition).next_offset
+        while start < head:
+            records = await self._raw(partition, start, head, max_records, max_size_bytes, primed)
+            if not records:
+                return []
+            if kept := self._duplicates.without(records):
+                return kept
+            start = records[-1].offset + 1
+        return []
+
+    def subscribe(self, positions: Mapping[Partition, int]) -> KafkaSubscription:
+        self._check_open()
+        return KafkaSubscription(self, self._tailing, self._pressure, positions)
+
+    async def heads(self) -> Heads:
+        self._check_open()
+        ends = {p: end for p, end in (await self._offsets.ends(EVERY_PARTITION)).items() if end}
+        known = {p: self._tail.head(p) for p in ends}
+        asked = {p: end - 1 for p, end in ends.items() if known[p].next_offset != end or known[p].chain == GENESIS}
+        found = await self._fetcher.last(asked) if asked else {}
+        heads: Heads = {}
+        for partition, end in ends.items():
+            if partition not in asked:
+                heads[partition] = known[partition]
+            else:
+                record = found.get(partition)
+                heads[partition] = Mark(end, record.chain if record is not None else GENESIS)
+                raise_head(self._tail, partition, heads[partition])
+        return heads
+
+    async def check_heads(self, remembered: Heads) -> None:
+        self._check_open()
+        ends = await self._offsets.ends(remembered)
+        for partition, mark in remembered.items():
+            head = Mark(ends[partition], mark.chain if mark.next_offset else GENESIS)
+            check_mark(partition, mark, head=head, start=Mark(0, GENESIS))
+        places = {partition: mark.next_offset - 1 for partition, mark in remembered.items() if mark.next_offset}
+        for partition, record in (await self._fetcher.last(places)).items():
+            if record.chain != remembered[partition].chain:
+                raise different(partition, remembered[partition])
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        self._check_open()
+        name = self._names.kafka(partition)
+        before = min(before_offset, (await self._offsets.ends([partition]))[partition])
+        if before <= (await self._offsets.starts([partition]))[partition]:
+            return
+        admin = AIOKafkaAdminClient(**arguments(self._settings))
+        try:
+            await admin.start()
+            await admin.delete_records({name: RecordsToDelete(before_offset=before)})
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+        finally:
+            await admin.close()
+        self._tail.forget(partition, before)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def end(self, partition: Partition) -> int:
+        """The next offset, from the cluster."""
+        return (await self._offsets.ends([partition]))[partition]
+
+    async def read_back(self, partition: Partition, start: int, end: int) -> Window:
+        """The identities of [start, end)."""
+        return await self._fetcher.stretch(partition, start, end)
+
+    def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
+        """Takes what a lane's batch made."""
+        self.failure = None
+        for slice_, index in parts:
+            key = slice_.keys[index]
+            self._acknowledged[key] = slice_.position(index)
+            self._waiting.pop(key, None)
+        while len(self._acknowledged) > ACKNOWLEDGED_IDS:
+            del self._acknowledged[next(iter(self._acknowledged))]
+        raise_head(self._tail, partition, mark)
+
+    def failing(self, error: RftdError | None) -> None:
+        """Takes why appends fail."""
+        self.failure = error
+
+    def _enqueue(self, drafts: Sequence[Draft]) -> list[Position | Part]:
+        """Each draft's place, or the queued draft that will have one. Never waits, so that equal ids meet here."""
+        made: dict[Partition, Slice] = {}
+        places: list[Position | Part] = []
+        deadline_s = self._clock.monotonic_s() + APPEND_TIMEOUT_S
+        for draft in drafts:
+            key = key_of(draft)
+            place = self._find(draft.partition, key)
+            if place is None:
+                slice_ = made.get(draft.partition)
+                if slice_ is None:
+                    slice_ = made[draft.partition] = Slice(draft.partition, deadline_s)
+                place = self._waiting[key] = (slice_, slice_.add(draft, key))
+            places.append(place)
+        for partition, slice_ in made.items():
+            slice_.done.add_done_callback(partial(self._ended, slice_))
+            self._lane(partition).put(slice_)
+        return places
+
+    def _find(self, partition: Partition, key: bytes) -> Position | Part | None:
+        known = self._acknowledged.get(key) or self._waiting.get(key)
+        if known is not None:
+            return known
+        lane = self._lanes.get(partition)
+        offset = lane.find(key) if lane is not None else None
+        if offset is None:
+            offset = self._tailing.find(partition, key)
+        return None if offset is None else Position(partition, offset)
+
+    def _ended(self, slice_: Slice, _: object) -> None:
+        for key in slice_.keys:
+            part = self._waiting.get(key)
+            if part is not None and part[0] is slice_:
+                del self._waiting[key]
+
+    def _lane(self, partition: Partition) -> Lane:
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = Lane(
+                partition,
+                settings=self._settings,
+                names=self._names,
+                producers=self._producers,
+                log=self,
+                clock=self._clock,
+            )
+            self._start(lane.run())
+        return lane
+
+    async def _raw(
+        self, partition: Partition, start: int, head: int, max_records: int, max_size_bytes: int, primed: bool
+    ) -> list[Record]:
+        recent = self._tail.recent(partition, start, max_records, max_size_bytes)
+        if recent is not None:
+            return recent
+        due = self._tailing.next_offset(partition)
+        if due is not None and due <= start:
+            recent = await self._from_tail(partition, start, max_records, max_size_bytes)
+            if recent is not None:
+                return recent
+        return await self._fetcher.read(partition, start, head, max_records, max_size_bytes, primed=primed)
+
+    async def _from_tail(
+        self, partition: Partition, start: int, max_records: int, max_size_bytes: int
+    ) -> list[Record] | None:
+        """What the tail brings within a moment."""
+        grown = asyncio.Event()
+        self._tail.follow([partition], grown)
+        try:
+            async with asyncio.timeout(TAIL_PATIENCE_S):
+                while (recent := self._tail.recent(partition, start, max_records, max_size_bytes)) is None:
+                    grown.clear()
+                    await grown.wait()
+            return recent
+        except TimeoutError:
+            return None
+        finally:
+            self._tail.unfollow([partition], grown)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Future[None]) -> None:
+        """A task ends only when the log closes; a bug in it must not leave appends waiting."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failure = translate(error, self._settings)
+            asyncio.get_running_loop().call_exception_handler({"message": "the Kafka log failed", "exception": error})
+
+    async def _close(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await _all_done(part[0] for part in self._waiting.values())
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for part in list(self._waiting.values()):
+            part[0].fail(self._closed())
+        await self._producers.stop()
+        await self._tailing.stop()
+        await self._fetcher.stop()
+        await self._offsets.stop()
+        self._tail.wake_all()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise self._closed()
+
+    def _closed(self) -> UnreachableError:
+        return UnreachableError("the log is closed", where=f"Kafka at {self._settings.bootstrap}", fix="open it again")
+
+
+async def _all_done(slices: Iterable[Slice]) -> None:
+    futures = {slice_.done for slice_ in slices}
+    if futures:
+        await asyncio.wait(futures)

@@ -1,0 +1,55 @@
+"""First and next offsets of partitions, asked from their leaders over a connection of its own.
+
+A broker answers the requests of one connection in order, so behind a consumer's long poll this would take half a
+second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+
+from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.topics import Partition
+
+
+class Offsets:
+    """Answers from the cluster; raises the errors of `rftd.streams.backends.kafka.connect`."""
+
+    def __init__(self, settings: KafkaSettings, names: Names) -> None:
+        self._settings = settings
+        self._names = names
+        self._consumer = AIOKafkaConsumer(
+            group_id=None, enable_auto_commit=False, isolation_level="read_committed", **arguments(settings)
+        )
+
+    async def start(self) -> None:
+        """Connects."""
+        try:
+            await self._consumer.start()
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+
+    async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The next offset of each partition."""
+        try:
+            found = await self._consumer.end_offsets([self._names.kafka(partition) for partition in partitions])
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+        return {self._names.ours(name): offset for name, offset in found.items()}
+
+    async def starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first retained offset of each partition."""
+        try:
+            found = await self._consumer.beginning_offsets([self._names.kafka(partition) for partition in partitions])
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+        return {self._names.ours(name): offset for name, offset in found.items()}
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await self._consumer.stop()

@@ -1,0 +1,87 @@
+"""The one idempotent producer of a log: started when it is needed, replaced when an outcome is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+
+from rftd.ops import limits
+from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.settings import KafkaSettings
+
+BATCH_SIZE_BYTES: Final = 512 * 1024
+REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
+FLUSH_TIMEOUT_S: Final = 5.0
+
+
+class Producers:
+    """Hands out the current producer. Its broker session makes retries inside aiokafka exactly-once."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+        self._current: AIOKafkaProducer | None = None
+
+    async def current(self) -> AIOKafkaProducer:
+        """A started producer. Raises the errors of `rftd.streams.backends.kafka.connect`."""
+        async with self._turn:
+            if self._current is None:
+                producer = AIOKafkaProducer(
+                    enable_idempotence=True,
+                    acks="all",
+                    compression_type="zstd",
+                    max_batch_size=BATCH_SIZE_BYTES,
+                    max_request_size=REQUEST_SIZE_BYTES,
+                    **arguments(self._settings),
+                )
+                try:
+                    async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                        await producer.start()
+                except (kafka.KafkaError, OSError, TimeoutError) as error:
+                    await _abandon(producer)
+                    raise translate(error, self._settings) from error
+                except BaseException:
+                    await _abandon(producer)
+                    raise
+                self._current = producer
+            return self._current
+
+    async def retire(self, producer: AIOKafkaProducer) -> None:
+        """Ends this producer: its sequence numbers are of no use once one outcome is unknown.
+
+        What others have under way with it fails and is settled by reading back.
+        """
+        async with self._turn:
+            if self._current is producer:
+                self._current = None
+                await _abandon(producer)
+
+    async def stop(self) -> None:
+        """Sends what is under way, at most for `FLUSH_TIMEOUT_S`, and disconnects."""
+        async with self._turn:
+            producer, self._current = self._current, None
+            if producer is not None:
+                with suppress(kafka.KafkaError, OSError, TimeoutError):
+                    async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                        await producer.flush()
+                await _abandon(producer)
+
+
+async def _abandon(producer: Any) -> None:
+    """Closes without flushing: `stop` would wait for a broker that is away.
+
+    The connections go first, so that no request of this producer can land after its records were looked for, short
+    of what the broker has received already.
+    """
+    producer._closed = True
+    with suppress(kafka.KafkaError, OSError, TimeoutError):
+        async with asyncio.timeout(FLUSH_TIMEOUT_S):
+            await producer.client.close()
+    producer._message_accumulator.fail_all(kafka.ProducerClosed())
+    with suppress(kafka.KafkaError, OSError, TimeoutError, AssertionError):
+        async with asyncio.timeout(FLUSH_TIMEOUT_S):
+            await producer._sender.close()

@@ -1,0 +1,60 @@
+"""A subscription to Kafka: the shared one, on partitions that the tail follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from rftd.ops import limits
+from rftd.streams.backends.kafka.pressure import Pressure
+from rftd.streams.backends.kafka.tailing import Tailing
+from rftd.streams.backends.subscription import TailSubscription
+from rftd.streams.backends.tail import Tail
+from rftd.streams.envelope import Record
+from rftd.streams.topics import Partition
+
+
+class Known(Protocol):
+    """What the subscription reads from."""
+
+    @property
+    def tail(self) -> Tail: ...
+
+    async def read_known(
+        self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
+    ) -> list[Record]: ...
+
+
+class _Source:
+    """The log as `TailSubscription` wants it: reads that look for repetitions from before the start."""
+
+    def __init__(self, log: Known) -> None:
+        self._log = log
+
+    @property
+    def tail(self) -> Tail:
+        return self._log.tail
+
+    async def read(self, partition: Partition, start: int, *, max_records: int, max_size_bytes: int) -> list[Record]:
+        return await self._log.read_known(partition, start, max_records, max_size_bytes, primed=True)
+
+
+class KafkaSubscription(TailSubscription):
+    """A `Subscription`; repeated records are left out."""
+
+    def __init__(self, log: Known, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]) -> None:
+        super().__init__(_Source(log), positions)
+        self._tailing = tailing
+        self._pressure = pressure
+        self._wanted = tuple(positions)
+
+    async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
+        await self._tailing.follow(self._wanted)
+        self._pressure.read(id(self), self.positions)
+        records = await super().next(wait_s=wait_s, max_records=max_records)
+        self._pressure.read(id(self), self.positions)
+        return records
+
+    async def close(self) -> None:
+        self._pressure.gone(id(self))
+        await super().close()
