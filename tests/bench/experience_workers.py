@@ -198,8 +198,11 @@ async def _followed(log: EventLog, experiment: UUID, clock: SystemClock) -> tupl
     return follower, state
 
 
-async def read(url: str, experiment: UUID) -> None:
-    """Assembles each plan as soon as it is there, and appends the steps that are done, in order; until it is killed."""
+async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
+    """Assembles each plan as soon as it is there, and appends the steps that are done, in order; until it is killed.
+
+    Without `assemble` it only announces the steps.
+    """
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(url, clock=clock, ids=ids)
@@ -227,15 +230,15 @@ async def read(url: str, experiment: UUID) -> None:
     under_way: asyncio.Queue[asyncio.Task[StepCompleted]] = asyncio.Queue(64)
 
     async def step(plan: BatchPlanned) -> StepCompleted:
-        batch = await assembly.batch(plan, 0)
+        samples = (await assembly.batch(plan, 0)).samples if assemble else []
         return StepCompleted(
             batch=plan.batch,
             step=plan.step,
             stage=0,
             generation=0,
             checksum=str(plan.step),
-            items=len(batch.samples),
-            tokens=sum(int(sample.loss_mask.sum()) for sample in batch.samples),
+            items=len(plan.experiences),
+            tokens=sum(int(sample.loss_mask.sum()) for sample in samples),
             duration_s=0.0,
         )
 
