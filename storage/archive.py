@@ -1,0 +1,151 @@
+"""An experiment into a file and out of one: its records, its files, and the proof that its tables are the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock, iso
+from rftd.ops.errors import NotFoundError
+from rftd.storage.archive_files import add_files, all_there, check_files, choose, restore
+from rftd.storage.experiment_digest import experiment_digest
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.transfer.archive_log import ArchiveLog
+from rftd.streams.transfer.container import ArchiveReader, ArchiveWriter
+from rftd.streams.transfer.export import export_records
+from rftd.streams.transfer.folders import Folders
+from rftd.streams.transfer.load import check, load, look
+from rftd.streams.transfer.manifest import Manifest
+from rftd.streams.transfer.own import OwnRecords, closed_heads
+from rftd.streams.transfer.present import submitted_in
+
+Progress = Callable[[int], None]
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export holds."""
+
+    manifest: Manifest
+    notes: tuple[str, ...]
+    """What was left out, and why."""
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import did."""
+
+    manifest: Manifest
+    spec: ExperimentSpec
+    """As the destination has it, its paths moved."""
+    appended: int
+    """Records."""
+    present: int
+    """Records that the destination held already."""
+    files: int
+    """That were written."""
+    equal: bool | None
+    """True if the tables of the destination equal those of the file; None if they were not compared."""
+
+
+async def export_experiment(
+    log: EventLog,
+    experiment: UUID,
+    path: Path,
+    *,
+    release: str,
+    clock: Clock,
+    checkpoints: str = "newest",
+    on_records: Progress = lambda records: None,
+) -> Exported:
+    """Writes the experiment to a new file, as far as the log goes now.
+
+    Raises NotFoundError for an experiment that the log does not know, ConflictError if the file exists, DiskFullError.
+    """
+    notes: list[str] = []
+    with ArchiveWriter(path) as archive:
+        until = await closed_heads(log)
+        partitions, named = await export_records(log, experiment, archive, until=until, on_records=on_records)
+        spec, status = named.spine.spec, named.spine.status
+        if spec is None or status is None:
+            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls for the names")
+        files = await asyncio.to_thread(lambda: add_files(archive, choose(named, checkpoints, notes)))
+        manifest = Manifest(
+            rftd=release,
+            experiment=experiment,
+            name=spec.name,
+            state=status.value,
+            job_dir=spec.job_dir,
+            created=iso(clock.now_ns()),
+            partitions=partitions,
+            files=files,
+        )
+        await asyncio.to_thread(archive.finish, manifest)
+    return Exported(manifest=manifest, notes=tuple(notes))
+
+
+async def import_experiment(
+    log: EventLog,
+    path: Path,
+    *,
+    home: Path,
+    clock: Clock,
+    moves: Sequence[tuple[str, str]] = (),
+    verify: bool = True,
+    before_append: Callable[[], None] = lambda: None,
+    on_records: Progress = lambda records: None,
+) -> Imported:
+    """Appends the experiment of a file to the log and writes its files: first checked, then files, then records.
+
+    `moves` says which folders lie elsewhere here. A job folder that none of them covers stays where it is if all its
+    files are there, and else becomes a folder below `home`. Raises ArchiveError before anything is changed, and
+    ConflictError if the log holds another experiment under its id.
+    """
+    archive = await asyncio.to_thread(ArchiveReader, path)
+    try:
+        experiment = archive.manifest.experiment
+        checked = await asyncio.to_thread(check, archive)
+        await asyncio.to_thread(check_files, archive, checked)
+        known = await submitted_in(log, experiment)
+        there = known.spec.job_dir if known is not None else None
+        default = home / "imported" / str(experiment)
+        folders = await asyncio.to_thread(_folders, archive, checked.spec.job_dir, moves, there, default)
+        present = await look(log, archive, folders)
+        roots = [default, *(Path(new) for _, new in moves)]
+        files = await asyncio.to_thread(restore, archive, folders, roots)
+        before_append()
+        loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
+        equal = None
+        if verify and not loaded.later:
+            wanted = await experiment_digest(ArchiveLog(archive), clock=clock)
+            equal = await experiment_digest(OwnRecords(log, experiment), clock=clock) == wanted
+        now = await submitted_in(log, experiment)
+        assert now is not None
+        return Imported(
+            manifest=archive.manifest,
+            spec=now.spec,
+            appended=loaded.appended,
+            present=loaded.present,
+            files=files,
+            equal=equal,
+        )
+    finally:
+        archive.close()
+
+
+def _folders(
+    archive: ArchiveReader, job_dir: str, moves: Sequence[tuple[str, str]], there: str | None, default: Path
+) -> Folders:
+    """Which folders move: those that were asked for, and the job's unless it is one of them."""
+    asked = Folders(moves)
+    if asked.covers(job_dir):
+        return asked
+    if there is not None:
+        return Folders([*moves, (job_dir, there)])
+    own = [part for part in archive.manifest.files if not asked.covers(part.folder)]
+    if Path(job_dir).is_dir() and all_there(own):
+        return asked
+    return Folders([*moves, (job_dir, str(default))])

@@ -1,0 +1,135 @@
+"""An experiment moves from one log to another: its records, its files, its tables, and its future."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops import limits
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds, derive
+from rftd.ops.logs import logger
+from rftd.storage.archive import Imported, export_experiment, import_experiment
+from rftd.storage.experiment_digest import experiment_digest
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.transfer.own import OwnRecords
+from rftd.streams.verify.checker import verify
+
+
+async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    heads = as_refs(await log.heads())
+    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+    return experiment
+
+
+async def driven(log: EventLog, experiment: UUID, executor, clock, ids, *, until_step: int | None = None) -> RunState:
+    """The experiment run to its end, or drained once `until_step` is trained."""
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(run.drive())
+        while until_step is not None and not task.done() and run.state.spine.version < until_step:
+            await asyncio.sleep(0.01)
+        if until_step is not None and not task.done():
+            await run.drain()
+    return run.state
+
+
+async def moved(log: EventLog, path: Path, home: Path, clock: SystemClock, **options) -> Imported:
+    """The file imported, its tables compared, the whole log held against the rules."""
+    done = await import_experiment(log, path, home=home, clock=clock, **options)
+    assert done.equal is not False
+    report = await verify(log)
+    assert report.clean, report.findings
+    return done
+
+
+@pytest.mark.anyio
+async def test_a_finished_experiment_is_the_same_in_every_log(
+    tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 0)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    source = await SqliteLog.open(tmp_path / "log")
+    other = await submitted(source, fake_world.spec(tmp_path / "b"), clock, ids)
+    experiment = await submitted(source, fake_world.spec(tmp_path / "a"), clock, ids)
+    executor = fake_world.executor(source, clock, ids)
+    # Two at once, so that records of the other lie between those of this one.
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(driven(source, other, fake_world.executor(source, clock, ids), clock, ids))
+        tasks.create_task(driven(source, experiment, executor, clock, ids))
+    exported = await export_experiment(source, experiment, tmp_path / "x.rftd", release="1", clock=clock)
+    assert exported.manifest.state == Status.COMPLETED
+    assert {file.kind for file in exported.manifest.files} == {"artifact", "checkpoint"}
+    wanted = await experiment_digest(OwnRecords(source, experiment), clock=clock)
+    total = sum(part.records for part in exported.manifest.partitions)
+
+    busy = await SqliteLog.open(tmp_path / "busy")
+    await driven(
+        busy,
+        await submitted(
+            busy, fake_world.spec(tmp_path / "b", name="x") if False else fake_world.spec(tmp_path / "b"), clock, ids
+        ),
+        fake_world.executor(busy, clock, ids),
+        clock,
+        ids,
+    )
+    for name, log in (("memory", MemoryLog()), ("busy", busy)):
+        done = await moved(
+            log, tmp_path / "x.rftd", tmp_path / name, clock, moves=[(str(tmp_path / "a"), str(tmp_path / name))]
+        )
+        assert (done.appended, done.equal) == (total, True)
+        assert done.files == len(exported.manifest.files)
+        assert Path(done.spec.job_dir).is_relative_to(tmp_path / name)
+        assert await experiment_digest(OwnRecords(log, experiment), clock=clock) == wanted
+        heads = await log.heads()
+        again = await moved(
+            log, tmp_path / "x.rftd", tmp_path / name, clock, moves=[(str(tmp_path / "a"), str(tmp_path / name))]
+        )
+        assert (again.appended, again.present, again.files, again.equal) == (0, total, 0, True)
+        assert await log.heads() == heads
+        await log.close()
+    await source.close()
+
+
+@pytest.mark.anyio
+async def test_a_half_run_goes_on_elsewhere_and_ends_well(tmp_path: Path, clock, ids, fake_world) -> None:
+    first = await SqliteLog.open(tmp_path / "one")
+    spec = fake_world.spec(tmp_path)
+    experiment = await submitted(first, spec, clock, ids)
+    state = await driven(first, experiment, fake_world.executor(first, clock, ids), clock, ids, until_step=5)
+    assert state.spine.status is Status.RUNNING
+    exported = await export_experiment(first, experiment, tmp_path / "x.rftd", release="1", clock=clock)
+    assert {file.kind for file in exported.manifest.files} == {"checkpoint", "weights"}
+    await first.close()
+    (tmp_path / "job").rename(tmp_path / "gone")
+
+    second = await SqliteLog.open(tmp_path / "two")
+    done = await moved(second, tmp_path / "x.rftd", tmp_path / "home", clock)
+    assert done.spec.job_dir == str(tmp_path / "home" / "imported" / str(experiment))
+    state = await driven(second, experiment, fake_world.executor(second, clock, ids), clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert state.spine.generation == 1 and state.spine.version == 8
+    report = await verify(second)
+    assert report.clean, report.findings
+    # It went on, and the same file again changes nothing.
+    heads = await second.heads()
+    again = await moved(second, tmp_path / "x.rftd", tmp_path / "home", clock)
+    assert (again.appended, again.equal) == (0, None)
+    assert await second.heads() == heads
+    await second.close()
