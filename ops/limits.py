@@ -50,6 +50,8 @@ EVAL_CHUNK_ROWS: Final = 256
 """Held-out rows that one eval lease covers."""
 FAILED_GROUPS_IN_A_ROW: Final = 8
 """After this many closed groups without one member the experiment fails with their error."""
+INCOMPLETE_BATCHES_IN_A_ROW: Final = 10
+"""After so many batches' worth of closed groups, none with enough members to be trained, the experiment fails."""
 ERROR_TEXT_CHARS: Final = 2000
 CANCEL_GRACE_S: Final = 5.0
 """A workflow that was cancelled is given up on after this long."""

@@ -60,14 +60,32 @@ class Controller:
 
     def _failure(self) -> experiment.ExperimentFailed | None:
         state = self._state
-        if state.groups.empty_in_a_row >= limits.FAILED_GROUPS_IN_A_ROW:
+        if (barren := self._barren()) is not None:
             code, reason = state.groups.last_error
             return experiment.ExperimentFailed(
-                code=code or RolloutError.code,
-                reason=f"no rollout of {state.groups.empty_in_a_row} groups in a row succeeded; the last: {reason}",
-                role="explorer",
+                code=code or RolloutError.code, reason=f"{barren}; the last: {reason}", role="explorer"
             )
         for gone in state.roster.gone.values():
             if isinstance(gone, WorkerStopped) and gone.code in HOPELESS:
                 return experiment.ExperimentFailed(code=gone.code, reason=gone.reason, role=gone.role)
         return None
+
+    def _barren(self) -> str | None:
+        """Why the rollouts of the stage will never make a batch, if so many groups in a row came to nothing."""
+        spine, groups = self._state.spine, self._state.groups
+        if spine.stage < 0 or spine.planned >= spine.last_version:  # what is left is closed without its rollouts
+            return None
+        stage = spine.stage_spec()
+        empty = groups.short_in_a_row(spine.stage, 1)
+        if empty >= limits.FAILED_GROUPS_IN_A_ROW:
+            return f"no rollout of {empty} groups in a row succeeded"
+        minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
+        batch_groups = -(-stage.train_batch_size // stage.algorithm.repeat_times)
+        short = groups.short_in_a_row(spine.stage, minimum)
+        if short < limits.INCOMPLETE_BATCHES_IN_A_ROW * batch_groups:
+            return None
+        return (
+            f"fewer than {minimum} of {stage.algorithm.repeat_times} rollouts succeeded in each of {short} groups in a "
+            f"row, and a group needs {minimum} to be trained; fix: see why rollouts fail "
+            "(rftd events NAME --type rollout.failed), correct the workflow, or raise explorer.max_timeout"
+        )

@@ -77,9 +77,10 @@ class Groups:
         """Leases under way, of open groups."""
         self.next_sequence: dict[int, int] = {}
         """Per stage: the dataset position."""
-        self.empty_in_a_row = 0
-        """Closed groups without one member, since the last one with any."""
         self.last_error = ("", "")
+        """Code and reason of the last closed group that lacked a member."""
+        self._short: dict[int, int] = {}
+        self._short_stage = -1
         self._closed: set[UUID] = set()
         self._expired: set[UUID] = set()
 
@@ -171,8 +172,18 @@ class Groups:
         group = self.open.pop(event.group, None)
         for lease in group.leases if group else ():
             self.leases.pop(lease, None)
-        if event.members:
-            self.empty_in_a_row = 0
-        else:
-            self.empty_in_a_row += 1
+        self._count_short(event)
+
+    def short_in_a_row(self, stage: int, minimum: int) -> int:
+        """Closed groups of the stage with fewer members than `minimum`, since its last one with as many."""
+        return self._short.get(minimum, 0) if stage == self._short_stage else 0
+
+    def _count_short(self, event: task.GroupClosed) -> None:
+        # Every close of an experiment is in one partition, so what is "in a row" is given.
+        if event.stage != self._short_stage:
+            self._short_stage, self._short = event.stage, {}
+        members = len(event.members)
+        for minimum in range(1, members + event.failed + 1):
+            self._short[minimum] = 0 if members >= minimum else self._short.get(minimum, 0) + 1
+        if event.failed:
             self.last_error = (event.code, event.reason)

@@ -126,7 +126,7 @@ def seen(state: RunState) -> dict[str, object]:
         "groups": {id: {name: getattr(group, name) for name in group.__slots__} for id, group in groups.open.items()},
         "leases": groups.leases,
         "positions": groups.next_sequence,
-        "failures": (groups.empty_in_a_row, groups.last_error),
+        "failures": (groups._short, groups._short_stage, groups.last_error),
         "waiting": ledger.waiting,
         "books": ledger.books.as_counts(len(ledger.waiting)) | ledger.books.retired,
         "failed": ledger.books.failed_rollouts,

@@ -156,7 +156,7 @@ class SyntheticRun:
             )
             tape.write(error, self.id, key=group)
         closed = task.GroupClosed(group=group, sequence=self.groups, stage=1, members=tuple(members), failed=failed)
-        place = tape.write(closed, self.id, role="dispatcher", key=group)
+        place = tape.write(closed, self.id, role="dispatcher")
         self.closed_at[group] = (place.partition.number, place.offset)
         self.waiting += [Member(member, group, index) for index, member in enumerate(members)]
         self.groups += 1

@@ -1,0 +1,73 @@
+"""A run whose groups have one good rollout each: it makes no step, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.errors import RolloutError
+from rftd.ops.ids import derive
+from rftd.ops.logs import logger
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.folds.spine import Status
+from rftd.streams.role import as_refs
+from rftd.streams.verify.checker import verify
+
+LONELY = '''
+from collections import Counter
+from rftd.workers.workflows.simple import SimpleWorkflow
+class Lonely(SimpleWorkflow):
+    """Succeeds once for each row."""
+    def __init__(self):
+        self.seen = set()
+    async def run(self, task, model, reward):
+        if task.where in self.seen:
+            raise ValueError("only one of a group succeeds")
+        self.seen.add(task.where)
+        return await super().run(task, model, reward)
+'''
+
+
+@pytest.fixture
+def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "lonely-0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: lonely\nVersion: 0\n")
+    (folder / "entry_points.txt").write_text("[rftd.workflows]\nlonely = lonely_workflow:Lonely\n")
+    (tmp_path / "lonely_workflow.py").write_text(LONELY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("lonely_workflow", None)
+
+
+@pytest.mark.anyio
+async def test_it_fails_with_the_counts_and_the_fix(tmp_path: Path, clock, ids, fake_world, lonely: None) -> None:
+    log = await SqliteLog.open(tmp_path / "log")
+    spec = fake_world.spec(tmp_path)
+    stage = spec.stages[1]
+    stage = msgspec.structs.replace(stage, taskset=msgspec.structs.replace(stage.taskset, workflow="lonely"))
+    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
+    await log.append([writer.draft(accepted, experiment=experiment)])
+    executor = fake_world.executor(log, clock, ids)
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    async with asyncio.timeout(90):
+        await run.drive()
+    spine = run.state.spine
+    assert (spine.status, spine.code) == (Status.FAILED, RolloutError.code)
+    assert spine.reason.startswith("fewer than 2 of 4 rollouts succeeded in each of 4"), spine.reason
+    assert "fix: see why rollouts fail" in spine.reason and "only one of a group succeeds" in spine.reason
+    assert run.state.ledger.books.retired["group_incomplete"] >= 36
+    assert (await verify(log)).clean
+    await log.close()
