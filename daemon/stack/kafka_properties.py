@@ -11,6 +11,7 @@ from rftd.daemon.stack.ports import LOOPBACK
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
+# The controller refuses a broker that was killed until its former session has run out: by default 9 s of each restart.
 _ONE_NODE: Final = """\
 process.roles=broker,controller
 node.id=1
@@ -28,6 +29,8 @@ message.max.bytes=8388608
 replica.fetch.max.bytes=8388608
 log.cleaner.dedupe.buffer.size=16777216
 auto.create.topics.enable=false
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 """
 
 
