@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.streams.backends.kafka.log import KafkaLog
@@ -112,7 +113,8 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     if request.param != "kafka":
         yield BACKENDS[request.param](tmp_path / "data")
         return
-    made = KafkaHarness(tmp_path / "data", "127.0.0.1:19092")
+    broker: KafkaBroker = request.getfixturevalue("kafka_broker")
+    made = KafkaHarness(tmp_path / "data", broker.bootstrap)
     yield made
     await delete_topics(made.settings)
 

@@ -14,7 +14,7 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
-from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.names import Names, assign_paused
 from rftd.streams.backends.kafka.offsets import Offsets
 from rftd.streams.backends.kafka.reading import Duplicates, records_of
 from rftd.streams.backends.kafka.seen import Window
@@ -215,7 +215,7 @@ class Fetcher:
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             await consumer.stop()
             raise translate(error, self._settings) from error
-        prepare(consumer, self._names)
+        assign_paused(consumer, self._names)
         self._consumer = consumer
 
     def _seek(self, partition: Partition, offset: int) -> None:
@@ -233,11 +233,3 @@ class Fetcher:
     def _end(self, partition: Partition) -> None:
         if self._streams.pop(partition, None) is not None:
             self._pause(partition)
-
-
-def prepare(consumer: AIOKafkaConsumer, names: Names) -> None:
-    """Assigns every partition, all paused: a later change of the assignment would drop what was fetched."""
-    consumer.assign(names.every)
-    for name in names.every:
-        consumer.seek(name, 0)
-        consumer.pause(name)

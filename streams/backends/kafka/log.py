@@ -281,8 +281,7 @@ class KafkaLog:
         recent = self._tail.recent(partition, start, max_records, max_size_bytes)
         if recent is not None:
             return recent
-        due = self._tailing.next_offset(partition)
-        if due is not None and due <= start:
+        if self._tailing.due(partition, start):
             recent = await self._from_tail(partition, start, max_records, max_size_bytes)
             if recent is not None:
                 return recent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
 from rftd.streams.topics import EVERY_PARTITION, Partition
@@ -28,3 +29,11 @@ class Names:
     def ours(self, name: TopicPartition) -> Partition:
         """Back again."""
         return self._ours[name]
+
+
+def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
+    """Assigns every partition, all paused: a later change of the assignment would drop what was fetched."""
+    consumer.assign(names.every)
+    for name in names.every:
+        consumer.seek(name, 0)
+        consumer.pause(name)

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 
 from rftd.streams.backends.kafka.connect import arguments, translate
-from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.names import Names, assign_paused
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.topics import Partition
 
@@ -31,6 +31,8 @@ class Offsets:
         """Connects."""
         try:
             await self._consumer.start()
+            assign_paused(self._consumer, self._names)
+            await self._consumer._client.force_metadata_update()  # else the first answer waits for each topic in turn
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             raise translate(error, self._settings) from error
 

@@ -16,8 +16,8 @@ from aiokafka import errors as kafka
 from rftd.ops import limits
 from rftd.ops.errors import LogLossError, RftdError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
-from rftd.streams.backends.kafka.fetcher import PRIMED_RECORDS, prepare
-from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.fetcher import PRIMED_RECORDS
+from rftd.streams.backends.kafka.names import Names, assign_paused
 from rftd.streams.backends.kafka.offsets import Offsets
 from rftd.streams.backends.kafka.pressure import Pressure
 from rftd.streams.backends.kafka.reading import Duplicates, records_of
@@ -55,13 +55,15 @@ class Tailing:
         self._pressure = pressure
         self._windows: dict[Partition, Window] = {}
         self._next: dict[Partition, int] = {}
+        self._flowing: set[Partition] = set()
         self._turn = asyncio.Lock()
         self._began = asyncio.Event()
         self._consumer: AIOKafkaConsumer | None = None
 
-    def next_offset(self, partition: Partition) -> int | None:
-        """The next offset that will reach the tail; None if the partition is not followed."""
-        return self._next.get(partition)
+    def due(self, partition: Partition, offset: int) -> bool:
+        """True if the tail will bring that record in a moment. A partition joins only after the poll under way."""
+        next_ = self._next.get(partition)
+        return next_ is not None and next_ <= offset and partition in self._flowing
 
     def find(self, partition: Partition, key: bytes) -> int | None:
         """The first offset of an identity among the partition's newest records, if it is followed."""
@@ -119,6 +121,7 @@ class Tailing:
             records = records_of(partition, messages, self._windows[partition], self._duplicates)
             last = records[-1]
             self._next[partition] = last.offset + 1
+            self._flowing.add(partition)
             self._pressure.arrived(records)
             head = self._tail.head(partition)
             mark = Mark(last.offset + 1, last.chain)
@@ -169,7 +172,7 @@ class Tailing:
             except (kafka.KafkaError, OSError, TimeoutError) as error:
                 await consumer.stop()
                 raise translate(error, self._settings) from error
-            prepare(consumer, self._names)
+            assign_paused(consumer, self._names)
             self._consumer = consumer
         return self._consumer
 
