@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,18 +46,13 @@ async def owned_log(
         return
     from rftd.streams.backends.kafka.log import KafkaLog
     from rftd.streams.backends.kafka.topics import ensure_topics
-    from rftd.streams.backends.lock_file import LockFile
 
-    lock = await asyncio.to_thread(LockFile, folder.root)
+    await ensure_topics(kafka)
+    log = await KafkaLog.open(kafka, clock=clock, ids=ids)
     try:
-        await ensure_topics(kafka)
-        log = await KafkaLog.open(kafka, clock=clock, ids=ids)
-        try:
-            yield OwnedLog(log=log, worker_url=kafka_url(kafka))
-        finally:
-            await log.close()
+        yield OwnedLog(log=log, worker_url=kafka_url(kafka))
     finally:
-        await asyncio.to_thread(lock.release)
+        await log.close()
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.log import EventLog
@@ -112,6 +113,9 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(folder.prepare)
+        if options.kafka is not None:  # the embedded log has a lock of its own
+            lock = await asyncio.to_thread(LockFile, folder.root)
+            stack.push_async_callback(asyncio.to_thread, lock.release)
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
         gate = Gate()

@@ -24,9 +24,32 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(params=["embedded", pytest.param("production", marks=pytest.mark.servers)])
+def pair(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Where log and state are, as the environment tells `rftd serve`: in files, or on a real Kafka and Postgres."""
+    if request.param == "embedded":
+        return {}
+    bootstrap = request.getfixturevalue("kafka_broker").bootstrap
+    prefix = request.getfixturevalue("kafka_prefix")
+    return {
+        "RFTD_KAFKA": f"kafka://{bootstrap}/?prefix={prefix}",
+        "RFTD_POSTGRES": request.getfixturevalue("postgres_url"),
+    }
+
+
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    """A real daemon on a folder of its own."""
+def scene(tmp_path: Path, pair: dict[str, str]) -> Iterator[Scene]:
+    """A real daemon on a folder of its own; once with files, once on real servers."""
+    from scene import Scene
+
+    made = Scene(tmp_path, environ=pair)
+    with made.host:
+        yield made
+
+
+@pytest.fixture
+def embedded_scene(tmp_path: Path) -> Iterator[Scene]:
+    """A real daemon on a folder of its own, for what is about its files."""
     from scene import Scene
 
     made = Scene(tmp_path)

@@ -23,24 +23,24 @@ def test_a_second_daemon_is_refused_and_the_first_undisturbed(scene: Scene) -> N
 
 
 @pytest.mark.e2e
-def test_a_flipped_byte_below_a_remembered_head_is_refused(scene: Scene) -> None:
-    name = scene.submit(EXPERIMENT, *SHORT)
-    scene.until_ended(name)
-    scene.host.stop()
-    path = scene.data.log / "log.db"
+def test_a_flipped_byte_below_a_remembered_head_is_refused(embedded_scene: Scene) -> None:
+    name = embedded_scene.submit(EXPERIMENT, *SHORT)
+    embedded_scene.until_ended(name)
+    embedded_scene.host.stop()
+    path = embedded_scene.data.log / "log.db"
     content = bytearray(path.read_bytes())
     place = content.rfind(b"simple_workflow")
     assert place > 0
     content[place] ^= 0x01
     path.write_bytes(content)
-    refused = scene.rftd("serve", "--port", "0")
+    refused = embedded_scene.rftd("serve", "--port", "0")
     assert refused.status == 70, refused
     assert LogCorruptError.code in refused.err or LogLossError.code in refused.err
     assert "@" in refused.err, "the position is named"
-    assert scene.rftd("verify").status != 0
+    assert embedded_scene.rftd("verify").status != 0
     content[place] ^= 0x01
     path.write_bytes(content)
-    assert scene.rftd("verify").status == 0
+    assert embedded_scene.rftd("verify").status == 0
 
 
 @pytest.mark.e2e
