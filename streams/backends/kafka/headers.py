@@ -49,15 +49,15 @@ def key_of(draft: Draft) -> bytes:
     return str(draft.id).encode()
 
 
-def headers_of(draft: Draft, key: bytes, sum_: bytes) -> list[tuple[str, bytes]]:
-    """The headers of a draft's record."""
+def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, list[tuple[str, bytes]]]:
+    """Kafka's key of a draft's record (its experiment, if it has one) and its headers."""
     found = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
     if len(draft.head) > _ATTRIBUTES_HEAD_SIZE_BYTES:
-        return found
+        return None, found
     try:
         head = _decoder.decode(draft.head)
     except msgspec.MsgspecError:
-        return found
+        return None, found
     found += [
         ("ce_type", _utf8(head.type)),
         ("ce_source", _utf8(head.source)),
@@ -65,11 +65,13 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> list[tuple[str, bytes]]
         ("ce_rftdversion", b"%d" % head.version),
         ("content-type", b"application/msgpack"),
     ]
+    subject = None
     if head.experiment is not None:
-        found.append(("ce_subject", _uuid_text(head.experiment)))
+        subject = _uuid_text(head.experiment)
+        found.append(("ce_subject", subject))
     if head.traceparent:
         found.append(("traceparent", head.traceparent.encode()))
-    return found
+    return subject, found
 
 
 def sum_of(head: bytes, value: bytes) -> bytes:

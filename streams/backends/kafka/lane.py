@@ -157,8 +157,8 @@ class Lane:
                     continue
                 draft = slice_.drafts[index]
                 sum_ = sum_of(draft.head, draft.value)
-                headers = headers_of(draft, slice_.keys[index], sum_)
-                if batch.append(timestamp=now_ms, key=None, value=draft.value, headers=headers) is None:
+                subject, headers = headers_of(draft, slice_.keys[index], sum_)
+                if batch.append(timestamp=now_ms, key=subject, value=draft.value, headers=headers) is None:
                     return batch, parts, sums
                 parts.append((slice_, index))
                 sums.append(sum_)

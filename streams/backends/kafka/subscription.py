@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from rftd.ops import limits
+from rftd.ops.errors import UnreachableError
 from rftd.streams.backends.kafka.pressure import Pressure
 from rftd.streams.backends.kafka.tailing import Tailing
 from rftd.streams.backends.subscription import TailSubscription
 from rftd.streams.backends.tail import Tail
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
+
+RETRY_S: Final = 0.5
+GRACE_S: Final = 5.0
+"""A fetch that began in time may take this much longer."""
 
 
 class Known(Protocol):
@@ -49,6 +55,19 @@ class KafkaSubscription(TailSubscription):
         self._wanted = tuple(positions)
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
+        """The next records; while the brokers are away nothing arrives, which is no error."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline_s + GRACE_S):
+                    return await self._next(max(0.0, deadline_s - loop.time()), max_records)
+            except (UnreachableError, TimeoutError):
+                if loop.time() >= deadline_s:
+                    return []
+                await asyncio.sleep(min(RETRY_S, deadline_s - loop.time()))
+
+    async def _next(self, wait_s: float, max_records: int) -> list[Record]:
         await self._tailing.follow(self._wanted)
         self._pressure.read(id(self), self.positions)
         records = await super().next(wait_s=wait_s, max_records=max_records)

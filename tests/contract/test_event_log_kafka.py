@@ -1,0 +1,260 @@
+"""The log on Kafka against what only a cluster does: brokers that die, several writers, other programs' records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from rftd.daemon.stack.kafka import KafkaBroker
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import CodecError, LogLossError, UnreachableError
+from rftd.ops.ids import SystemIds
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.chain import Mark
+from rftd.streams.codec import decode_head
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.topics import Partition
+
+pytestmark = pytest.mark.anyio
+
+A = Partition("rftd.experiments", 0)
+B = Partition("rftd.experiences", 3)
+KILLS = 3
+
+
+@pytest.fixture
+def settings(kafka_broker: KafkaBroker, kafka_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap=kafka_broker.bootstrap, prefix=kafka_prefix)
+
+
+@asynccontextmanager
+async def opened(settings: KafkaSettings) -> AsyncIterator[KafkaLog]:
+    clock = SystemClock()
+    log = await KafkaLog.open(settings, clock=clock, ids=SystemIds(clock))
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+def draft(number: int, partition: Partition = A, value: bytes | None = None) -> Draft:
+    return Draft(partition, UUID(int=number + 1), b"head-%d" % number, value or b"value-%d" % number)
+
+
+def number_of(record: Record) -> int:
+    return int(record.head.removeprefix(b"head-"))
+
+
+async def all_of(log: KafkaLog, partition: Partition) -> list[Record]:
+    found: list[Record] = []
+    while records := await log.read(partition, found[-1].offset + 1 if found else 0):
+        found += records
+    return found
+
+
+async def insistent(log: KafkaLog, drafts: Sequence[Draft]) -> list[Position]:
+    """An append as the roles do it: the same drafts until they are in."""
+    while True:
+        try:
+            return await log.append(drafts)
+        except UnreachableError:
+            await asyncio.sleep(0.1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the condition is a plain value of another task
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+async def test_a_broker_killed_under_appends_loses_and_repeats_nothing(own_servers: Path) -> None:
+    broker = KafkaBroker(own_servers / "kafka")
+    await asyncio.to_thread(broker.start)
+    settings = KafkaSettings(bootstrap=broker.bootstrap, prefix="kill.")
+    stop = asyncio.Event()
+    acknowledged: dict[int, Position] = {}
+    delivered: dict[Partition, list[int]] = {A: [], B: []}
+    produced = 0
+
+    async def produce(log: KafkaLog, producer: int) -> None:
+        nonlocal produced
+        number = producer * 1_000_000
+        while not stop.is_set():
+            batch = [draft(number + index, A if producer % 2 else B) for index in range(1 + number % 7)]
+            for item, position in zip(batch, await insistent(log, batch), strict=True):
+                acknowledged[item.id.int - 1] = position
+            number += len(batch)
+            produced += len(batch)
+
+    def more(count: int) -> Callable[[], bool]:
+        return lambda: produced >= count
+
+    async def follow(log: KafkaLog) -> None:
+        follower = log.subscribe({A: 0, B: 0})
+        while not stop.is_set() or sum(map(len, delivered.values())) < produced:
+            for record in await follower.next(wait_s=1):
+                delivered[record.partition].append(number_of(record))
+
+    async with opened(settings) as log, asyncio.timeout(240), asyncio.TaskGroup() as group:
+        for producer in range(8):
+            group.create_task(produce(log, producer))
+        group.create_task(follow(log))
+        for _ in range(KILLS):
+            await until(more(produced + 500))
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+        await until(more(produced + 500))
+        stop.set()
+    async with opened(settings) as log:
+        for partition in (A, B):
+            records = await all_of(log, partition)
+            found = [number_of(record) for record in records]
+            assert found == delivered[partition]
+            places = {number: position for number, position in acknowledged.items() if position.partition == partition}
+            assert {number_of(record): Position(partition, record.offset) for record in records} == places
+            for producer in range(8):
+                own = [number for number in found if number // 1_000_000 == producer]
+                assert own == sorted(set(own))
+    await asyncio.to_thread(broker.kill)
+
+
+async def test_an_append_without_a_broker_says_so_and_goes_through_later(own_servers: Path) -> None:
+    broker = KafkaBroker(own_servers / "kafka")
+    await asyncio.to_thread(broker.start)
+    async with opened(KafkaSettings(bootstrap=broker.bootstrap)) as log:
+        await log.append([draft(0)])
+        await asyncio.to_thread(broker.kill)
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+            waiting = group.create_task(log.append([draft(1)]))
+            await until(lambda: log.failure is not None)
+            assert isinstance(log.failure, UnreachableError)
+            await asyncio.to_thread(broker.start)
+            assert await waiting == [Position(A, 1)]
+        assert log.failure is None
+        assert [number_of(record) for record in await all_of(log, A)] == [0, 1]
+    await asyncio.to_thread(broker.kill)
+
+
+async def test_two_processes_write_and_read_one_log(settings: KafkaSettings) -> None:
+    async with opened(settings) as one, opened(settings) as two:
+        follower = one.subscribe({A: 0})
+        assert await follower.next(wait_s=0) == []
+        for number in range(20):
+            log = (one, two)[number % 2]
+            [position] = await log.append([draft(number)])
+            assert position == Position(A, number)
+            other = (two, one)[number % 2]
+            assert [number_of(record) for record in await other.read(A, number)] == [number]
+        seen: list[Record] = []
+        while len(seen) < 20:
+            seen += await follower.next(wait_s=5)
+        assert [number_of(record) for record in seen] == list(range(20))
+        assert await one.heads() == await two.heads()
+
+
+async def test_a_repeated_record_is_delivered_once(settings: KafkaSettings) -> None:
+    async with opened(settings) as one:
+        await one.append([draft(number) for number in range(5)])
+        async with opened(settings) as two:
+            await two.append([draft(100)])  # it looked at the newest ids, then another writer repeats one
+            await one.append([draft(7)])
+            assert await two.append([draft(7)]) == [Position(A, 7)]
+            await two.append([draft(8)])
+            assert await two.append([draft(3)]) == [Position(A, 3)]
+    async with opened(settings) as log:
+        for start in (0, 7):
+            follower = log.subscribe({A: start})
+            seen: list[int] = []
+            while 8 not in seen:
+                seen += [number_of(record) for record in await follower.next(wait_s=5)]
+            assert seen == [0, 1, 2, 3, 4, 100, 7, 8][start:] if start == 0 else [8]
+            assert follower.positions == {A: 9}
+
+
+async def test_other_programs_records_are_delivered(settings: KafkaSettings) -> None:
+    async with opened(settings) as log:
+        await log.append([draft(0)])
+        producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap)
+        await producer.start()
+        topic = settings.prefix + A.stream
+        event = [
+            ("ce_specversion", b"1.0"),
+            ("ce_id", b"order-17"),
+            ("ce_type", b"experiment.submitted"),
+            ("ce_source", b"shop"),
+            ("ce_time", b"2024-05-01T12:00:00Z"),
+        ]
+        await producer.send_and_wait(topic, b"noise", partition=0)
+        await producer.send_and_wait(topic, b"payload", partition=0, headers=event)
+        await producer.send_and_wait(topic, b"payload", partition=0, headers=event)
+        await producer.send_and_wait(topic, None, key=b"tombstone", partition=0)
+        await producer.stop()
+        records = await log.read(A, 0)
+        assert [(record.offset, record.value) for record in records] == [
+            (0, b"value-0"),
+            (1, b"noise"),
+            (2, b"payload"),
+            (4, b""),
+        ]
+        with pytest.raises(CodecError):
+            decode_head(records[1])
+        head = decode_head(records[2])
+        assert (head.type, head.source, head.version, head.time_ns) == (
+            "experiment.submitted",
+            "shop",
+            1,
+            1_714_564_800_000_000_000,
+        )
+        await log.check_heads(await log.heads())
+
+
+async def test_records_carry_cloud_events_attributes(settings: KafkaSettings) -> None:
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.structs import TopicPartition
+
+    from rftd.streams.codec import Writer
+    from rftd.streams.events.experiment import ExperimentPaused
+
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    experiment = ids.new()
+    writer = Writer(source="daemon/h", clock=clock, ids=ids)
+    made = writer.draft(ExperimentPaused(), experiment=experiment, traceparent="00-1-2-01")
+    async with opened(settings) as log:
+        await log.append([made])
+        [record] = await log.read(made.partition, 0)
+        assert (record.head, record.value) == (made.head, made.value)
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    consumer.assign([TopicPartition(settings.prefix + made.partition.stream, made.partition.number)])
+    message = await consumer.getone()
+    await consumer.stop()
+    headers = dict(message.headers)
+    assert headers["ce_specversion"] == b"1.0"
+    assert headers["ce_id"] == str(made.id).encode()
+    assert headers["ce_type"] == b"experiment.paused"
+    assert headers["ce_subject"] == str(experiment).encode() == message.key
+    assert headers["ce_source"] == b"daemon/h"
+    assert headers["content-type"] == b"application/msgpack"
+    assert headers["traceparent"] == b"00-1-2-01"
+    assert headers["ce_time"].endswith(b"Z")
+
+
+async def test_a_deleted_topic_is_a_loss(settings: KafkaSettings) -> None:
+    from rftd.streams.backends.kafka.topics import delete_topics
+
+    async with opened(settings) as log:
+        await log.append([draft(number) for number in range(3)])
+        heads = await log.heads()
+    await delete_topics(settings)
+    async with opened(settings) as log:
+        with pytest.raises(LogLossError, match=r"rftd.experiments/0@2 was acknowledged and is gone"):
+            await log.check_heads(heads)
+        assert heads[A] == Mark(3, heads[A].chain)
