@@ -39,6 +39,8 @@ VERBS: Final = {
     "doctor": Verb(f"{_HERE}.doctor:command", "Check this machine, folder and daemon; each finding with its fix."),
     "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, without a daemon."),
     "rebuild": Verb(f"{_HERE}.rebuild:command", "Make the state database anew from the log."),
+    "export": Verb(f"{_HERE}.export:command", "Write an experiment, whole, to a file."),
+    "import": Verb(f"{_HERE}.import_:command", "Load an exported experiment into this log."),
     "explain": Verb(f"{_HERE}.explain:command", "What an error code means and what to do."),
     "completion": Verb(f"{_HERE}.completion:command", "Print the completion script of a shell."),
     "version": Verb(f"{_HERE}.version:command", "Versions of this program and of the daemon."),

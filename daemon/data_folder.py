@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from rftd.ops.errors import ConflictError
+
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """endpoint.json: where the daemon of this folder answers."""
@@ -25,6 +27,8 @@ class DataFolder:
         self.log = self.root / "log"
         self.state_url = f"sqlite+aiosqlite:///{self.root / 'state.db'}"
         self.endpoint = self.root / "endpoint.json"
+        self.importing = self.root / "import.pending"
+        """Names the experiment and the file of an import that has begun and not ended."""
 
     @property
     def socket(self) -> Path:
@@ -34,7 +38,14 @@ class DataFolder:
         return base / f"rftd-{os.getuid()}-{name}" / "log.sock"
 
     def prepare(self) -> None:
-        """Makes the folders, closed to other users."""
+        """Makes the folders, closed to other users. Raises ConflictError where an import has not ended."""
+        if self.importing.exists():
+            file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
+            raise ConflictError(
+                "an import into this log was interrupted: what is there of the experiment must not run",
+                where=str(self.importing),
+                fix=f"repeat it: rftd import {file}",
+            )
         self.root.mkdir(parents=True, exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -3,7 +3,8 @@
     RftdError
     ├── UsageError            the caller's input: exit 2, HTTP 422
     │   ├── ConfigError       an experiment file, with file, line, column and field
-    │   └── DataError         a model or dataset that is missing, empty or malformed
+    │   ├── DataError         a model or dataset that is missing, empty or malformed
+    │   └── ArchiveError      an export that is damaged, cut off, or of another format
     ├── NotFoundError         exit 3, HTTP 404
     ├── UnreachableError      the daemon or its log cannot be reached: exit 4, HTTP 503
     ├── ConflictError         an illegal transition, a second daemon: exit 5, HTTP 409
@@ -70,6 +71,12 @@ class DataError(UsageError):
     """A model or dataset named by the experiment is missing, empty or malformed."""
 
     code = "RFTD-DAT-001"
+
+
+class ArchiveError(UsageError):
+    """An export of an experiment is damaged, cut off, inconsistent or of another format; nothing was imported."""
+
+    code = "RFTD-ARC-001"
 
 
 class NotFoundError(RftdError):

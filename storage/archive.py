@@ -95,7 +95,7 @@ async def import_experiment(
     clock: Clock,
     moves: Sequence[tuple[str, str]] = (),
     verify: bool = True,
-    before_append: Callable[[], None] = lambda: None,
+    before_append: Callable[[UUID], None] = lambda experiment: None,
     on_records: Progress = lambda records: None,
 ) -> Imported:
     """Appends the experiment of a file to the log and writes its files: first checked, then files, then records.
@@ -116,7 +116,7 @@ async def import_experiment(
         present = await look(log, archive, folders)
         roots = [default, *(Path(new) for _, new in moves)]
         files = await asyncio.to_thread(restore, archive, folders, roots)
-        before_append()
+        before_append(experiment)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
         if verify and not loaded.later:

@@ -17,6 +17,7 @@ role          a leased role: fenced, its appends read back
 patience      appends that wait for space
 folds/        pure state: the spine, groups, the ledger of experiences, weights
 retention     heartbeats are forgotten after a while
+transfer/     one experiment's log in a file, and from a file into any log
 verify/       the offline checker of the rules over any log
 """
 

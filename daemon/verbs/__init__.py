@@ -15,6 +15,8 @@ config       what an experiment file says
 doctor       is this machine fit to work?
 verify       a log against the rules
 rebuild      the state database from the log
+export       an experiment into a file
+import_      and out of one
 explain      what an error code means
 completion   scripts for shells
 version      of this program and of the daemon

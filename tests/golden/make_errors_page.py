@@ -20,6 +20,7 @@ FIXES: Final = {
     "RFTD-API-003": "Name datasets by path instead of sending them.",
     "RFTD-API-004": "See `GET /openapi.json`.",
     "RFTD-API-005": "Try again later, or follow fewer experiments at once.",
+    "RFTD-ARC-001": "Copy the file again, or export anew with `rftd export`; import with the release that wrote it.",
     "RFTD-CFG-001": "Correct what the message names; `rftd config check FILE` shows everything at once.",
     "RFTD-CFG-002": "Correct the YAML at that line; give each key once.",
     "RFTD-CFG-003": "Make the file smaller; data belongs into datasets.",

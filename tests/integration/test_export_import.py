@@ -11,19 +11,26 @@ import pytest
 from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
+from rftd.ops.errors import ConflictError
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.storage.archive import Imported, export_experiment, import_experiment
 from rftd.storage.experiment_digest import experiment_digest
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.codec import Writer
+from rftd.streams.chain import Mark
+from rftd.streams.codec import Writer, decode
 from rftd.streams.events import experiment as life
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log import EventLog, start_of
 from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import EXPERIMENTS, TRUTH, Partition, partition_of
 from rftd.streams.transfer.own import OwnRecords
 from rftd.streams.verify.checker import verify
 
@@ -42,25 +49,35 @@ async def driven(log: EventLog, experiment: UUID, executor, clock, ids, *, until
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(run.drive())
-        while until_step is not None and not task.done() and run.state.spine.version < until_step:
-            await asyncio.sleep(0.01)
-        if until_step is not None and not task.done():
+        if until_step is not None:
+            await trained(log, experiment, until_step)
             await run.drain()
+        await task
     return run.state
+
+
+async def trained(log: EventLog, experiment: UUID, step: int) -> None:
+    """Returns once the step is on the spine."""
+    subscription = log.subscribe(start_of([partition_of(EXPERIMENTS, experiment)]))
+    while True:
+        for record in await subscription.next(wait_s=1.0):
+            event = decode(record).event
+            if isinstance(event, StepCompleted) and event.step == step:
+                return await subscription.close()
 
 
 async def moved(log: EventLog, path: Path, home: Path, clock: SystemClock, **options) -> Imported:
     """The file imported, its tables compared, the whole log held against the rules."""
     done = await import_experiment(log, path, home=home, clock=clock, **options)
     assert done.equal is not False
-    report = await verify(log)
+    report = await verify(log, chained=not isinstance(log, KafkaLog))
     assert report.clean, report.findings
     return done
 
 
 @pytest.mark.anyio
 async def test_a_finished_experiment_is_the_same_in_every_log(
-    tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock, ids, fake_world, kafka_broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 0)
     (tmp_path / "a").mkdir()
@@ -82,29 +99,45 @@ async def test_a_finished_experiment_is_the_same_in_every_log(
     busy = await SqliteLog.open(tmp_path / "busy")
     await driven(
         busy,
-        await submitted(
-            busy, fake_world.spec(tmp_path / "b", name="x") if False else fake_world.spec(tmp_path / "b"), clock, ids
-        ),
+        await submitted(busy, fake_world.spec(tmp_path / "b"), clock, ids),
         fake_world.executor(busy, clock, ids),
         clock,
         ids,
     )
-    for name, log in (("memory", MemoryLog()), ("busy", busy)):
-        done = await moved(
-            log, tmp_path / "x.rftd", tmp_path / name, clock, moves=[(str(tmp_path / "a"), str(tmp_path / name))]
-        )
+    settings = KafkaSettings(bootstrap=kafka_broker.bootstrap, prefix=f"move{ids.new().hex}.")
+    kafka = await KafkaLog.open(settings, clock=clock, ids=ids)
+    for name, log in (("memory", MemoryLog()), ("busy", busy), ("kafka", kafka)):
+        moves = [(str(tmp_path / "a"), str(tmp_path / name))]
+        done = await moved(log, tmp_path / "x.rftd", tmp_path / name, clock, moves=moves)
         assert (done.appended, done.equal) == (total, True)
         assert done.files == len(exported.manifest.files)
         assert Path(done.spec.job_dir).is_relative_to(tmp_path / name)
         assert await experiment_digest(OwnRecords(log, experiment), clock=clock) == wanted
         heads = await log.heads()
-        again = await moved(
-            log, tmp_path / "x.rftd", tmp_path / name, clock, moves=[(str(tmp_path / "a"), str(tmp_path / name))]
-        )
+        again = await moved(log, tmp_path / "x.rftd", tmp_path / name, clock, moves=moves)
         assert (again.appended, again.present, again.files, again.equal) == (0, total, 0, True)
         assert await log.heads() == heads
+        await check_remembered(log, experiment)
+        with pytest.raises(ConflictError, match="another content"):
+            await import_experiment(log, tmp_path / "x.rftd", home=tmp_path, clock=clock, moves=[("/", "/elsewhere")])
         await log.close()
     await source.close()
+
+
+async def check_remembered(log: EventLog, experiment: UUID) -> None:
+    """Every head that an imported event remembers is in this log."""
+    own, seen = OwnRecords(log, experiment), 0
+    for partition in TRUTH:
+        async for chunk in own.chunks(partition):
+            for record in chunk:
+                event = decode(record).event
+                if isinstance(event, life.Fence | CheckpointCommitted):
+                    heads = {
+                        Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in event.heads
+                    }
+                    await log.check_heads(heads)
+                    seen += len(heads)
+    assert seen
 
 
 @pytest.mark.anyio

@@ -1,0 +1,134 @@
+"""`rftd export`: one experiment, whole, into a file; without a daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+
+if TYPE_CHECKING:
+    from rftd.daemon.supervisor.registry import Entry
+    from rftd.storage.archive import Exported
+    from rftd.streams.log import EventLog
+
+
+@click.command("export")
+@click.argument("experiment")
+@click.option("-o", "--to", metavar="FILE", type=click.Path(dir_okay=False), help="A new file; else ./NAME.rftd.")
+@click.option(
+    "--checkpoints",
+    type=click.Choice(["newest", "all", "none"]),
+    default="newest",
+    show_default=True,
+    help="Which of them go along; with `newest`, of an experiment that has not ended, its published weights too.",
+)
+@click.option("--force", is_flag=True, help="Also an experiment that a daemon may be running: as far as it is now.")
+@kafka_option
+@shared_options
+@click.pass_obj
+def command(
+    settings: Settings, experiment: str, to: str | None, checkpoints: str, force: bool, kafka: str | None
+) -> None:
+    """Write the whole log of EXPERIMENT (a name, name@2, an id), its artifacts and checkpoint to one file."""
+    import asyncio
+    from pathlib import Path
+
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.daemon.log_source import log_to_read
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+
+    folder, clock, here = DataFolder(Path(data_folder(settings))), SystemClock(), Path.cwd()
+
+    async def export() -> tuple[Exported, Path]:
+        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+            entry = await _find(log, experiment)
+            path = here / (to or f"{entry.name}.rftd")
+            lock = _at_rest(entry, folder, kafka, force)
+            try:
+                return await _export(log, entry, path, checkpoints, settings), path
+            finally:
+                if lock is not None:
+                    await asyncio.to_thread(lock.release)
+
+    exported, path = asyncio.run(export())
+    manifest = exported.manifest
+    records = sum(part.records for part in manifest.partitions)
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        answer = {"file": str(path), "experiment": str(manifest.experiment), "name": manifest.name}
+        counts = {"state": manifest.state, "records": records, "files": len(manifest.files)}
+        emit({**answer, **counts, "size_bytes": path.stat().st_size, "notes": list(exported.notes)}, settings)
+        return
+    for note in exported.notes:
+        click.echo(f"note: {note}", err=True)
+    if settings.verbosity >= 0:
+        click.echo(f"{manifest.name} ({manifest.experiment}), {manifest.state}")
+        click.echo(f"{records} records, {len(manifest.files)} files, {path.stat().st_size} bytes: {path}")
+
+
+for _option in command.params:
+    if _option.name == "output":
+        _option.opts.remove("-o")  # here it names the file; the form of the answer keeps its long name
+
+
+async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> Exported:
+    from rftd.daemon.installed import installed_version
+    from rftd.ops.clock import SystemClock
+    from rftd.storage.archive import export_experiment
+
+    return await export_experiment(
+        log, entry.id, path, release=installed_version(), clock=SystemClock(), checkpoints=checkpoints
+    )
+
+
+async def _find(log: EventLog, wanted: str) -> Entry:
+    """The experiment that `wanted` names, by the log alone. Raises NotFoundError, UsageError."""
+    from rftd.daemon.supervisor.registry import Registry
+    from rftd.ops.errors import NotFoundError, UsageError
+
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
+    base, _, attempt = wanted.rpartition("@")
+    attempts = [entry for entry in known if entry.name == base]
+    if attempt.isascii() and attempt.isdigit() and 0 < int(attempt) <= len(attempts):
+        return attempts[int(attempt) - 1]
+    prefix = wanted.replace("-", "").lower()
+    found = [entry for entry in known if entry.name == wanted]
+    found = found or [entry for entry in known if prefix and entry.id.hex.startswith(prefix)]
+    if not found:
+        names = ", ".join(entry.name for entry in known[-8:])
+        raise NotFoundError(f"no experiment {wanted!r} in this log", fix=f"known: {names}" if names else None)
+    if len(found) > 1:
+        candidates = ", ".join(f"{entry.name} ({entry.id})" for entry in found[-8:])
+        raise UsageError(f"{wanted!r} names {len(found)} experiments", fix=f"use the id of one of {candidates}")
+    return found[0]
+
+
+def _at_rest(entry: Entry, folder: Any, kafka: str | None, force: bool) -> Any:
+    """The folder's lock, if the experiment has not ended. Raises ConflictError if a daemon has or may have it."""
+    from rftd.ops.errors import ConflictError
+    from rftd.streams.backends.lock_file import LockFile
+
+    if force or entry.status is None or entry.status.ended:
+        return None
+    if kafka is not None:
+        raise ConflictError(
+            f"{entry.name} is {entry.status}, and on Kafka nobody can see whether a daemon runs it",
+            fix="stop the daemon and its workers, then add --force",
+        )
+    try:
+        return LockFile(folder.log)
+    except ConflictError as error:
+        raise ConflictError(
+            f"{entry.name} is {entry.status} and a daemon runs it",
+            where=error.where,
+            fix="stop the daemon, or add --force for a copy of how far it is now",
+        ) from error

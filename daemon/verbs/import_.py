@@ -1,0 +1,143 @@
+"""`rftd import`: an exported experiment into a log that no daemon uses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from uuid import UUID
+
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.ops.clock import Clock
+    from rftd.storage.archive import Imported
+    from rftd.streams.log import EventLog
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="What lay below folder OLD lies below NEW here; repeatable. Else the job's folder goes below --data.",
+)
+@click.option("--verify/--no-verify", default=True, help="Fold both, and compare the tables.  [default: verify]")
+@kafka_option
+@shared_options
+@click.pass_context
+def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, kafka: str | None) -> None:
+    """Load the experiment of FILE into the log of --data, or on Kafka, while no daemon runs. Repeating it is safe."""
+    import asyncio
+    from pathlib import Path
+
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.ops.clock import SystemClock
+    from rftd.storage.archive import import_experiment
+
+    settings: Settings = ctx.obj
+    folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
+    path = Path(file).absolute()
+    moves = [_move(text) for text in maps]
+
+    async def load() -> Imported:
+        async with _log(folder, kafka, clock) as log:
+            return await import_experiment(
+                log,
+                path,
+                home=folder.root,
+                clock=clock,
+                moves=moves,
+                verify=verify,
+                before_append=lambda experiment: _mark(folder, experiment, path),
+            )
+
+    done = asyncio.run(load())
+    folder.importing.unlink(missing_ok=True)
+    _answer(done, settings)
+    ctx.exit(1 if done.equal is False else 0)
+
+
+def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
+    """Until this import ends no daemon starts here. Raises ConflictError while another has not ended."""
+    from rftd.ops.errors import ConflictError
+
+    if folder.importing.exists():
+        begun, _, other = folder.importing.read_text(encoding="utf-8").partition(" ")
+        if begun != str(experiment):
+            raise ConflictError(
+                f"the import of experiment {begun} was interrupted",
+                where=str(folder.importing),
+                fix=f"end it first: rftd import {other}",
+            )
+    folder.importing.write_text(f"{experiment} {path}", encoding="utf-8")
+
+
+@asynccontextmanager
+async def _log(folder: DataFolder, kafka: str | None, clock: Clock) -> AsyncIterator[EventLog]:
+    """The log, for this process alone. Raises ConflictError while a daemon has the folder."""
+    from rftd.daemon.log_source import owned_log
+    from rftd.ops.ids import SystemIds
+    from rftd.streams.backends.kafka.settings import parse_kafka
+    from rftd.streams.backends.sqlite import SqliteLog
+
+    folder.root.mkdir(parents=True, exist_ok=True)
+    if kafka is not None:
+        async with owned_log(folder, parse_kafka(kafka), clock=clock, ids=SystemIds(clock)) as owned:
+            yield owned.log
+        return
+    log = await SqliteLog.open(folder.log)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+def _move(text: str) -> tuple[str, str]:
+    from pathlib import Path
+
+    from rftd.ops.errors import UsageError
+
+    old, equals, new = text.partition("=")
+    if not equals or not old.startswith("/") or not new or ".." in Path(old).parts:
+        raise UsageError(
+            f"{text!r} is no OLD=NEW", field="--map", fix="give the old folder's absolute path, =, the new"
+        )
+    return old, str(Path(new).absolute())
+
+
+def _answer(done: Imported, settings: Settings) -> None:
+    import os
+
+    name, id, state = done.manifest.name, done.manifest.experiment, done.manifest.state
+    missing = sorted(path for path in _inputs(done) if not os.path.exists(path))
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        counts = {"appended": done.appended, "present": done.present, "files": done.files}
+        answer = {"experiment": str(id), "name": name, "state": state, "job_dir": done.spec.job_dir}
+        emit({**answer, **counts, "tables_equal": done.equal, "missing": missing}, settings)
+        return
+    if settings.verbosity >= 0:
+        verdict = {None: "tables not compared", True: "tables equal"}.get(done.equal, "TABLES DIFFER")
+        click.echo(f"{name} ({id}), {state}, in {done.spec.job_dir}")
+        click.echo(f"{done.appended} records appended, {done.present} were there, {done.files} files; {verdict}")
+    for path in missing:
+        click.echo(f"note: the experiment needs {path}, which is not here: map it with --map, or copy it", err=True)
+
+
+def _inputs(done: Imported) -> set[str]:
+    """What an experiment that goes on will read: models and datasets, which no export carries."""
+    if done.manifest.state in ("completed", "failed", "cancelled", "rejected"):
+        return set()
+    stages = done.spec.stages
+    tasksets = [each for stage in stages for each in (stage.taskset, stage.dataset, *stage.evals) if each is not None]
+    paths = [stage.model.path for stage in stages] + [each.path for each in tasksets]
+    return {path for path in paths if path.startswith("/")}

@@ -1,0 +1,116 @@
+"""`rftd export` and `rftd import` on folders that no daemon uses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Rftd
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.daemon.data_folder import DataFolder
+from rftd.ops.errors import ConflictError
+from rftd.streams.backends.lock_file import LockFile
+from rftd.streams.backends.sqlite import SqliteLog
+
+
+def filled(root: Path, *runs: SyntheticRun) -> DataFolder:
+    """A data folder with a log of these runs' tape."""
+    folder = DataFolder(root)
+
+    async def fill() -> None:
+        log = await SqliteLog.open(folder.log)
+        await log.append(runs[0].tape.drafts)
+        await log.close()
+
+    asyncio.run(fill())
+    return folder
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> DataFolder:
+    tape = Tape()
+    return filled(tmp_path / "one", SyntheticRun(tape, name="small").write(), SyntheticRun(tape, name="other").write())
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> DataFolder:
+    run = SyntheticRun(Tape(), name="busy")
+    run.begin()
+    return filled(tmp_path / "running", run)
+
+
+def test_out_of_one_folder_and_into_another(rftd: Rftd, ended: DataFolder, tmp_path: Path) -> None:
+    file, data = str(tmp_path / "small.rftd"), str(tmp_path / "two")
+    said = rftd("export", "small", "-o", file, "--json", "--data", str(ended.root))
+    assert said.status == 0, said.err
+    answer = json.loads(said.out)
+    assert (answer["name"], answer["file"]) == ("small", file)
+    assert any("left out" in note for note in answer["notes"]), "there are no files of a synthetic run"
+    said = rftd("import", file, "--json", "--data", data)
+    assert said.status == 0, said.err
+    done = json.loads(said.out)
+    assert (done["appended"], done["present"], done["tables_equal"]) == (answer["records"], 0, True)
+    assert done["job_dir"] == f"{data}/imported/{answer['experiment']}"
+    assert not DataFolder(Path(data)).importing.exists()
+    again = rftd("import", file, "--data", data)
+    assert again.status == 0 and "0 records appended" in again.out and "tables equal" in again.out
+    assert rftd("export", answer["experiment"][:18], "-o", f"{file}2", "--data", data).status == 0
+    moved = rftd("import", file, "--map", "/jobs=/elsewhere", "--data", data)
+    assert moved.status == 5 and "another content" in moved.err
+
+
+def test_what_is_wrong_is_said(rftd: Rftd, ended: DataFolder, tmp_path: Path) -> None:
+    data = ("--data", str(ended.root))
+    assert rftd("export", "nobody", *data).status == 3
+    (tmp_path / "there").write_text("mine")
+    assert rftd("export", "small", "-o", str(tmp_path / "there"), *data).status == 5
+    assert rftd("export", "small", "-o", str(tmp_path / "no" / "folder"), *data).status == 2
+    assert rftd("export", "small", "--data", str(tmp_path / "empty")).status == 3
+    assert rftd("import", str(tmp_path / "none"), *data).status == 3
+    assert rftd("import", str(tmp_path / "there"), *data).status == 2
+    assert rftd("import", str(tmp_path / "there"), "--map", "relative=x", *data).status == 2
+
+
+def test_a_daemon_on_the_folder_is_respected(
+    rftd: Rftd, ended: DataFolder, running: DataFolder, tmp_path: Path
+) -> None:
+    busy, file = ("--data", str(running.root)), str(tmp_path / "busy.rftd")
+    lock = LockFile(running.log)
+    try:
+        said = rftd("export", "busy", "-o", file, *busy)
+        assert said.status == 5 and "a daemon runs it" in said.err
+        assert rftd("export", "busy", "-o", file, "--force", *busy).status == 0
+        assert rftd("import", file, *busy).status == 5
+    finally:
+        lock.release()
+    assert rftd("export", "busy", "-o", f"{file}2", *busy).status == 0
+    lock = LockFile(ended.log)
+    try:
+        assert rftd("export", "other", "-o", f"{file}3", "--data", str(ended.root)).status == 0, "it has ended"
+    finally:
+        lock.release()
+
+
+def test_no_daemon_starts_on_half_an_import(
+    rftd: Rftd, ended: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = str(tmp_path / "small.rftd"), DataFolder(tmp_path / "two")
+    assert rftd("export", "small", "-o", file, "--data", str(ended.root)).status == 0
+    whole = SqliteLog.append
+
+    async def died(self: SqliteLog, drafts: list[object]) -> object:
+        await whole(self, drafts[:5])
+        raise ConflictError("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteLog, "append", died)
+        assert rftd("import", file, "--data", str(folder.root)).status == 5
+    with pytest.raises(ConflictError, match="was interrupted"):
+        folder.prepare()
+    assert rftd("import", file, "--data", str(folder.root)).status == 0
+    folder.prepare()
+    assert rftd("verify", "--data", str(folder.root)).status == rftd("verify", "--data", str(ended.root)).status
