@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import psutil
 
 from rftd.ops.errors import ConflictError
 
@@ -59,6 +60,15 @@ def answers(port: int, *, timeout_s: float = 1.0) -> bool:
     except OSError:
         return False
     return True
+
+
+def clients_of(port: int) -> int:
+    """How many TCP connections to `port` of this machine stand; 0 where the system does not tell."""
+    try:
+        connections = psutil.net_connections("tcp")  # Java's are of IPv6, also on 127.0.0.1
+    except psutil.Error:
+        return 0
+    return sum(each.status == psutil.CONN_ESTABLISHED and each.laddr[1:] == (port,) for each in connections)
 
 
 def _free_port(taken: set[int]) -> int:

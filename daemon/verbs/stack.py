@@ -63,11 +63,11 @@ def status(ctx: click.Context) -> None:
 
 
 @stack.command("run")
-@click.argument("server", type=click.Choice(["kafka", "postgres"]))
+@click.argument("which", metavar="kafka|postgres", type=click.Choice(["kafka", "postgres"]))
 @click.option("--port", type=_PORT, default=0, help="Default: the one it had, else a free one.")
 @shared_options
 @click.pass_obj
-def run(settings: Settings, server: str, port: int) -> None:
+def run(settings: Settings, which: str, port: int) -> None:
     """Run one of them until SIGTERM or Ctrl-C, for honcho or systemd."""
     import asyncio
 
@@ -75,9 +75,9 @@ def run(settings: Settings, server: str, port: int) -> None:
     from rftd.daemon.stack.kafka import KafkaBroker
     from rftd.daemon.stack.postgres import PostgresServer
 
-    folder = _folder(settings) / server
+    folder = _folder(settings) / which
     made: KafkaBroker | PostgresServer
-    if server == "kafka":
+    if which == "kafka":
         made = broker = KafkaBroker(folder, port=port)
         ready = f"kafka ready at {broker.bootstrap}"
     else:
