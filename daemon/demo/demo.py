@@ -59,7 +59,7 @@ def run_demo(
     text = experiment_text()
     echo(text)
     with ExitStack() as stack:
-        told = stack.enter_context(servers(folder / "stack", wanted=clustered, echo=echo))
+        told = stack.enter_context(servers(folder / "data" / "stack", wanted=clustered, echo=echo))
         began_s = time.monotonic()
         write_sums(folder / "tasks", seed=seed)
         host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
@@ -86,6 +86,7 @@ def run_demo(
             folder=_near(folder),
             wall_s=wall_s,
             restarts=restarts,
+            clustered=clustered,
         )
     )
     return _verdict(outcome, page, bar, echo)
