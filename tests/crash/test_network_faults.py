@@ -1,0 +1,50 @@
+"""The network between clients and servers fails in every way a proxy can make it fail: the run completes."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+from cluster_scene import NETWORK, Cluster, ClusterScene, fail_network
+from scene import EXPERIMENT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
+
+
+@pytest.mark.parametrize("where", ["kafka", "postgres"])
+@pytest.mark.parametrize("kind", NETWORK)
+def test_a_run_survives_a_network_that_fails(
+    cluster_scene: ClusterScene, chance: random.Random, kind: str, where: str
+) -> None:
+    name = cluster_scene.submit(EXPERIMENT, "buffer.total_steps=80")
+    done = cluster_scene.through(name, 3, partial(fail_network, kind=kind, where=where), chance).faults
+    assert len(done) == 3, done
+    cluster_scene.proven(name, steps=85)
+    assert cluster_scene.host.restarts == 0
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_path_to_the_broker_that_is_a_black_hole_for_long(
+    cluster: Cluster, cluster_scene: ClusterScene, gone: bool
+) -> None:
+    """Longer than every request waits; afterwards the same connections may work again, or be gone."""
+    name = cluster_scene.submit(EXPERIMENT, "buffer.total_steps=40")
+    cluster_scene.until_step(name, 8)
+    cluster.kafka_proxy.black_hole()
+    cluster_scene.until_not_ready("log", timeout_s=40)
+    cluster.kafka_proxy.heal(reset=gone)
+    cluster_scene.until_ready()
+    cluster_scene.proven(name, steps=45)
+    assert cluster_scene.host.restarts == 0
+
+
+def test_a_path_to_the_database_that_is_a_black_hole_for_long(cluster: Cluster, cluster_scene: ClusterScene) -> None:
+    name = cluster_scene.submit()
+    cluster_scene.until_step(name, 8)
+    cluster.postgres_proxy.black_hole()
+    cluster_scene.until_not_ready("state", timeout_s=60)
+    cluster_scene.until_completed_in_log(steps=65)
+    cluster.postgres_proxy.heal()
+    cluster_scene.until_ready(90)
+    cluster_scene.proven(name, steps=65)
