@@ -30,7 +30,15 @@ def draw_curve(outcome: Outcome, path: Path) -> None:
 
 
 def text_of(
-    outcome: Outcome, *, program: str, url: str, experiment: str, folder: Path, wall_s: float, restarts: int
+    outcome: Outcome,
+    *,
+    program: str,
+    url: str,
+    experiment: str,
+    folder: Path,
+    wall_s: float,
+    restarts: int,
+    clustered: bool = False,
 ) -> str:
     """The last page. `folder` holds everything that the demo made; `program` is how rftd was called."""
     rises = outcome.after_grpo - outcome.after_sft
@@ -60,10 +68,16 @@ def text_of(
     lines += [
         "",
         f"The API was at {url}; it stops with the demo. The log is the experiment, so look into it whenever you like:",
-        f"  {program} --data {folder / 'data'} verify",
-        f"  {program} --data {folder / 'data'} serve --port 7070      and while it serves",
+        *_again(f"{program} --data {folder / 'data'}", clustered),
         f"  {program} --data {folder / 'data'} get {experiment}",
         "Your own model and data: copy examples/gsm8k.yaml, set model_path and the taskset's path, then",
         f"  {program} serve      and      {program} submit yours.yaml --wait",
     ]
     return "\n".join(lines)
+
+
+def _again(command: str, clustered: bool) -> tuple[str, ...]:
+    """How the log can be looked into afterwards."""
+    if clustered:
+        return (f"  {command} stack up      starts Kafka and Postgres again, and prints how to serve them; then",)
+    return (f"  {command} verify", f"  {command} serve --port 7070      and while it serves")
