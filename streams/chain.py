@@ -1,4 +1,8 @@
-"""The hash chain of a partition, by which a lost tail or a flipped byte is noticed."""
+"""The hash chain of a partition, by which a lost tail or a flipped byte is noticed.
+
+On Kafka, where several processes write one partition, no writer knows the record before its own: there each record's
+chain begins at `GENESIS`, so that it is a digest of this record alone.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
     """Gapless from 0 on the embedded log, monotone on Kafka."""
     chain: bytes
-    """blake2b-16 of the previous record's chain and of this record; see `rftd.streams.chain`."""
+    """blake2b-16 of the previous record's chain (on Kafka: of nothing) and of this record; see `rftd.streams.chain`."""
     head: bytes
     value: bytes
 

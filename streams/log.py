@@ -7,14 +7,21 @@
 1. **Durable.** When `append` returns, each record is readable at the returned position for ever (within
    retention), after SIGKILL and power loss.
 2. **Ordered.** Records of one append land in its order within each partition. Nothing is promised across partitions.
-3. **Idempotent.** A record whose id is already in the log changes nothing; its first position is returned.
+3. **Idempotent.** A record whose id is already in the log changes nothing; its first position is returned. On Kafka,
+   which many processes write, this is exact inside windows: an append knows the last 100,000 ids of its process and
+   the newest 2,000 of each partition as they were when it first wrote there (kept up where it follows the partition),
+   and a subscription leaves out a record whose id is among the 16,384 before it, counted from 2,000 below its start.
+   A repetition further away is delivered; folds take the first by its meaning (the first completion of a rollout
+   wins). `read` leaves out the repetitions that this process has met.
 4. **Unknown outcomes.** If `append` raises or is cancelled, any prefix per partition may have landed. The caller
    retries the same drafts; rule 3 makes that safe. An append is therefore never a transaction: what must be atomic
    is one record.
 5. **Readers see a prefix**, without gaps, of what was or will be acknowledged.
+   A record's `chain` covers those before it on the embedded log, and on Kafka that record alone.
 6. **Honest loss.** `check_heads` raises LogLossError if a remembered head is not in the log, naming the position;
    reading a damaged record raises LogCorruptError. Nothing is skipped in silence.
 7. **Bounded.** Appends wait (back-pressure) when the writer's queue is full; reads return at most what was asked for.
+   On Kafka an append is tried for 60 s and a read for 30 s while brokers are away; to a subscription nothing arrives.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class Lane:
             if len(parts) == 1:
                 self._refuse(parts[0][0], translate(error, self._settings))
             self._alone = True
-        except (kafka.KafkaError, OSError, TimeoutError, RftdError) as error:
+        except (kafka.KafkaError, OSError, TimeoutError, AssertionError, RftdError) as error:
+            # A producer that was fenced answers with assertions.
             await self._lost(producer)
             await self._back_off(translate(error, self._settings))
         else:
@@ -183,6 +184,8 @@ class Lane:
             self._log.failing(late)
             if self._expired():
                 raise late
+        if done.cancelled():
+            raise kafka.KafkaError("the producer was stopped")
         offset = int(done.result().offset)
         if offset < 0:
             raise kafka.KafkaError("the broker took the batch as a repetition and does not know where it is")

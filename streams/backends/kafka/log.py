@@ -8,7 +8,7 @@ read   ◄─ Tail's ring ◄─ Tailing: one consumer for all followers ◄─�
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Self
@@ -87,7 +87,7 @@ class KafkaLog:
         await ensure_topics(settings)
         log = cls(settings, clock)
         await log._offsets.start()
-        log._start(log._tailing.run())
+        log._start(log._tailing.run(), log._tailing.fail)
         return log
 
     @property
@@ -272,8 +272,15 @@ class KafkaLog:
                 log=self,
                 clock=self._clock,
             )
-            self._start(lane.run())
+            self._start(lane.run(), partial(self._lane_died, partition))
         return lane
+
+    def _lane_died(self, partition: Partition, error: RftdError) -> None:
+        """The next append begins anew; what waits is not left waiting."""
+        del self._lanes[partition]
+        for slice_, _ in list(self._waiting.values()):
+            if slice_.partition == partition:
+                slice_.fail(error)
 
     async def _raw(
         self, partition: Partition, start: int, head: int, max_records: int, max_size_bytes: int, primed: bool
@@ -304,17 +311,18 @@ class KafkaLog:
         finally:
             self._tail.unfollow([partition], grown)
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], died: Callable[[RftdError], None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._stopped)
+        task.add_done_callback(partial(self._stopped, died))
 
-    def _stopped(self, task: asyncio.Future[None]) -> None:
-        """A task ends only when the log closes; a bug in it must not leave appends waiting."""
+    def _stopped(self, died: Callable[[RftdError], None], task: asyncio.Future[None]) -> None:
+        """A task ends only when the log closes; a bug in it must not leave others waiting."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.failure = translate(error, self._settings)
             asyncio.get_running_loop().call_exception_handler({"message": "the Kafka log failed", "exception": error})
+            self.failure = translate(error, self._settings)
+            died(self.failure)
 
     async def _close(self) -> None:
         with suppress(TimeoutError):

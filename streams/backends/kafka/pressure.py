@@ -32,9 +32,10 @@ class Pressure:
         """Forgets a follower."""
         self._followers.pop(follower, None)
 
-    def slowest(self, partition: Partition) -> int | None:
-        """The lowest next offset of the followers of a partition; None without one."""
-        return min((at[partition] for at in self._followers.values() if partition in at), default=None)
+    def slowest(self, partition: Partition, floor: int = 0) -> int | None:
+        """The lowest next offset, not below `floor`, of the followers of a partition; None without one."""
+        places = (at[partition] for at in self._followers.values() if partition in at)
+        return min((place for place in places if place >= floor), default=None)
 
     def lag_records(self, heads: Mapping[Partition, int]) -> dict[Partition, int]:
         """For each followed partition, the records between its slowest follower and its head."""
@@ -44,6 +45,10 @@ class Pressure:
             if at is not None:
                 found[partition] = max(0, head - at)
         return found
+
+    def began(self, partition: Partition, offset: int) -> None:
+        """Notes where the tail begins: who is below catches up by itself."""
+        self._ignored[partition] = offset
 
     def arrived(self, records: Sequence[Record]) -> None:
         """Notes the sizes of records that the tail took."""
@@ -73,10 +78,9 @@ class Pressure:
         return tuple(self._paused_at_s)
 
     def _unread_bytes(self, partition: Partition, at: int) -> float:
-        slowest = self.slowest(partition)
-        if slowest is None:
-            return 0.0
         # A follower that let the patience run out counts again once it has come past that place.
-        if slowest < self._ignored.get(partition, 0):
+        floor = self._ignored.get(partition, 0)
+        slowest = self.slowest(partition, floor)
+        if slowest is None:
             return 0.0
         return max(0, at - slowest) * self._average_bytes.get(partition, 0.0)

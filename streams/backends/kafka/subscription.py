@@ -63,6 +63,8 @@ class KafkaSubscription(TailSubscription):
                 async with asyncio.timeout_at(deadline_s + GRACE_S):
                     return await self._next(max(0.0, deadline_s - loop.time()), max_records)
             except (UnreachableError, TimeoutError):
+                if self._tailing.failed is not None:
+                    raise
                 if loop.time() >= deadline_s:
                     return []
                 await asyncio.sleep(min(RETRY_S, deadline_s - loop.time()))

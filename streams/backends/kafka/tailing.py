@@ -88,6 +88,7 @@ class Tailing:
                 consumer.seek(self._names.kafka(partition), begin)
                 consumer.resume(self._names.kafka(partition))
                 self._next[partition] = begin
+                self._pressure.began(partition, begin)
                 raise_head(self._tail, partition, Mark(ends[partition], GENESIS))
             self._began.set()
 
@@ -102,7 +103,7 @@ class Tailing:
             except (kafka.KafkaError, OSError) as error:
                 translated = translate(error, self._settings)
                 if not isinstance(translated, UnreachableError):
-                    self._fail(translated)
+                    self.fail(translated)
                 await asyncio.sleep(RETRY_S)
 
     async def stop(self) -> None:
@@ -137,7 +138,7 @@ class Tailing:
                 start = (await self._offsets.starts([partition]))[partition]
                 end = (await self._offsets.ends([partition]))[partition]
                 if offset > end:
-                    self._fail(
+                    self.fail(
                         LogLossError(
                             f"{partition}@{offset - 1} was there and is gone: the log ends before {end}",
                             where=f"{partition}@{end}",
@@ -151,7 +152,8 @@ class Tailing:
         except UnreachableError:
             await asyncio.sleep(RETRY_S)
 
-    def _fail(self, error: RftdError) -> None:
+    def fail(self, error: RftdError) -> None:
+        """Ends the following: every subscription hears why."""
         self.failed = error
         self._tail.wake_all()
 
