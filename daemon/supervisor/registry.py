@@ -78,7 +78,7 @@ class Registry:
         if decoded is None or not self._fences.admit(record.partition, head, decoded.event):
             return
         event = decoded.event
-        if isinstance(event, experiment.ExperimentSubmitted):
+        if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
             self.entries[head.experiment] = Entry(
                 id=head.experiment,
                 name=event.spec.name,

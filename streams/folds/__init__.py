@@ -1,5 +1,7 @@
 """Pure state, folded from one experiment's events; the same for every interleaving of the partitions (rule 6).
 
+A record that comes again later in its partition changes nothing: a transport may repeat what was retried long ago.
+
 spine       the experiment's life, stages, plans and steps: one partition, so its order is given
 groups      leases and rollouts of groups that are not closed yet
 ledger      every experience of closed groups: waiting, planned or retired

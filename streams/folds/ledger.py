@@ -66,6 +66,8 @@ class Ledger:
         self._items: dict[UUID, dict[UUID, Waiting | None]] = {}
         """Of batches that may still be abandoned; None until the item's group is read."""
         self._stage_of: dict[UUID, int] = {}
+        self._seen: set[UUID] = set()
+        """Groups that closed, batches that were planned, and events that retired: each counts once."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in group.closed, batch.planned, batch.abandoned and experience.retired."""
@@ -75,7 +77,7 @@ class Ledger:
                 self._closed(event, decoded)
             case batch.BatchPlanned():
                 self._planned(event)
-            case batch.ExperienceRetired():
+            case batch.ExperienceRetired() if self._first(decoded.head.id):
                 for experience in event.experiences:
                     self._leave(experience, None)
                 self.books.retired[event.reason] = self.books.retired.get(event.reason, 0) + len(event.experiences)
@@ -89,7 +91,15 @@ class Ledger:
         self._items.pop(batch_id, None)
         self._stage_of.pop(batch_id, None)
 
+    def _first(self, id: UUID) -> bool:
+        if id in self._seen:
+            return False
+        self._seen.add(id)
+        return True
+
     def _closed(self, event: task.GroupClosed, decoded: Decoded) -> None:
+        if not self._first(event.group):
+            return
         self.books.produced += len(event.members)
         self.books.failed_rollouts += event.failed
         group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
@@ -116,6 +126,8 @@ class Ledger:
         _count(self.oldest_versions, entry.member.oldest_version, 1)
 
     def _planned(self, event: batch.BatchPlanned) -> None:
+        if not self._first(event.batch):
+            return
         items = {item.experience: self._leave(item.experience, event.batch) for item in event.experiences}
         self.books.planned += len(items)
         self.planned_in_stage[event.stage] = self.planned_in_stage.get(event.stage, 0) + len(items)
@@ -123,9 +135,11 @@ class Ledger:
         self._stage_of[event.batch] = event.stage
 
     def _abandoned(self, event: batch.BatchAbandoned) -> None:
-        items = self._items.pop(event.batch, {})
+        items = self._items.pop(event.batch, None)
+        if items is None:
+            return
         self.books.planned -= len(items)
-        self.planned_in_stage[self._stage_of[event.batch]] -= len(items)
+        self.planned_in_stage[self._stage_of.pop(event.batch)] -= len(items)
         for experience, entry in items.items():
             if entry is None:
                 self._ahead.pop(experience, None)

@@ -24,7 +24,9 @@ class Roster:
                     self.live[event.worker] = event
             case worker.WorkerStopped() | worker.WorkerLost():
                 self.live.pop(event.worker, None)
-                self.gone[event.worker] = event
+                # What a worker said itself counts for more, whichever came last.
+                if event.worker not in self.gone or isinstance(event, worker.WorkerStopped):
+                    self.gone[event.worker] = event
             case _:
                 pass
 

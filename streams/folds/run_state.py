@@ -33,6 +33,8 @@ class RunState:
         self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
         """Committed and not deleted, by (step, generation)."""
         self._deleted: set[tuple[int, int]] = set()
+        self._committed: set[UUID] = set()
+        """Events that were taken in, so that an older one that comes again does not replace a newer."""
         self._on_heartbeat = on_heartbeat
 
     def apply(self, decoded: Decoded) -> None:
@@ -64,8 +66,12 @@ class RunState:
 
     def _checkpoint(self, decoded: Decoded) -> None:
         event = decoded.event
-        if isinstance(event, CheckpointCommitted) and (event.step, event.generation) not in self._deleted:
-            self.checkpoints[event.step, event.generation] = event
+        if isinstance(event, CheckpointCommitted):
+            if decoded.head.id in self._committed:
+                return
+            self._committed.add(decoded.head.id)
+            if (event.step, event.generation) not in self._deleted:
+                self.checkpoints[event.step, event.generation] = event
         elif isinstance(event, CheckpointDeleted):
             self._deleted.add((event.step, event.generation))
             self.checkpoints.pop((event.step, event.generation), None)

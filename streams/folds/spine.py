@@ -73,32 +73,43 @@ class Spine:
         """Of the weights of each executed (version, generation)."""
         self.executed: set[tuple[UUID, int]] = set()
         self.evaluated: set[UUID] = set()
+        self._batches: dict[UUID, bool] = {}
+        """Every planned batch, and whether it still stands; False: it was abandoned."""
+        self._lived: set[UUID] = set()
+        """Ids of the life events that were taken in."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one event of the spine."""
         event = decoded.event
         match event:
-            case batch.BatchPlanned():
+            case batch.BatchPlanned() if event.batch not in self._batches:
+                self._batches[event.batch] = True
                 self.planned = max(self.planned, event.step)
                 self.plans[event.step] = Plan(event, decoded.offset)
                 self.plan_offsets[event.step] = decoded.offset
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
-            case batch.BatchAbandoned():
+            case batch.BatchAbandoned() if self._batches.get(event.batch):
+                self._batches[event.batch] = False
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
                 self.planned = max(self.plan_offsets, default=0)
+            case batch.BatchPlanned() | batch.BatchAbandoned():
+                pass  # again
             case batch.ExperienceRetired():
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
             case step.StepCompleted():
                 self._step(event)
             case step.GenerationStarted():
-                self.generation = event.generation
-                self.version = event.version
+                if event.generation > self.generation:
+                    self.generation = event.generation
+                    self.version = event.version
             case step.EvalCompleted():
                 self.evaluated.add(event.eval)
             case _:
-                self._life(decoded)
+                if decoded.head.id not in self._lived:
+                    self._lived.add(decoded.head.id)
+                    self._life(decoded)
 
     def stage_spec(self) -> StageSpec:
         """The stage under way. Only after it started."""
@@ -116,6 +127,8 @@ class Spine:
         return self.generation >= 0 and self.version >= self.furthest
 
     def _step(self, event: step.StepCompleted) -> None:
+        if (event.batch, event.generation) in self.executed:
+            return
         self.checksums[event.step, event.generation] = event.checksum
         self.furthest = max(self.furthest, event.step)
         self.executed.add((event.batch, event.generation))

@@ -16,18 +16,23 @@ class Weights:
         self.published: dict[tuple[int, int], weights.WeightsPublished] = {}
         self.retired: set[tuple[int, int]] = set()
         self.activated: dict[UUID, tuple[int, int]] = {}
-        """The newest that each worker holds."""
+        """The newest that each worker has loaded."""
+        self._announced: set[UUID] = set()
+        """Events that were taken in, so that an older one that comes again does not replace a newer."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the weights stream."""
         event = decoded.event
         match event:
             case weights.WeightsPublished():
-                self.published[event.version, event.generation] = event
+                if decoded.head.id not in self._announced:
+                    self._announced.add(decoded.head.id)
+                    self.published[event.version, event.generation] = event
             case weights.WeightsRetired():
                 self.retired.add((event.version, event.generation))
             case weights.WeightsActivated():
-                self.activated[event.worker] = (event.version, event.generation)
+                loaded = (event.version, event.generation)
+                self.activated[event.worker] = max(loaded, self.activated.get(event.worker, loaded))
             case _:
                 pass
 

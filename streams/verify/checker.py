@@ -10,7 +10,7 @@ from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, link
 from rftd.streams.codec import place
 from rftd.streams.deadletters import decode_ours
-from rftd.streams.envelope import Record
+from rftd.streams.envelope import Head, Record
 from rftd.streams.events.registry import UnknownVersionError
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceView
@@ -41,7 +41,8 @@ class _Checker:
         self._findings: list[Finding] = []
         self._fences = FenceView()
         self._evidence: dict[UUID, Evidence] = {}
-        self._ids: set[UUID] = set()
+        self._ids: dict[UUID, tuple[Partition, int]] = {}
+        self._repeated = 0
         self._dead: dict[str, str] = {}
         """Why each record that is not ours is left out, by its place."""
         self._pointers: set[str] = set()
@@ -72,9 +73,10 @@ class _Checker:
             self._dead[place(record)] = error.what
             return
         head, event = decoded.head, decoded.event
-        if head.id in self._ids:
-            self._note("unique", head.experiment, f"{place(record)}: event {head.id} is in the log twice")
-        self._ids.add(head.id)
+        if (known := self._ids.get(head.id)) is not None:
+            self._again(record, head, known)
+            return
+        self._ids[head.id] = (record.partition, record.offset)
         if isinstance(event, RecordDeadLettered):
             self._pointers.add(f"{Partition(event.stream, event.partition)}@{event.offset}")
         if head.experiment is None:
@@ -84,6 +86,14 @@ class _Checker:
             evidence.take(decoded)
         else:
             evidence.void += 1
+
+    def _again(self, record: Record, head: Head, known: tuple[Partition, int]) -> None:
+        """A repeated record has no effect. Only Kafka may repeat one, and only in its own partition."""
+        if self._chained or known[0] != record.partition:
+            first = f"{known[0]}@{known[1]}"
+            self._note("unique", head.experiment, f"{place(record)}: event {head.id} is in the log twice, at {first}")
+        else:
+            self._repeated += 1
 
     def report(self) -> Report:
         """Everything that was found."""
@@ -96,7 +106,13 @@ class _Checker:
                     self._note(name, evidence.id, what)
         summaries = tuple(summary(evidence) for evidence in self._evidence.values() if evidence.spec)
         dead = tuple(DeadLetter(place, reason, place in self._pointers) for place, reason in self._dead.items())
-        return Report(records=self._records, findings=tuple(self._findings), experiments=summaries, dead_letters=dead)
+        return Report(
+            records=self._records,
+            findings=tuple(self._findings),
+            experiments=summaries,
+            dead_letters=dead,
+            repeated=self._repeated,
+        )
 
     def _note(self, rule: str, experiment: UUID | None, what: str) -> None:
         self._findings.append(Finding(rule, experiment, what))

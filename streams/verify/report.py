@@ -56,6 +56,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     experiments: tuple[Summary, ...]
     dead_letters: tuple[DeadLetter, ...] = ()
     """Without effect, so no broken promise."""
+    repeated: int = 0
+    """Records that came again in their partition, on Kafka: it may repeat what was retried long ago. Without effect."""
 
     @property
     def clean(self) -> bool:

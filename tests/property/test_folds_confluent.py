@@ -185,3 +185,31 @@ def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
         (ledger.oldest_versions, [entry.member.oldest_version for entry in entries]),
     ):
         assert dict(zip(*np.unique(values, return_counts=True), strict=True)) == dict(counts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 16), steps=st.integers(0, 3), chance=st.integers(0, 1 << 16), ended=st.booleans())
+def test_a_record_that_comes_again_later_changes_nothing(seed: int, steps: int, chance: int, ended: bool) -> None:
+    """As Kafka may deliver it: the same event once more, at some later place of its partition."""
+    experiment, tape = written(seed, steps, ended=ended)
+    random = np.random.default_rng(chance)
+    repeated = list(tape.records)
+    for _ in range(int(random.integers(1, 40))):
+        chosen = int(random.integers(len(repeated)))
+        again = repeated[chosen]
+        place = int(random.integers(chosen + 1, len(repeated) + 1))
+        repeated.insert(place, Record(again.partition, 1_000_000 + place, again.chain, again.head, again.value))
+    straight, seen_again = seen(fold(experiment, tape.records)), seen(fold(experiment, repeated))
+    assert {name: (seen_again[name], straight[name]) for name in straight if seen_again[name] != straight[name]} == {}
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 16))
+def test_everything_twice_is_the_same_as_once(seed: int) -> None:
+    experiment, tape = written(seed, 3, ended=False)
+    twice = [
+        *tape.records,
+        *(Record(r.partition, r.offset + 1_000_000, r.chain, r.head, r.value) for r in tape.records),
+    ]
+    straight, seen_again = seen(fold(experiment, tape.records)), seen(fold(experiment, twice))
+    assert {name: (seen_again[name], straight[name]) for name in straight if seen_again[name] != straight[name]} == {}

@@ -23,6 +23,8 @@ class ExplorerView:
         self.ended: deque[UUID] = deque()
         """Leases that expired: their rollouts are to be dropped."""
         self._worker = worker
+        self._taken: set[UUID] = set()
+        """Leases that were handed on: one that comes again is not run again."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one event."""
@@ -40,7 +42,9 @@ class ExplorerView:
         event = decoded.event
         match event:
             case TaskLeased() | EvalLeased() if event.worker == self._worker:
-                self.leased.append(event)
+                if event.lease not in self._taken:
+                    self._taken.add(event.lease)
+                    self.leased.append(event)
             case TaskExpired():
                 self.ended.append(event.lease)
             case _:
