@@ -6,11 +6,19 @@ projections/  pure functions from events to row changes
 fold          records to row changes, positions and dead letters; pure
 writer        rows and positions into one transaction
 projector     follows the log
-database      SQLite by default, Postgres by a URL; a schema hash instead of migrations
+freshness     how far it has come, for readers in other processes
+sole_writer   its transactions, and the lock that keeps a second one out
+database      SQLite by default, Postgres by a URL
+postgres      connections to Postgres: bounds, errors that say what to do
+schema        tables made, upgraded, filled anew
+migrations/   the revisions of the tables, for both databases
 digest        canonical digests of the tables
 rebuild       folds again from nothing and compares
 names         an experiment by its name, id or prefix
 queries/      what the CLI, the API and the page read
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
+experiment_digest  one experiment's tables, comparable between logs
+archive_files      the files of an exported experiment
+archive            an experiment into a file, and out of one
 """

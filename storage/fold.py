@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.ops.errors import CodecError, RftdError
 from rftd.storage.projections import PROJECTIONS, Projection
+from rftd.storage.projections.once import KINDS as ONCE
 from rftd.storage.projections.projection import Handler
 from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
 from rftd.storage.upserts import Changes, Upsert, Values
@@ -50,6 +51,8 @@ class Folded:
     applied: int = 0
     void: int = 0
     """Records that a fence made void."""
+    repeated: int = 0
+    """Records whose event was in their partition before."""
     letters: list[RecordDeadLettered] = field(default_factory=list)
     """A pointer to each record that could not be used."""
 
@@ -62,7 +65,9 @@ class Fold:
         positions: Mapping[Partition, Mark],
         fences: Iterable[FenceState] = (),
         projections: Iterable[Projection] = PROJECTIONS,
+        once: Iterable[tuple[Partition, bytes]] = (),
     ) -> None:
+        """Taken up where tables stand: `once` are ids of events that must not count again."""
         self.positions: dict[Partition, Mark] = dict(positions)
         self._fences = FenceView()
         for fence in fences:
@@ -71,6 +76,9 @@ class Fold:
                 fence.partition, head, Fence(role=fence.role, epoch=fence.epoch, previous=0, owner=fence.owner)
             )
             assert taken, fence
+        self._once: dict[Partition, set[bytes]] = {}
+        for partition, id in once:
+            self._once.setdefault(partition, set()).add(id)
         self._handlers: dict[type[Event], list[Handler]] = {}
         for projection in projections:
             for kind, handler in projection.handlers.items():
@@ -110,8 +118,14 @@ class Fold:
             if not self._fences.admit(record.partition, decoded.head, decoded.event):
                 folded.void += 1
                 return
+            id, ids = decoded.head.id.bytes, self._once.setdefault(record.partition, set())
+            if id in ids:
+                folded.repeated += 1
+                return
             for handler in self._handlers.get(type(decoded.event), ()):
                 handler(decoded.event, decoded, changes)
+            if type(decoded.event) in ONCE:
+                ids.add(id)
             folded.applied += 1
         except UnknownVersionError:
             raise

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, UnreachableError, WaitTimeoutError
-from rftd.storage.database import prepare
+from rftd.ops.errors import ConflictError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.storage.database import is_refused
 from rftd.storage.fold import Fold, Folded
 from rftd.storage.projections import PROJECTIONS, Projection
-from rftd.storage.writer import TableWriter, read_fences, read_positions
+from rftd.storage.schema import prepare, reset
+from rftd.storage.sole_writer import SoleWriter
+from rftd.storage.writer import TableWriter, move, read_fences, read_once, read_positions
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition
 
-_TRANSIENT: Final = (DBAPIError, OSError, UnreachableError, ConflictError)
-"""The database or the log does not answer, or another projector was faster: read the positions back and try again."""
-_REFUSED: Final = (DataError, IntegrityError, OverflowError)
-"""Values that a database cannot hold. Asked for first: two of them are DBAPIErrors."""
+_TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, UsageError)
+"""The database or the log does not answer or refuses us, or another projector was faster: read the positions back and
+try again, for somebody may put it right."""
 _LINGER_S: Final = 0.03
 """After a small batch, so that many small appends become few transactions."""
 
@@ -51,11 +52,13 @@ class Projector:
         self.applied_records = 0
         self.void_records = 0
         """Without effect: a fence came before them."""
+        self.repeated_records = 0
+        """Without effect: the same event was in the partition before."""
         self.dead_records = 0
         self.last_error: str | None = None
         """Of the database or the log, while they do not answer."""
         self._log = log
-        self._engine = engine
+        self._sole = SoleWriter(engine, clock=clock)
         self._clock = clock
         self._projections = tuple(projections)
         self._max_records = max_records
@@ -80,16 +83,29 @@ class Projector:
     async def open(self) -> None:
         """Makes the tables if need be and takes up the stored positions, checked against the log.
 
-        Raises LogLossError, naming the position, if the log lost records that the tables hold.
+        Raises LogLossError, naming the position, if the log lost records that the tables hold; UnreachableError if the
+        database does not answer or refuses us; ConflictError if it is of a newer release or another projector's.
         """
-        await prepare(self._engine, self._projections)
-        async with self._engine.connect() as connection:
+        async with self._sole.transaction() as connection:
+            await prepare(connection, self._projections)
             positions = await read_positions(connection)
             fences = await read_fences(connection)
+            once = await read_once(connection)
         await self._log.check_heads(positions)
-        self._fold = Fold(positions, fences, self._projections)
+        self._fold = Fold(positions, fences, self._projections, once)
         self._committed = {}
         self._advance(positions)
+
+    async def reset(self) -> None:
+        """Drops the tables; the next use makes them anew and begins at the log's first records."""
+        self._fold = None
+        async with self._sole.transaction() as connection:
+            await reset(connection)
+
+    async def close(self) -> None:
+        """Lets go of the database, so that another projector may have it; the next use takes it again."""
+        self._fold = None
+        await self._sole.close()
 
     async def run(self) -> None:
         """Applies what is in the log and what arrives, until cancelled; waits out a database that does not answer.
@@ -113,6 +129,7 @@ class Projector:
         finally:
             self._running = False
             self._wake()
+            await self.close()
 
     async def catch_up(self, until: Heads | None = None) -> None:
         """Applies everything below `until` (default: the heads that the log has now), and nothing above it."""
@@ -121,16 +138,12 @@ class Projector:
             if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
                 return
             await self._moved.wait()
-        fold = await self._opened()
-        for partition in TRUTH:
-            goal = goals[partition].next_offset if partition in goals else 0
-            while (start := self.positions.get(partition, 0)) < goal:
-                read = await self._log.read(partition, start, max_records=self._max_records)
-                records = [record for record in read if record.offset < goal]
-                if not records:
-                    break
-                await self._apply(fold, records)
-                fold = await self._opened()
+        await self._opened()
+        before: tuple[Sequence[Record], Folded] | None = None
+        async for records in self._below(goals):
+            before = await self._overlap(before, records)
+        if before is not None:
+            await self._overlap(before, ())
 
     async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
         """Returns once the record at this place is in the tables. Raises WaitTimeoutError."""
@@ -143,6 +156,45 @@ class Projector:
                 f"{partition}@{offset} is not in the tables after {timeout_s} s",
                 fix=self.last_error or "the tables lag behind the log; try again",
             ) from error
+
+    async def _below(self, goals: Heads) -> AsyncIterator[Sequence[Record]]:
+        """The records from the committed positions up to `goals`, partition by partition."""
+        starts = dict(self.positions)
+        for partition in TRUTH:
+            start, goal = starts.get(partition, 0), goals[partition].next_offset if partition in goals else 0
+            while start < goal:
+                read = await self._log.read(partition, start, max_records=self._max_records)
+                records = [record for record in read if record.offset < goal]
+                if not records:
+                    break
+                yield records
+                start = records[-1].offset + 1
+
+    async def _overlap(
+        self, before: tuple[Sequence[Record], Folded] | None, records: Sequence[Record]
+    ) -> tuple[Sequence[Record], Folded] | None:
+        """Commits what was folded `before` while `records` are folded; what is to be committed next."""
+        fold = await self._opened()
+        sent = asyncio.Event()
+        writing = self._commit(before[1] if before is not None else Folded(), sent)
+        results = await asyncio.gather(writing, self._take(fold, records, sent), return_exceptions=True)
+        folded = results[1]
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if isinstance(folded, Folded) and not failures:
+            return (records, folded) if records else None
+        self._fold = None
+        for failure in failures:
+            if not is_refused(failure):
+                raise failure
+        # One after the other, leaving out what was committed, until the refused record is found.
+        for again in (before[0] if before else (), records):
+            await self._apply(await self._opened(), again)
+        return None
+
+    async def _take(self, fold: Fold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
+        # Folding before the database has work to do would only delay handing it out.
+        await sent.wait()
+        return await asyncio.to_thread(fold.take, records)
 
     async def _opened(self) -> Fold:
         if self._fold is None:
@@ -170,14 +222,13 @@ class Projector:
     async def _apply(self, fold: Fold, records: Sequence[Record]) -> None:
         try:
             await self._commit(await asyncio.to_thread(fold.take, records))
-        except _REFUSED as error:
-            _logger.warning("a record's values were refused by the database: %s", type(error).__name__)
-            self._fold = None
-            await self._apply_singly(records)
-        except BaseException:
+        except BaseException as error:
             # What was committed is not known, so the next use reads it back.
             self._fold = None
-            raise
+            if not is_refused(error):
+                raise
+            _logger.warning("a record's values were refused by the database: %s", type(error).__name__)
+            await self._apply_singly(records)
 
     async def _apply_singly(self, records: Sequence[Record]) -> None:
         """Each record in its own transaction; one that the database refuses becomes a dead letter."""
@@ -185,26 +236,35 @@ class Projector:
             fold = await self._opened()
             try:
                 await self._commit(fold.take([record]))
-            except _REFUSED as error:
+            except BaseException as error:
                 self._fold = None
+                if not is_refused(error):
+                    raise
                 fold = await self._opened()
                 refused = ValueError(f"the database refused its values: {type(error).__name__}")
                 await self._commit(fold.bury(record, refused))
-            except BaseException:
-                self._fold = None
-                raise
 
-    async def _commit(self, folded: Folded) -> None:
-        if not folded.after:
-            return
+    async def _commit(self, folded: Folded, sent: asyncio.Event | None = None) -> None:
+        """`sent` is set when the database has its work, or none."""
+        try:
+            if folded.after:
+                await self._write(folded, sent or asyncio.Event())
+        finally:
+            if sent is not None:
+                sent.set()
+
+    async def _write(self, folded: Folded, sent: asyncio.Event) -> None:
         if folded.letters and self._report is not None:
             await self._report(folded.letters)
-        async with self._engine.begin() as connection:
+        async with self._sole.transaction() as connection:
+            await move(connection, folded)
+            sent.set()  # the waiter's turn comes once the first rows are on their way
             await self._writer.write(connection, folded)
             self._point("projector.before_commit")
         self._point("projector.after_commit")
         self.applied_records += folded.applied
         self.void_records += folded.void
+        self.repeated_records += folded.repeated
         self.dead_records += len(folded.letters)
         self._advance(folded.after)
 

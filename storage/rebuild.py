@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops.clock import Clock
-from rftd.storage.database import open_database, reset
+from rftd.storage.database import open_database
 from rftd.storage.digest import Digests, digest
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.projector import Projector
@@ -46,10 +46,11 @@ async def rebuild(
     if seen is not None:
         await log.check_heads(seen.positions)
     engine = open_database(url)
+    projector = Projector(log, engine, clock=clock, projections=projections)
     try:
-        await reset(engine)
-        projector = Projector(log, engine, clock=clock, projections=projections)
+        await projector.reset()
         await projector.catch_up(seen.positions if seen is not None else None)
         return RebuildReport(rebuilt=await digest(engine), live=seen)
     finally:
+        await projector.close()
         await engine.dispose()

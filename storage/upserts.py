@@ -7,23 +7,47 @@ interleave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, Dialect, Table, bindparam, or_, tuple_
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Dialect,
+    Double,
+    LargeBinary,
+    String,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.types import TypeEngine
 
 from rftd.storage.tables.base import Row, table_of
 from rftd.streams.codec import Decoded
 
 Value = bytes | str | int | float | bool | None
-Guard = Callable[[Table], ColumnElement[bool]]
 Values = tuple[Value, ...]
 
 _LOWEST: Final = -(1 << 63)
 _HIGHEST: Final = (1 << 63) - 1
+_INDEXED_SIZE_BYTES: Final = 2000
+"""Longest text in a key or an index: Postgres refuses entries of more than 2.7 KB."""
+_ELEMENTS: Final[dict[type, TypeEngine[Any]]] = {
+    bytes: LargeBinary(),
+    str: String(),
+    int: BigInteger(),
+    float: Double(),
+    bool: Boolean(),
+}
 
 
 class Rule(Enum):
@@ -37,8 +61,8 @@ class Upsert:
     """The columns of `kind` that one event type owns, beside the row's key.
 
     `place` is the prefix of the columns that hold the winner's place in the log: PLACE_partition, PLACE_offset and, if
-    the table has it, PLACE_ns. They are filled in from the record. `guard` is a further condition on the row that is
-    there already.
+    the table has it, PLACE_ns. They are filled in from the record. `final` names an owned column and the values that
+    nothing replaces.
     """
 
     def __init__(
@@ -48,7 +72,7 @@ class Upsert:
         place: str,
         owns: Sequence[str] = (),
         rule: Rule = Rule.FIRST,
-        guard: Guard | None = None,
+        final: tuple[str, Sequence[str]] | None = None,
     ) -> None:
         self.table = table_of(kind)
         self.key: Final = tuple(column.name for column in self.table.primary_key.columns)
@@ -62,37 +86,69 @@ class Upsert:
         self.columns: Final = tuple(column.name for column in self.table.columns if column.name in mine)
         assert len(self.columns) == len(self.key) + len(self.owns), (self.table.name, self.owns)
         self._rule = rule
-        self._guard = guard
+        self._final = final
         self._values = itemgetter(*self.columns)
         kinds = [self.table.columns[name].type.python_type for name in self.columns]
         self._texts = tuple(i for i, kind in enumerate(kinds) if kind is str)
         self._reals = tuple(i for i, kind in enumerate(kinds) if kind is float)
         self._integers = tuple(i for i, kind in enumerate(kinds) if kind is int)
+        indexed = {*self.key, *(column.name for index in self.table.indexes for column in index.columns)}
+        self._indexed = tuple(i for i in self._texts if self.columns[i] in indexed)
+        self._key_of = itemgetter(*(self.columns.index(name) for name in self.key))
+        self._place_of = itemgetter(self.columns.index(self.partition), self.columns.index(self.offset))
+        self._final_at = self.columns.index(final[0]) if final else None
 
     def statement(self, dialect: Dialect) -> str:
-        """The SQL text, whose parameters are `columns` in order."""
-        insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        binds: dict[str, BindParameter[Any]] = {name: bindparam(name) for name in self.columns}
-        statement = insert(self.table).values(binds)
-        new, old = statement.excluded, self.table.columns
+        """The SQL text, whose parameters are `columns` in order: on SQLite of one row, on Postgres a list of each."""
+        rows: Any
+        if dialect.name == "postgresql":
+            # One statement for all rows; it must not meet a key twice: see `reduced`.
+            kinds = [ARRAY(_ELEMENTS[self.table.columns[name].type.python_type]) for name in self.columns]
+            lists = [bindparam(name, type_=kind) for name, kind in zip(self.columns, kinds, strict=True)]
+            new_rows = func.unnest(*lists).table_valued(*self.columns).render_derived(name="new_rows")
+            rows = postgresql.insert(self.table).from_select(self.columns, select(*new_rows.c))
+        else:
+            rows = sqlite.insert(self.table).values({name: bindparam(name) for name in self.columns})
+        new, old = rows.excluded, self.table.columns
         incoming = tuple_(new[self.partition], new[self.offset])
         present = tuple_(old[self.partition], old[self.offset])
         wins = incoming < present if self._rule is Rule.FIRST else incoming > present
         condition: ColumnElement[bool] = or_(old[self.offset].is_(None), wins)
-        if self._guard is not None:
-            condition = condition & self._guard(self.table)
-        statement = statement.on_conflict_do_update(
+        if self._final is not None:
+            name, ended = self._final
+            quoted: list[ColumnElement[str]] = [literal_column(f"'{value}'") for value in ended]
+            condition = condition & (old[name].is_(None) | old[name].not_in(quoted))
+        statement = rows.on_conflict_do_update(
             index_elements=self.key, set_={name: new[name] for name in self.owns}, where=condition
         )
         compiled = statement.compile(dialect=dialect)
         assert tuple(compiled.positiontup or ()) == self.columns, compiled.positiontup
         return str(compiled)
 
+    def reduced(self, rows: list[Values]) -> list[Values]:
+        """Of the rows with equal keys the one that the statement, run for each in turn, would leave."""
+        if len(set(map(self._key_of, rows))) == len(rows):
+            return rows
+        kept: dict[Value | Values, Values] = {}
+        for row in rows:
+            key = self._key_of(row)
+            other = kept.get(key)
+            if other is None or self._replaces(row, other):
+                kept[key] = row
+        return list(kept.values())
+
+    def _replaces(self, row: Values, other: Values) -> bool:
+        if self._final is not None and self._final_at is not None and other[self._final_at] in self._final[1]:
+            return False
+        if self._rule is Rule.FIRST:
+            return bool(self._place_of(row) < self._place_of(other))
+        return bool(self._place_of(row) > self._place_of(other))
+
     def rows(self, changes: Iterable[dict[str, Value]]) -> list[Values]:
         """The changes as parameters: what one database would keep and another refuse is made equal.
 
         NaN becomes NULL, as SQLite stores it; NUL characters, which Postgres refuses, become U+FFFD. Raises
-        OverflowError for an integer of more than 64 bits.
+        OverflowError for an integer of more than 64 bits, and for text that no index takes.
         """
         rows: list[Values] = []
         for change in changes:
@@ -108,6 +164,10 @@ class Upsert:
                 text = row[index]
                 if text is not None and "\x00" in text:  # type: ignore[operator]
                     row = _replaced(row, index, str(text).replace("\x00", "\ufffd"))
+            for index in self._indexed:
+                text = row[index]
+                if text is not None and len(str(text).encode()) > _INDEXED_SIZE_BYTES:
+                    raise OverflowError(f"{self.table.name}.{self.columns[index]} is longer than any index takes")
             rows.append(row)
         return rows
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rftd.ops.errors import ConflictError
 from rftd.storage.fold import FenceState, Folded
 from rftd.storage.tables.base import table_of
-from rftd.storage.tables.progress import Fences, Positions
+from rftd.storage.tables.progress import Fences, Once, Positions
 from rftd.storage.upserts import Upsert
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.topics import Partition
@@ -23,17 +23,24 @@ class TableWriter:
         self._statements: dict[Upsert, str] = {}
 
     async def write(self, connection: AsyncConnection, folded: Folded) -> None:
-        """Moves the positions and writes the rows. Raises ConflictError if another projector moved them meanwhile."""
-        # The positions come first: their rows are the lock that a second projector on this database meets.
-        await _move(connection, folded)
+        """Writes the rows; the positions must have been moved before, in the same transaction: see `move`."""
         for upsert, rows in folded.rows.items():
             statement = self._statements.get(upsert)
             if statement is None:
                 statement = self._statements[upsert] = upsert.statement(connection.dialect)
-            await connection.exec_driver_sql(statement, rows)
+            if connection.dialect.name == "postgresql":
+                # Lists of columns are a fifth cheaper than a pipeline of rows, and cheaper than COPY for few rows.
+                columns = zip(*upsert.reduced(rows), strict=True)
+                await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
+            else:
+                await connection.exec_driver_sql(statement, rows)
 
 
-async def _move(connection: AsyncConnection, folded: Folded) -> None:
+async def move(connection: AsyncConnection, folded: Folded) -> None:
+    """Moves the positions. Raises ConflictError if another projector moved them meanwhile.
+
+    Their rows are the lock that a second projector on this database meets: so they come before all others.
+    """
     stored = await read_positions(connection, lock=True)
     for partition, before in folded.before.items():
         if (stored[partition].next_offset if partition in stored else 0) != before.next_offset:
@@ -87,3 +94,10 @@ async def read_fences(connection: AsyncConnection) -> list[FenceState]:
         )
         for stream, number, experiment, role, epoch, owner in await connection.execute(select(*columns))
     ]
+
+
+async def read_once(connection: AsyncConnection) -> list[tuple[Partition, bytes]]:
+    """The events that must not count again."""
+    table = table_of(Once)
+    rows = await connection.execute(select(table.c.stream, table.c.partition, table.c.event))
+    return [(Partition(stream, number), bytes(event)) for stream, number, event in rows]

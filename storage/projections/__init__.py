@@ -9,15 +9,16 @@ steps        what was trained and evaluated
 weights      what was published and checkpointed
 workers      who worked; dead letters
 fences       who owns which role where
+once         which events must not count twice
 """
 
 from typing import Final
 
-from rftd.storage.projections import batches, experiences, experiments, fences, steps, tasks, weights, workers
+from rftd.storage.projections import batches, experiences, experiments, fences, once, steps, tasks, weights, workers
 from rftd.storage.projections.projection import Projection
 
 PROJECTIONS: Final[tuple[Projection, ...]] = tuple(
-    module.PROJECTION for module in (experiments, tasks, experiences, batches, steps, weights, workers, fences)
+    module.PROJECTION for module in (experiments, tasks, experiences, batches, steps, weights, workers, fences, once)
 )
 
 __all__ = ["PROJECTIONS", "Projection"]

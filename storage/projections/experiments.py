@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import ColumnElement, literal_column
-
 from rftd.storage.projections.projection import Projection, json_of, owner_of
 from rftd.storage.tables.experiments import Experiments, Stages, Warnings
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experiment
 from rftd.streams.folds.spine import Status
-
-_ENDED: Final[list[ColumnElement[str]]] = [literal_column(f"'{status.value}'") for status in Status if status.ended]
 
 SUBMITTED: Final = Upsert(
     Experiments,
@@ -37,7 +33,7 @@ STATE: Final = Upsert(
     owns=("state", "state_code", "state_reason", "state_role"),
     rule=Rule.LAST,
     # Nothing leaves an end state; the spine is one partition, so its order is given.
-    guard=lambda table: table.c.state.is_(None) | table.c.state.not_in(_ENDED),
+    final=("state", tuple(status.value for status in Status if status.ended)),
 )
 STARTED: Final = Upsert(Experiments, place="started")
 STAGE: Final = Upsert(

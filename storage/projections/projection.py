@@ -20,7 +20,7 @@ Handler = Callable[[Any, Decoded, Changes], None]
 
 @dataclass(frozen=True)
 class Projection:
-    """Tables and how events fill them. A changed meaning is a new `version`: the tables are then rebuilt."""
+    """Tables and how events fill them. A changed meaning is a new `version`: all tables are then filled again."""
 
     name: str
     version: int

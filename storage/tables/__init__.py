@@ -8,7 +8,7 @@ batches      batches, batch items
 steps        steps, generations, evals
 weights      weight versions, activations, checkpoints
 workers      workers
-progress     positions, fences, dead letters, meta
+progress     positions, fences, events that count once, dead letters, meta
 """
 
 from rftd.storage.tables import batches, experiences, experiments, progress, steps, tasks, weights, workers

@@ -1,23 +1,26 @@
 """What the tables share: their registry and the column types that mean the same on SQLite and on Postgres.
 
-Ids are 16 raw bytes, times are integer nanoseconds, counts are 64-bit. A column that another event fills in later is
-nullable. Nothing but portable types is used, so that canonical digests agree between databases.
+Ids are 16 raw bytes, times are integer nanoseconds, counts are 64-bit, text is ordered by its bytes whatever the
+database's locale. A column that another event fills in later is nullable. Nothing but portable types is used, so that
+canonical digests agree between databases. A changed table needs a migration: `storage/migrations`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from sqlalchemy import BigInteger, MetaData, String, Table
 from sqlmodel import Field, SQLModel
 
+TEXT: Final = String().with_variant(String(collation="C"), "postgresql")
+
 Key = Annotated[bytes, Field(primary_key=True)]
 """An id that is (part of) the primary key."""
-TextKey = Annotated[str, Field(primary_key=True, sa_type=String)]
+TextKey = Annotated[str, Field(primary_key=True, sa_type=TEXT)]
 IntKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger)]
 Int = Annotated[int | None, Field(default=None, sa_type=BigInteger)]
 Id = Annotated[bytes | None, Field(default=None)]
-Text = Annotated[str | None, Field(default=None, sa_type=String)]
+Text = Annotated[str | None, Field(default=None, sa_type=TEXT)]
 Real = Annotated[float | None, Field(default=None)]
 Flag = Annotated[bool | None, Field(default=None)]
 

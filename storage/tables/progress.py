@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import LargeBinary
 from sqlmodel import Field
 
-from rftd.storage.tables.base import Id, Int, IntKey, Key, Row, Text, TextKey
+from rftd.storage.tables.base import CLUSTERED, Id, Int, IntKey, Key, Row, Text, TextKey
 
 
 class Positions(Row, table=True):
@@ -35,6 +35,19 @@ class Fences(Row, table=True):
     fenced_offset: Int
 
 
+class Once(Row, table=True):
+    """Ids of events whose repetition would change a row: of one that is in a partition twice the first counts."""
+
+    __tablename__ = "once"
+    __table_args__ = CLUSTERED
+
+    stream: TextKey
+    partition: IntKey
+    event: Key
+    applied_partition: Int
+    applied_offset: Int
+
+
 class DeadLetters(Row, table=True):
     """A record that a consumer could not use; the record itself stays in the log."""
 
@@ -52,7 +65,7 @@ class DeadLetters(Row, table=True):
 
 
 class Meta(Row, table=True):
-    """What the schema and the projections were when the tables were made."""
+    """`projections`: the version of each when the tables were filled, as JSON."""
 
     __tablename__ = "meta"
 

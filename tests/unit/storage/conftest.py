@@ -1,4 +1,4 @@
-"""A database and a way to fill it from a tape."""
+"""Databases of both kinds and a way to fill them from a tape."""
 
 from __future__ import annotations
 
@@ -17,6 +17,30 @@ from rftd.storage.database import open_database, sqlite_url
 async def engine(tmp_path: Path, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
     """A database in a file."""
     engine = open_database(sqlite_url(tmp_path / "state.db"))
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+async def postgres(postgres_url: str, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
+    """A new database of a real server."""
+    engine = open_database(postgres_url)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path / "either.db")
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def either(either_url: str, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
+    """An empty database of each kind."""
+    engine = open_database(either_url)
     yield engine
     await engine.dispose()
 

@@ -1,73 +1,31 @@
-"""Postgres is only a URL: the same digests, the same answers, and a server that drops connections is waited out."""
+"""Postgres is only a URL: the same digests and answers, whatever its locale; our tables lie apart from others'."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic_run import SyntheticRun
+from tape import Tape
 
-from rftd.ops.clock import SystemClock
-from rftd.storage.database import open_database, reset
+from rftd.ops.clock import ManualClock, SystemClock
+from rftd.storage.database import open_database
 from rftd.storage.digest import digest
 from rftd.storage.names import resolve_experiment
 from rftd.storage.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, steps, weights
 from rftd.storage.queries.experiences import ExperienceFilter
+from rftd.storage.rebuild import rebuild
+from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.envelope import Draft
+from rftd.streams.events import worker
+from rftd.streams.topics import Partition
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(not (shutil.which("initdb") and shutil.which("pg_ctl")), reason="no Postgres on the PATH"),
-]
-
-NOBODY = 65534
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Path]:
-    """A server on a Unix socket in its own folder; as root it runs as nobody, for Postgres refuses root."""
-    folder = Path(tempfile.mkdtemp(prefix="pg"))
-    data = folder / "data"
-    user = NOBODY if os.geteuid() == 0 else None
-    if user is not None:
-        os.chown(folder, user, user)
-
-    def call(*command: str) -> None:
-        subprocess.run(
-            command,
-            check=True,
-            user=user,
-            group=user,
-            extra_groups=[] if user else None,
-            cwd=folder,
-            env={**os.environ, "HOME": str(folder)},
-            stdout=subprocess.DEVNULL,
-            timeout=60,
-        )
-
-    call("initdb", "-D", str(data), "-A", "trust", "-U", "app", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8")
-    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
-    call("pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
-    yield folder
-    call("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-async def postgres(server: Path, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
-    engine = open_database(f"postgresql://app@/postgres?host={server}")
-    yield engine
-    await reset(engine)
-    await engine.dispose()
+pytestmark = pytest.mark.anyio
 
 
 async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object]:
@@ -90,35 +48,111 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
     ]
 
 
+@pytest.mark.parametrize("max_records", [13, 1024])
 async def test_tables_and_answers_equal_those_of_sqlite(
-    run: SyntheticRun, engine: AsyncEngine, postgres: AsyncEngine
+    run: SyntheticRun, engine: AsyncEngine, postgres: AsyncEngine, max_records: int
 ) -> None:
     log = MemoryLog()
     await log.append(run.tape.drafts)
     found = []
     for database in (engine, postgres):
-        await Projector(log, database, clock=SystemClock(), max_records=13).catch_up()
+        projector = Projector(log, database, clock=SystemClock(), max_records=max_records)
+        await projector.catch_up()
+        await projector.close()
         async with database.connect() as connection:
             found.append((await digest(database), await answers(connection, run)))
     assert found[0][0] == found[1][0]
     assert found[0][1] == found[1][1]
 
 
-async def test_dropped_connections_are_waited_out(
-    run: SyntheticRun, engine: AsyncEngine, postgres: AsyncEngine
+def awkward_texts() -> list[Draft]:
+    """Roles of fences are keys: in the order of bytes they lie otherwise than in any language's."""
+    tape = Tape()
+    for name in ("b", "B", "a", "A", "é", "z", "Z", "_", "-a", "ß", "aa", "a b", "\U0001f600", "\uffff"):
+        tape.fence(name, None, Partition(topics.WORKERS, 0))
+    return tape.drafts
+
+
+async def test_order_does_not_depend_on_the_servers_locale(engine: AsyncEngine, postgres_url: str) -> None:
+    maker = open_database(postgres_url)
+    name = postgres_url.rpartition("/")[2].partition("?")[0] + "_icu"
+    async with maker.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        made = f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+        await connection.execute(text(made))
+    other = open_database(postgres_url.replace(postgres_url.rpartition("/")[2].partition("?")[0], name))
+    try:
+        log = MemoryLog()
+        await log.append(awkward_texts())
+        for database in (engine, other):
+            projector = Projector(log, database, clock=SystemClock())
+            await projector.catch_up()
+            await projector.close()
+        assert await digest(other) == await digest(engine)
+        async with other.connect() as connection:
+            roles = (await connection.execute(text("SELECT role FROM fences ORDER BY role"))).scalars().all()
+            sorted_here = await connection.scalar(text("SELECT 'B' < 'a'"))
+        assert list(roles) == sorted(roles)
+        assert sorted_here is False, "the database itself has another order"
+    finally:
+        await other.dispose()
+        async with maker.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        await maker.dispose()
+
+
+async def test_rebuild_empties_our_tables_and_no_others(run: SyntheticRun, postgres_url: str) -> None:
+    log, engine = MemoryLog(), open_database(postgres_url)
+    await log.append(run.tape.drafts)
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE public.workers (name text)"))
+        await connection.execute(text("INSERT INTO public.workers VALUES ('theirs')"))
+        await connection.execute(text("CREATE TABLE public.alembic_version (version_num text)"))
+        await connection.execute(text("INSERT INTO public.alembic_version VALUES ('theirs')"))
+    first = await rebuild(log, postgres_url, clock=SystemClock())
+    again = await rebuild(log, postgres_url, clock=SystemClock(), live=engine)
+    assert first.rebuilt == again.rebuilt and again.different == ()
+    async with engine.connect() as connection:
+        assert await connection.scalar(text("SELECT name FROM public.workers")) == "theirs"
+        assert await connection.scalar(text("SELECT version_num FROM public.alembic_version")) == "theirs"
+        with pytest.raises(ProgrammingError):
+            await connection.execute(text("SELECT * FROM public.experiences"))
+    await engine.dispose()
+
+
+async def test_values_that_no_database_takes_are_dead_letters_on_both(
+    engine: AsyncEngine, postgres: AsyncEngine
 ) -> None:
-    log = MemoryLog()
-    projector = Projector(log, postgres, clock=SystemClock(), max_records=3)
-    async with asyncio.TaskGroup() as group:
-        following = group.create_task(projector.run())
-        for first in range(0, len(run.tape.drafts), 30):
-            positions = await log.append(run.tape.drafts[first : first + 30])
-            async with postgres.connect() as connection:
-                await connection.execute(
-                    text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-                )
-            for position in positions:
-                await projector.wait_for(position.partition, position.offset, timeout_s=20)
-        following.cancel()
-    await Projector(log, engine, clock=SystemClock()).catch_up()
+    tape = Tape()
+    ids = [tape.ids.new() for _ in range(4)]
+    for id, pid in zip(ids, (1, 1 << 63, 2, 3), strict=True):
+        tape.write(
+            worker.WorkerStarted(worker=id, role="explorer", slot=0, host="h", pid=pid, process_start_s=0.0),
+            None,
+            key=id,
+        )
+    tape.fence("r" * 3000, None, Partition(topics.WORKERS, 0))
+    log, counts = MemoryLog(), []
+    await log.append(tape.drafts)
+    for database in (engine, postgres):
+        projector = Projector(log, database, clock=ManualClock(), max_records=2)
+        await projector.catch_up()
+        await projector.close()
+        counts.append((projector.applied_records, projector.dead_records))
+    assert counts == [(3, 2), (3, 2)]
     assert await digest(postgres) == await digest(engine)
+
+
+async def test_what_the_server_alone_refuses_is_a_dead_letter(run: SyntheticRun, postgres: AsyncEngine) -> None:
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    projector = Projector(log, postgres, clock=SystemClock())
+    await projector.open()
+    async with postgres.begin() as connection:
+        await connection.execute(text("ALTER TABLE groups ADD CHECK (failed = 0)"))
+    await asyncio.wait_for(projector.catch_up(), 60)
+    await projector.close()
+    assert projector.dead_records == 1
+    async with postgres.connect() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM groups")) == run.groups - 1

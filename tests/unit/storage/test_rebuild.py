@@ -13,9 +13,9 @@ from synthetic_run import SyntheticRun
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, LogLossError, UsageError
-from rftd.storage.database import open_database, prepare, schema_hash, sqlite_url
+from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.digest import digest
-from rftd.storage.projections import PROJECTIONS, Projection
+from rftd.storage.projections import PROJECTIONS
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import rebuild
 from rftd.storage.tables import Row
@@ -68,19 +68,6 @@ async def test_rebuild_refuses_a_log_that_lost_what_the_tables_hold(
     await shorter.append(run.tape.drafts[:-1])
     with pytest.raises(LogLossError):
         await rebuild(shorter, sqlite_url(tmp_path / "again.db"), clock=ManualClock(), live=engine)
-
-
-async def test_tables_of_another_release_are_dropped_and_filled_again(log: MemoryLog, engine: AsyncEngine) -> None:
-    await Projector(log, engine, clock=ManualClock()).catch_up()
-    before = await digest(engine)
-    newer = tuple(Projection(p.name, p.version + 1, p.tables, p.handlers) for p in PROJECTIONS)
-    projector = Projector(log, engine, clock=ManualClock(), projections=newer)
-    await projector.open()
-    assert projector.positions == {}
-    await projector.catch_up()
-    assert (await digest(engine)) == before
-    assert not await prepare(engine, newer)
-    assert schema_hash(newer) != schema_hash(PROJECTIONS)
 
 
 def test_every_table_and_statement_is_portable_to_postgres() -> None:

@@ -1,0 +1,17 @@
+"""How a database of an older release becomes one of this: Alembic revisions, for SQLite and for Postgres.
+
+env       runs them on the connection that `schema` hands over
+versions/ one file for each revision
+
+A changed table is a new file in `versions/` (with `upgrade` and `downgrade`), `HEAD` here, and, if its rows must be
+filled anew, a new `version` of its projection. A test compares the result with `storage/tables`.
+"""
+
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent
+HEAD: Final = "0001"
+"""The newest revision: what this release reads and writes."""
+VERSION_TABLE: Final = "rftd_schema"
+"""Where a database's revision stands."""

@@ -1,0 +1,16 @@
+"""Run by Alembic: the revisions, on the connection and in the transaction that the caller handed over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from rftd.storage.migrations import VERSION_TABLE
+from rftd.storage.tables import Row
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Row.metadata,
+    version_table=VERSION_TABLE,
+)
+with context.begin_transaction():
+    context.run_migrations()

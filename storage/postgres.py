@@ -1,0 +1,101 @@
+"""Connections to Postgres through asyncpg: bounded waits, our own schema, and errors that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from sqlalchemy import URL
+
+from rftd.ops import limits
+from rftd.ops.errors import RftdError, UnreachableError, UsageError
+
+SCHEMA: Final = "rftd"
+"""Where our tables lie in the database, apart from those of others."""
+
+_SETTINGS: Final = {
+    "application_name": "rftd",
+    "search_path": SCHEMA,
+    "statement_timeout": f"{limits.DATABASE_STATEMENT_TIMEOUT_S * 1000:.0f}",
+    "lock_timeout": f"{limits.DATABASE_LOCK_TIMEOUT_S * 1000:.0f}",
+    # A stopped process must not hold locks for ever, nor a machine that is gone.
+    "idle_in_transaction_session_timeout": f"{2 * limits.DATABASE_STATEMENT_TIMEOUT_S * 1000:.0f}",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
+    "synchronous_commit": "off",
+    "jit": "off",
+}
+_CLIENT_GRACE_S: Final = 5.0
+"""The server ends a slow statement first; this much later the connection counts as lost."""
+
+
+def connector(url: URL) -> Callable[[], Awaitable[Any]]:
+    """A function that opens one connection to the Postgres at `url`. It raises UnreachableError and UsageError."""
+    dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    async def connect() -> Any:
+        import asyncpg
+
+        try:
+            return await asyncpg.connect(
+                dsn,
+                timeout=limits.DATABASE_CONNECT_TIMEOUT_S,
+                command_timeout=limits.DATABASE_STATEMENT_TIMEOUT_S + _CLIENT_GRACE_S,
+                server_settings=_SETTINGS,
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise refusal(error, url) from error
+
+    return connect
+
+
+def refusal(error: BaseException, url: URL) -> RftdError:
+    """What a failed connection means; it names the server and never the password."""
+    where, user = _place(url), url.username or "(of this process)"
+    match getattr(error, "sqlstate", None):
+        case "28P01" | "28000":
+            return UnreachableError(
+                f"Postgres refused user {user}: a wrong or missing password, or no such user",
+                where=where,
+                fix="set PGPASSWORD or PGPASSFILE, or the password in the URL; see the server's pg_hba.conf",
+            )
+        case "3D000":
+            name = url.database or user
+            return UnreachableError(
+                f"Postgres has no database {name!r}", where=where, fix=f"createdb {name}, or name another in the URL"
+            )
+        case "42501":
+            return forbidden(url)
+        case "53300":
+            return UnreachableError(
+                "Postgres has no free connection", where=where, fix="raise max_connections, or stop other clients"
+            )
+        case "57P03" | "57P01":
+            return UnreachableError("Postgres is starting or stopping", where=where, fix="wait; it is tried again")
+        case None if isinstance(error, TimeoutError):
+            waited = f"within {limits.DATABASE_CONNECT_TIMEOUT_S:g} s"
+            return UnreachableError(f"Postgres does not answer {waited}", where=where, fix=_ADDRESS)
+        case None if isinstance(error, OSError):
+            return UnreachableError(f"no Postgres answers: {error.strerror or error}", where=where, fix=_ADDRESS)
+        case None if isinstance(error, ValueError):
+            return UsageError(f"the state database's URL is wrong: {error}", fix="postgresql://USER@HOST:5432/DATABASE")
+    return UnreachableError(f"Postgres refused the connection: {error}", where=where, fix=_ADDRESS)
+
+
+def forbidden(url: URL) -> RftdError:
+    """The user may not do what must be done."""
+    user, name = url.username or "USER", url.database or "DATABASE"
+    return UnreachableError(
+        f"Postgres gives user {user} no right to make tables",
+        where=_place(url),
+        fix=f'GRANT CREATE ON DATABASE "{name}" TO "{user}", or CREATE SCHEMA {SCHEMA} AUTHORIZATION "{user}"',
+    )
+
+
+_ADDRESS: Final = "check host and port in the URL and that the server runs and listens there"
+
+
+def _place(url: URL) -> str:
+    return url.set(drivername="postgresql", password=None, query={}).render_as_string()

@@ -1,0 +1,149 @@
+"""The tables of a database: made, brought up to this release, or dropped. The log can fill all of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from sqlalchemy import Connection, MetaData, Select, Table, column, delete, insert, inspect, select, table, text
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.schema import CreateSchema, DropTable
+
+from rftd.ops.errors import ConflictError, UnreachableError
+from rftd.storage.migrations import FOLDER, HEAD, VERSION_TABLE
+from rftd.storage.postgres import SCHEMA
+from rftd.storage.projections.projection import Projection
+from rftd.storage.tables.base import Row, table_of
+from rftd.storage.tables.progress import Meta
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_meta: Final = table_of(Meta)
+
+
+async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
+    """Makes or upgrades the tables in the caller's transaction; True if they are empty and must be filled.
+
+    If a projection has another version than the tables were filled with, all of them are made anew: they share one
+    position in the log. Raises ConflictError for a database of a newer release, with foreign tables under our names, of
+    another encoding than UTF-8, or damaged; UnreachableError for a server that is read-only.
+    """
+    try:
+        if connection.dialect.name == "postgresql":
+            await _prepare_server(connection)
+        return await connection.run_sync(_prepare, {projection.name: projection.version for projection in projections})
+    except DatabaseError as error:
+        if "malformed" not in str(error) and "not a database" not in str(error):
+            raise
+        raise ConflictError(
+            "the state database is damaged",
+            where=connection.engine.url.database,
+            fix="stop rftd and delete the file: it is filled again from the log",
+        ) from error
+
+
+async def reset(connection: AsyncConnection) -> None:
+    """Drops every table of ours in the caller's transaction; the next `prepare` makes them anew."""
+    await connection.run_sync(_drop)
+
+
+async def _prepare_server(connection: AsyncConnection) -> None:
+    if await connection.scalar(text("SHOW transaction_read_only")) == "on":
+        raise UnreachableError(
+            "Postgres takes no writes: it is a standby, or set to read-only",
+            fix="name the primary in the URL, or unset default_transaction_read_only",
+        )
+    if (encoding := await connection.scalar(text("SHOW server_encoding"))) != "UTF8":
+        raise ConflictError(
+            f"the database's encoding is {encoding}: it cannot hold every text",
+            fix="CREATE DATABASE rftd TEMPLATE template0 ENCODING 'UTF8', and name it in the URL",
+        )
+    if await connection.scalar(text(f"SELECT to_regnamespace('{SCHEMA}')")) is None:
+        await connection.execute(CreateSchema(SCHEMA))
+
+
+def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
+    wanted = msgspec.json.encode(versions, order="sorted").decode()
+    stored = _revision(connection)
+    if stored is None:
+        _drop_old(connection)
+        _refuse_foreign(connection)
+    elif stored != HEAD and stored not in _known():
+        raise ConflictError(
+            f"the state database was made by a newer release of rftd (schema {stored}, this release knows {HEAD})",
+            fix="upgrade rftd, or use another database: this one was left as it is",
+        )
+    if stored != HEAD:
+        _upgrade(connection)
+    if stored is not None and connection.scalar(_value("projections")) == wanted:
+        return False
+    if stored is not None:
+        _drop(connection)
+        _upgrade(connection)
+    names = msgspec.json.encode(sorted(_ours())).decode()
+    connection.execute(delete(_meta).where(_meta.c.name.in_(("projections", "tables"))))
+    connection.execute(insert(_meta), [{"name": "projections", "value": wanted}, {"name": "tables", "value": names}])
+    return True
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+    return revision
+
+
+def _known() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+
+    command.upgrade(config(connection), "head")
+
+
+def config(connection: Connection | None = None) -> Config:
+    """Alembic's view of our revisions, bound to a connection."""
+    from alembic.config import Config  # only where tables are made or changed: it takes a while to import
+
+    made = Config()
+    made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    made.attributes["connection"] = connection
+    return made
+
+
+def _ours() -> set[str]:
+    return {str(table.name) for table in Row.metadata.sorted_tables}
+
+
+def _value(name: str) -> Select[tuple[Any]]:
+    return select(_meta.c.value).where(_meta.c.name == name)
+
+
+def _drop_old(connection: Connection) -> None:
+    """Tables of a release that knew no revisions."""
+    if inspect(connection).has_table("meta") and connection.scalar(_value("schema")) is not None:
+        _drop(connection)
+
+
+def _refuse_foreign(connection: Connection) -> None:
+    if foreign := sorted(_ours().intersection(inspect(connection).get_table_names())):
+        raise ConflictError(
+            f"the database holds tables that rftd did not make: {', '.join(foreign[:5])}",
+            fix="use another database for the tables of rftd",
+        )
+
+
+def _drop(connection: Connection) -> None:
+    """Only tables that are ours by name, now or when they were made: others are left alone."""
+    names = {*_ours(), VERSION_TABLE}
+    if inspect(connection).has_table("meta") and (stored := connection.scalar(_value("tables"))) is not None:
+        names.update(msgspec.json.decode(stored, type=list[str]))
+    for name in sorted(names):
+        connection.execute(DropTable(Table(name, MetaData()), if_exists=True))

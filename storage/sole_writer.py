@@ -1,0 +1,91 @@
+"""The one connection that writes: on Postgres a lock of the session keeps a second projector out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError, UnreachableError
+from rftd.storage.postgres import forbidden
+
+_LOCK: Final = 0x72667464
+"""Of the sessions of one database."""
+_POLL_S: Final = 0.25
+_HOLDER: Final = """
+SELECT client_addr, pid, backend_start FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND objid = :lock AND granted
+AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+class SoleWriter:
+    """Transactions of the only projector of a database. What goes wrong in one ends the connection and its lock.
+
+    (A SQLite file is kept by the lock of the daemon's folder.)
+    """
+
+    def __init__(self, engine: AsyncEngine, *, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._held: AsyncConnection | None = None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """Commits at the end of the block. Raises ConflictError while another projector uses the database."""
+        if self._engine.dialect.name != "postgresql":
+            async with self._engine.begin() as connection:
+                yield connection
+            return
+        try:
+            if self._held is None:
+                self._held = await self._engine.connect()
+                await self._lock(self._held)
+            async with self._held.begin():
+                yield self._held
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, DBAPIError):
+                _explain(error, self._engine)
+            raise
+
+    async def close(self) -> None:
+        """Lets go of the database; the next transaction takes it again. Idempotent."""
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                # Ends the session: in the pool it would keep the lock.
+                await held.invalidate()
+            finally:
+                await held.close()
+
+    async def _lock(self, connection: AsyncConnection) -> None:
+        asked = 0.0
+        while not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
+            holder = (await connection.execute(text(_HOLDER), {"lock": _LOCK})).first()
+            await connection.rollback()
+            if asked >= limits.PROJECTOR_RIVAL_S:
+                who = f": process {holder.pid} of the server, client {holder.client_addr or 'local'}" if holder else ""
+                raise ConflictError(
+                    f"another daemon keeps the tables of this database up to date{who}",
+                    fix="stop that daemon, or give each its own database",
+                )
+            await self._clock.sleep(_POLL_S)
+            asked += _POLL_S
+        await connection.commit()
+
+
+def _explain(error: DBAPIError, engine: AsyncEngine) -> None:
+    state = getattr(error.orig, "sqlstate", None)
+    if state == "42501":
+        raise forbidden(engine.url) from error
+    if state == "25006":
+        raise UnreachableError(
+            "Postgres takes no writes any more: it became read-only", fix="name the primary in the URL"
+        ) from error
