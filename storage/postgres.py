@@ -98,4 +98,6 @@ _ADDRESS: Final = "check host and port in the URL and that the server runs and l
 
 
 def _place(url: URL) -> str:
-    return url.set(drivername="postgresql", password=None, query={}).render_as_string()
+    return URL.create(
+        "postgresql", username=url.username, host=url.host, port=url.port, database=url.database
+    ).render_as_string()

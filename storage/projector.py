@@ -210,6 +210,7 @@ class Projector:
             while True:
                 records = await subscription.next(wait_s=1.0, max_records=self._max_records)
                 if not records:
+                    self.last_error = None
                     continue
                 await self._apply(fold, records)
                 fold = await self._opened()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from sqlalchemy import Connection, MetaData, Select, Table, column, delete, insert, inspect, select, table, text
-from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.schema import CreateSchema, DropTable
 
@@ -29,20 +28,11 @@ async def prepare(connection: AsyncConnection, projections: Iterable[Projection]
 
     If a projection has another version than the tables were filled with, all of them are made anew: they share one
     position in the log. Raises ConflictError for a database of a newer release, with foreign tables under our names, of
-    another encoding than UTF-8, or damaged; UnreachableError for a server that is read-only.
+    another encoding than UTF-8; UnreachableError for a server that is read-only.
     """
-    try:
-        if connection.dialect.name == "postgresql":
-            await _prepare_server(connection)
-        return await connection.run_sync(_prepare, {projection.name: projection.version for projection in projections})
-    except DatabaseError as error:
-        if "malformed" not in str(error) and "not a database" not in str(error):
-            raise
-        raise ConflictError(
-            "the state database is damaged",
-            where=connection.engine.url.database,
-            fix="stop rftd and delete the file: it is filled again from the log",
-        ) from error
+    if connection.dialect.name == "postgresql":
+        await _prepare_server(connection)
+    return await connection.run_sync(_prepare, {projection.name: projection.version for projection in projections})
 
 
 async def reset(connection: AsyncConnection) -> None:

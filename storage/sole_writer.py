@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DatabaseError, DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops import limits
@@ -38,10 +38,17 @@ class SoleWriter:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Commits at the end of the block. Raises ConflictError while another projector uses the database."""
+        """Commits at the end of the block.
+
+        Raises ConflictError while another projector uses the database, and for a SQLite file that is damaged or none.
+        """
         if self._engine.dialect.name != "postgresql":
-            async with self._engine.begin() as connection:
-                yield connection
+            try:
+                async with self._engine.begin() as connection:
+                    yield connection
+            except DatabaseError as error:
+                _explain_damage(error, self._engine)
+                raise
             return
         try:
             if self._held is None:
@@ -88,4 +95,13 @@ def _explain(error: DBAPIError, engine: AsyncEngine) -> None:
     if state == "25006":
         raise UnreachableError(
             "Postgres takes no writes any more: it became read-only", fix="name the primary in the URL"
+        ) from error
+
+
+def _explain_damage(error: DatabaseError, engine: AsyncEngine) -> None:
+    if "malformed" in str(error.orig) or "not a database" in str(error.orig):
+        raise ConflictError(
+            "the state database is damaged",
+            where=engine.url.database,
+            fix="stop rftd and delete the file: it is filled again from the log",
         ) from error

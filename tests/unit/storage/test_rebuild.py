@@ -14,7 +14,6 @@ from synthetic_run import SyntheticRun
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, LogLossError, UsageError
 from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.digest import digest
 from rftd.storage.projections import PROJECTIONS
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import rebuild

@@ -1,0 +1,153 @@
+"""A Postgres that drops connections, dies, or belongs to somebody else: waited out, the tables are right afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic_run import SyntheticRun
+from until import until
+
+from rftd.daemon.stack.postgres import PostgresServer
+from rftd.ops.clock import ManualClock, SystemClock
+from rftd.ops.errors import ConflictError, WaitTimeoutError
+from rftd.storage.database import open_database
+from rftd.storage.digest import digest
+from rftd.storage.freshness import TablePositions
+from rftd.storage.projector import Projector
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.topics import Partition
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_dropped_connections_are_waited_out(
+    run: SyntheticRun, engine: AsyncEngine, postgres: AsyncEngine
+) -> None:
+    log = MemoryLog()
+    projector = Projector(log, postgres, clock=SystemClock(), max_records=3)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        for first in range(0, len(run.tape.drafts), 30):
+            positions = await log.append(run.tape.drafts[first : first + 30])
+            async with postgres.connect() as connection:
+                others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                await connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
+            for position in positions:
+                await projector.wait_for(position.partition, position.offset, timeout_s=20)
+        following.cancel()
+    await Projector(log, engine, clock=SystemClock()).catch_up()
+    assert await digest(postgres) == await digest(engine)
+
+
+async def test_a_killed_server_is_waited_out(run: SyntheticRun, engine: AsyncEngine, own_servers: Path) -> None:
+    """SIGKILL may take the newest commits: rows and positions together."""
+    server = PostgresServer(own_servers / "postgres", trust=True)
+    await asyncio.to_thread(server.start)
+    postgres = open_database(server.url_of("postgres"))
+    log = MemoryLog()
+    projector = Projector(log, postgres, clock=SystemClock(), max_records=5)
+    reader = TablePositions(postgres, clock=SystemClock())
+    pieces = [run.tape.drafts[first : first + 40] for first in range(0, len(run.tape.drafts), 40)]
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        for piece in pieces:
+            positions = await log.append(piece)
+            wanted = {position.partition: position.offset + 1 for position in positions}
+            await asyncio.to_thread(server.kill)
+            waiting = group.create_task(reader.wait_for_all(wanted, timeout_s=60))
+            await asyncio.to_thread(server.start)
+            await waiting
+        following.cancel()
+    assert projector.last_error is None
+    await Projector(log, engine, clock=SystemClock()).catch_up()
+    assert await digest(postgres) == await digest(engine)
+    await postgres.dispose()
+    await asyncio.to_thread(server.kill)
+
+
+async def test_a_second_projector_is_refused_until_the_first_lets_go(run: SyntheticRun, postgres_url: str) -> None:
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    engines = [open_database(postgres_url) for _ in range(2)]
+    first, second = (Projector(log, engine, clock=ManualClock()) for engine in engines)
+    await first.open()
+    with pytest.raises(ConflictError, match=r"another daemon keeps the tables.*process \d+ of the server") as refused:
+        await second.open()
+    assert "stop that daemon" in str(refused.value)
+    await first.catch_up()
+    await first.close()
+    await second.catch_up()
+    assert second.applied_records == 0
+    await second.close()
+    for engine in engines:
+        await engine.dispose()
+
+
+async def test_a_second_projector_waits_and_takes_over(run: SyntheticRun, postgres_url: str) -> None:
+    """No crash loop: `run` says why it waits."""
+    log = MemoryLog()
+    engines = [open_database(postgres_url) for _ in range(2)]
+    first = Projector(log, engines[0], clock=SystemClock())
+    second = Projector(log, engines[1], clock=ManualClock())
+    await first.open()
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(second.run())
+        await until(lambda: second.last_error)
+        assert "another daemon keeps the tables" in str(second.last_error)
+        await first.close()
+        positions = await log.append(run.tape.drafts)
+        for position in positions:
+            await second.wait_for(position.partition, position.offset, timeout_s=30)
+        following.cancel()
+    for engine in engines:
+        await engine.dispose()
+
+
+async def test_readers_elsewhere_wait_for_the_projector(
+    run: SyntheticRun, either: AsyncEngine, either_url: str
+) -> None:
+    log, elsewhere = MemoryLog(), open_database(either_url)
+    positions = await log.append(run.tape.drafts)
+    reader = TablePositions(elsewhere, clock=SystemClock())
+    with pytest.raises(WaitTimeoutError, match=r"is not in the tables after 0\.05 s"):
+        await reader.wait_for(positions[-1].partition, positions[-1].offset, timeout_s=0.05)
+    assert reader.last_error, "there are no tables yet"
+    projector = Projector(log, either, clock=SystemClock(), max_records=20)
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(reader.wait_for(p.partition, p.offset, timeout_s=30)) for p in positions[-5:]]
+        await projector.catch_up()
+        for wait in waits:
+            await wait
+    assert reader.positions == projector.positions
+    assert reader.last_error is None
+    with pytest.raises(WaitTimeoutError, match="try again"):
+        await reader.wait_for(Partition(topics.WORKERS, 0), 10_000, timeout_s=0.05)
+    await projector.close()
+    await elsewhere.dispose()
+
+
+async def test_waits_on_locks_are_bounded(
+    run: SyntheticRun, postgres: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rftd.storage import postgres as settings
+
+    monkeypatch.setitem(settings._SETTINGS, "lock_timeout", "100")
+    log = MemoryLog()
+    await log.append(run.tape.drafts[:1])
+    projector = Projector(log, postgres, clock=SystemClock())
+    await projector.catch_up()
+    await log.append(run.tape.drafts[1:])
+    async with asyncio.TaskGroup() as group:
+        async with postgres.begin() as connection:
+            await connection.execute(text("LOCK TABLE positions IN ACCESS EXCLUSIVE MODE"))
+            following = group.create_task(projector.run())
+            await until(lambda: projector.last_error)
+            assert "lock timeout" in str(projector.last_error)
+        for partition, mark in (await log.heads()).items():
+            await projector.wait_for(partition, mark.next_offset - 1, timeout_s=30)
+        following.cancel()

@@ -1,0 +1,100 @@
+"""A record whose event is in its partition twice changes nothing the second time: whatever the batches and restarts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.ops.clock import ManualClock
+from rftd.storage.database import open_database
+from rftd.storage.digest import digest
+from rftd.storage.projections.once import KINDS
+from rftd.storage.projector import Projector
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import decode
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.events import experiment
+from rftd.streams.events.registry import Event
+
+pytestmark = pytest.mark.anyio
+
+
+class RepeatingLog(MemoryLog):
+    """A log that takes an id as often as it comes, as Kafka may."""
+
+    async def append(self, drafts: list[Draft]) -> list[Position]:  # type: ignore[override]
+        positions = []
+        for draft in drafts:
+            self._places.pop(draft.id.bytes, None)
+            positions += await super().append([draft])
+        return positions
+
+
+async def tables_of(drafts: list[Draft], engine: AsyncEngine, *, max_records: int, cut: int) -> dict[str, str]:
+    """Digests of the tables, filled in two lives of a projector."""
+    log = RepeatingLog()
+    for part in (drafts[:cut], drafts[cut:]):
+        await log.append(part)
+        projector = Projector(log, engine, clock=ManualClock(), max_records=max_records)
+        await projector.catch_up()
+        await projector.close()
+    tables = dict((await digest(engine)).tables)
+    del tables["positions"]
+    return tables
+
+
+@pytest.mark.parametrize("max_records", [1, 7, 2000])
+async def test_no_event_counts_twice(run: SyntheticRun, either: AsyncEngine, max_records: int) -> None:
+    """Every record again at the end, and once more in another order; a second life begins among them."""
+    drafts = run.tape.drafts
+    plain = open_database("sqlite:///:memory:")
+    once = await tables_of(drafts, plain, max_records=1024, cut=len(drafts))
+    await plain.dispose()
+    shuffled = [drafts[place] for place in np.random.default_rng(max_records).permutation(len(drafts))]
+    repeated = [*drafts, *drafts, *shuffled]
+    cut = int(len(repeated) * 0.7)
+    assert await tables_of(repeated, either, max_records=max_records, cut=cut) == once
+
+
+async def test_the_first_of_two_experiences_stays(run: SyntheticRun, either: AsyncEngine) -> None:
+    """The second execution of a rollout has the same id and other contents: a later life reads it."""
+    produced = [draft for draft in run.tape.drafts if b"experience.produced" in draft.head]
+    first, other = produced[0], produced[5]
+    again = Draft(first.partition, first.id, first.head, other.value)
+    drafts = [*run.tape.drafts, again]
+    plain = open_database("sqlite:///:memory:")
+    once = await tables_of(run.tape.drafts, plain, max_records=1024, cut=0)
+    await plain.dispose()
+    assert await tables_of(drafts, either, max_records=3, cut=len(drafts) - 1) == once
+
+
+async def test_a_command_that_comes_again_does_not_turn_a_state_back(either: AsyncEngine) -> None:
+    tape = Tape()
+    id = tape.ids.new()
+    tape.write(experiment.ExperimentPaused(reason="lunch"), id, role="controller")
+    tape.write(experiment.ExperimentWarned(text="hot"), id, role="controller")
+    tape.write(experiment.ExperimentResumed(), id, role="controller")
+    drafts = [*tape.drafts, *tape.drafts[:2]]
+    await tables_of(drafts, either, max_records=1024, cut=3)
+    async with either.connect() as connection:
+        assert (await connection.execute(text("SELECT state FROM experiments"))).scalars().all() == ["running"]
+        assert await connection.scalar(text("SELECT count(*) FROM warnings")) == 1
+
+
+def test_every_kind_that_needs_it_counts_once(run: SyntheticRun) -> None:
+    """Those of the run that win over earlier ones are in the list, so the test above sees them."""
+    seen: set[type[Event]] = {type(decode(record).event) for record in run.tape.records}
+    assert len(seen & KINDS) >= 4
+
+
+async def test_repeats_are_counted(run: SyntheticRun, engine: AsyncEngine) -> None:
+    log = RepeatingLog()
+    await log.append([*run.tape.drafts, *run.tape.drafts])
+    projector = Projector(log, engine, clock=ManualClock())
+    await projector.catch_up()
+    assert projector.repeated_records > 0
+    assert await projector.lag_records() == 0
