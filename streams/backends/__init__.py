@@ -19,4 +19,5 @@ lock_file       one daemon per folder, on a local disk
 heads_file      the heads that the log itself remembers, outside its database
 sqlite          `SqliteLog`, the embedded default, composed of the above
 sqlite_view     `SqliteView`, the same file read-only, for tools
+kafka           `KafkaLog`, on a Kafka cluster that many processes share
 """

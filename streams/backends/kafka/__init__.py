@@ -11,6 +11,7 @@ reading       messages as records; where repeated ones lie
 offsets       first and next offsets, over a connection of its own
 producers     the idempotent producer, replaced after an unknown outcome
 pending       the drafts of one append on their way
+filling       a batch in the making
 lane          appends to one partition: one batch in flight, settled after an unknown outcome
 fetcher       reads at any position
 pressure      back-pressure of followers on the tail, and their lag

@@ -61,8 +61,8 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, lis
     found += [
         ("ce_type", _utf8(head.type)),
         ("ce_source", _utf8(head.source)),
-        ("ce_time", iso(head.time_ns).encode()),
-        ("ce_rftdversion", b"%d" % head.version),
+        ("ce_time", _time_text(head.time_ns // 1_000_000)),
+        ("ce_rftdversion", str(head.version).encode()),
         ("content-type", b"application/msgpack"),
     ]
     subject = None
@@ -127,6 +127,11 @@ def _time_ns(text: str | None) -> int:
         return 0
     moment = datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000) * 1_000_000
+
+
+@lru_cache(maxsize=1024)
+def _time_text(time_ms: int) -> bytes:
+    return iso(time_ms * 1_000_000).encode()
 
 
 @lru_cache(maxsize=4096)

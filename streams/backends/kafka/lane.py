@@ -16,7 +16,7 @@ from aiokafka import errors as kafka
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends.kafka.connect import translate
-from rftd.streams.backends.kafka.headers import headers_of, sum_of
+from rftd.streams.backends.kafka.filling import Filling, Part
 from rftd.streams.backends.kafka.names import Names
 from rftd.streams.backends.kafka.pending import UNPLACED, Slice
 from rftd.streams.backends.kafka.producers import Producers
@@ -32,10 +32,9 @@ READ_BACK_MOST_RECORDS: Final = 50_000
 SILENT_S: Final = 3.0
 """Appends count as failing once an acknowledgement is missing for this long."""
 RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
+SENDER_TURNS: Final = 4
+"""Turns of the loop in which aiokafka's sender takes a batch; only then the next one is made."""
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
-
-Part = tuple[Slice, int]
-"""One draft of a slice, by its index."""
 
 
 class Partitions(Protocol):
@@ -84,12 +83,15 @@ class Lane:
         """The offset after the newest record of ours that is known to have landed."""
         self._known = Window()
         self._failures = 0
+        self._flying: Filling | None = None
+        self._next: Filling | None = None
         self._alone = False
         """Batches of one record, because the broker found one too large."""
 
     def put(self, slice_: Slice) -> None:
         """Queues drafts; their slice's `done` tells the end."""
         self._queue.append(slice_)
+        self._prefill()
         self._grown.set()
 
     def find(self, key: bytes) -> int | None:
@@ -116,11 +118,14 @@ class Lane:
             if not self._settled:
                 await self._settle()
             producer = await self._producers.current()
-            batch, parts, sums = self._fill(producer)
+            filling = self._next if self._next is not None and self._next.producer is producer else Filling(producer)
+            self._next = None
+            self._fill(filling, skip=0)
+            parts = filling.parts
             if not parts:
                 self._finish()
                 return
-            offset = await self._send(producer, batch)
+            offset = await self._send(filling)
         except _TOO_LARGE as error:
             await self._lost(producer)
             if len(parts) == 1:
@@ -131,7 +136,7 @@ class Lane:
             await self._lost(producer)
             await self._back_off(translate(error, self._settings))
         else:
-            self._place(offset, parts, sums[-1])
+            self._place(offset, parts, filling.last_sum)
 
     async def _settle(self) -> None:
         """Reads the partition's end back and places the drafts that are there already."""
@@ -146,30 +151,35 @@ class Lane:
         self._end = end
         self._settled = True
 
-    def _fill(self, producer: AIOKafkaProducer) -> tuple[object, list[Part], list[bytes]]:
-        """A batch of the oldest drafts without a place."""
-        batch = producer.create_batch()
-        parts: list[Part] = []
-        sums: list[bytes] = []
+    def _fill(self, filling: Filling, skip: int) -> None:
+        """Adds the oldest drafts without a place, after the first `skip` of them."""
+        if filling.full or (self._alone and filling.parts):
+            return
+        skip += len(filling.parts)
         now_ms = self._clock.now_ns() // 1_000_000
         for slice_ in self._queue:
             for index in range(slice_.next, len(slice_.drafts)):
                 if slice_.offsets[index] != UNPLACED:
                     continue
-                draft = slice_.drafts[index]
-                sum_ = sum_of(draft.head, draft.value)
-                subject, headers = headers_of(draft, slice_.keys[index], sum_)
-                if batch.append(timestamp=now_ms, key=subject, value=draft.value, headers=headers) is None:
-                    return batch, parts, sums
-                parts.append((slice_, index))
-                sums.append(sum_)
-                if self._alone:
-                    return batch, parts, sums
-        return batch, parts, sums
+                if skip > 0:
+                    skip -= 1
+                elif not filling.add(slice_, index, now_ms) or self._alone:
+                    return
 
-    async def _send(self, producer: AIOKafkaProducer, batch: object) -> int:
+    def _prefill(self) -> None:
+        """Makes the next batch while one is in flight."""
+        if self._flying is not None and not self._alone:
+            if self._next is None:
+                self._next = Filling(self._flying.producer)
+            self._fill(self._next, skip=len(self._flying.parts))
+
+    async def _send(self, filling: Filling) -> int:
         """The offset of the batch's first record."""
-        done = await producer.send_batch(batch, self._topic, partition=self._number)
+        done = await filling.producer.send_batch(filling.batch, self._topic, partition=self._number)
+        for _ in range(SENDER_TURNS):
+            await asyncio.sleep(0)
+        self._flying = filling
+        self._prefill()
         silent = False
         while True:
             await asyncio.wait([done], timeout=SILENT_S)
@@ -196,6 +206,7 @@ class Lane:
     def _place(self, offset: int, parts: list[Part], last_sum: bytes) -> None:
         for place, (slice_, index) in enumerate(parts, start=offset):
             slice_.place(index, place)
+        self._flying = None
         self._end = offset + len(parts)
         self._failures = 0
         self._log.placed(self._partition, Mark(self._end, last_sum), parts)
@@ -210,6 +221,7 @@ class Lane:
 
     async def _lost(self, producer: AIOKafkaProducer | None) -> None:
         self._settled = False
+        self._flying = self._next = None
         if producer is not None:
             await self._producers.retire(producer)
 

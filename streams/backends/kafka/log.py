@@ -24,8 +24,9 @@ from rftd.ops.ids import Ids
 from rftd.streams.backends.admission import admit
 from rftd.streams.backends.kafka.connect import arguments, translate
 from rftd.streams.backends.kafka.fetcher import Fetcher
+from rftd.streams.backends.kafka.filling import Part
 from rftd.streams.backends.kafka.headers import key_of
-from rftd.streams.backends.kafka.lane import Lane, Part
+from rftd.streams.backends.kafka.lane import Lane
 from rftd.streams.backends.kafka.names import Names
 from rftd.streams.backends.kafka.offsets import Offsets
 from rftd.streams.backends.kafka.pending import Slice
