@@ -1,6 +1,6 @@
 """Reading 2 KB events from a real Kafka through a subscription and decoding them, beside bare getmany and decode.
 
-`python -P tests/bench/kafka_consume.py [--bootstrap HOST:PORT]` prints one JSON object. The bar: 70 % of bare.
+`PYTHONPATH=tests/bench python -P tests/bench/kafka_consume.py [--bootstrap HOST:PORT]` prints one JSON object. The bar: 70 % of bare.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Appends of incompressible 2 KB events to a real Kafka over 4 partitions, beside bare aiokafka and confluent-kafka.
 
-All with acks=all, idempotence and zstd. `python -P tests/bench/kafka_produce.py [--bootstrap HOST:PORT]` starts a
+All with acks=all, idempotence and zstd. `PYTHONPATH=tests/bench python -P tests/bench/kafka_produce.py [--bootstrap HOST:PORT]` starts a
 broker of its own unless it is given one, and prints one JSON object. The bar: 80 % of bare aiokafka.
 """
 
