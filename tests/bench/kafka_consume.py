@@ -1,12 +1,14 @@
 """Reading 2 KB events from a real Kafka through a subscription and decoding them, beside bare getmany and decode.
 
-`PYTHONPATH=tests/bench python -P tests/bench/kafka_consume.py [--bootstrap HOST:PORT]` prints one JSON object. The bar: 70 % of bare.
+`python -P tests/bench/kafka_consume.py [--bootstrap HOST:PORT]` prints one JSON object. The bar: 70 % of bare.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from pathlib import Path
 from statistics import median
 from uuid import UUID
 
@@ -14,8 +16,6 @@ import msgspec
 import numpy as np
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
-from kafka_produce import PARTITIONS, main_with, stopwatch
-from log_append import cpu_ticks, steal_percent
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
@@ -27,6 +27,10 @@ from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.follower import Follower
 from rftd.streams.topics import EXPERIENCES, Partition
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kafka_produce import PARTITIONS, main_with, stopwatch
+from log_append import cpu_ticks, steal_percent
 
 TEXT_SIZE_BYTES = 1900
 

@@ -1,6 +1,6 @@
 """Appends of incompressible 2 KB events to a real Kafka over 4 partitions, beside bare aiokafka and confluent-kafka.
 
-All with acks=all, idempotence and zstd. `PYTHONPATH=tests/bench python -P tests/bench/kafka_produce.py [--bootstrap HOST:PORT]` starts a
+All with acks=all, idempotence and zstd. `python -P tests/bench/kafka_produce.py [--bootstrap HOST:PORT]` starts a
 broker of its own unless it is given one, and prints one JSON object. The bar: 80 % of bare aiokafka.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ import msgspec
 import numpy as np
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
-from log_append import cpu_ticks, steal_percent
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
@@ -30,6 +30,9 @@ from rftd.streams.backends.kafka.topics import delete_topics
 from rftd.streams.codec import _encoder
 from rftd.streams.envelope import Draft, Head
 from rftd.streams.topics import EXPERIENCES, Partition
+
+sys.path.insert(0, str(Path(__file__).parent))
+from log_append import cpu_ticks, steal_percent
 
 PARTITIONS = 4
 RECORD_SIZE_BYTES = 2048
