@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.ids import Ids, SystemIds
 from rftd.ops.logs import logger
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.settings import parse_kafka
+from rftd.streams.backends.kafka.topics import ensure_topics
+from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog
 from rftd.streams.spec import (
@@ -29,6 +34,8 @@ from rftd.streams.spec import (
     TasksetSpec,
     TrainerSpec,
 )
+from rftd.streams.verify.checker import verify
+from rftd.streams.verify.report import Report
 from rftd.workers.executors.executor import Handle, WorkerOrder
 from rftd.workers.process import run_explorer, run_trainer
 
@@ -153,11 +160,33 @@ def ids(clock: SystemClock) -> SystemIds:
     return SystemIds(clock)
 
 
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.servers)])
+async def log(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: SystemClock, ids: SystemIds
+) -> AsyncIterator[EventLog]:
+    """The log of a run: a file, or a real Kafka's."""
+    if request.param == "sqlite":
+        opened: EventLog = await SqliteLog.open(tmp_path / "log")
+    else:
+        bootstrap = request.getfixturevalue("kafka_broker").bootstrap
+        settings = parse_kafka(f"kafka://{bootstrap}/?prefix={request.getfixturevalue('kafka_prefix')}")
+        await ensure_topics(settings)
+        opened = await KafkaLog.open(settings, clock=clock, ids=ids)
+    yield opened
+    await opened.close()
+
+
+async def verified(log: EventLog) -> Report:
+    """What the offline checker says of any log."""
+    return await verify(log, chained=not isinstance(log, KafkaLog))
+
+
 class FakeWorld:
     """What the tests of this folder build their runs from."""
 
     spec = staticmethod(fake_spec)
     executor = TaskExecutor
+    verified = staticmethod(verified)
 
     @staticmethod
     def fixed(interval: int, offset: int) -> dict[str, Any]:

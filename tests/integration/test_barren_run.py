@@ -14,12 +14,11 @@ from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive
 from rftd.ops.logs import logger
-from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
-from rftd.streams.verify.checker import verify
 
 LONELY = '''
 from collections import Counter
@@ -49,8 +48,9 @@ def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.anyio
-async def test_it_fails_with_the_counts_and_the_fix(tmp_path: Path, clock, ids, fake_world, lonely: None) -> None:
-    log = await SqliteLog.open(tmp_path / "log")
+async def test_it_fails_with_the_counts_and_the_fix(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, lonely: None
+) -> None:
     spec = fake_world.spec(tmp_path)
     stage = spec.stages[1]
     stage = msgspec.structs.replace(stage, taskset=msgspec.structs.replace(stage.taskset, workflow="lonely"))
@@ -69,5 +69,4 @@ async def test_it_fails_with_the_counts_and_the_fix(tmp_path: Path, clock, ids, 
     assert spine.reason.startswith("fewer than 2 of 4 rollouts succeeded in each of 4"), spine.reason
     assert "fix: see why rollouts fail" in spine.reason and "only one of a group succeeds" in spine.reason
     assert run.state.ledger.books.retired["group_incomplete"] >= 36
-    assert (await verify(log)).clean
-    await log.close()
+    assert (await fake_world.verified(log)).clean

@@ -21,7 +21,6 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec, PolicySpec
-from rftd.streams.verify.checker import verify
 
 
 async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
@@ -42,8 +41,7 @@ async def completed(log: EventLog, spec: ExperimentSpec, executor, clock: System
 
 
 @pytest.mark.anyio
-async def test_two_stages_run_to_their_end(tmp_path: Path, clock, ids, fake_world) -> None:
-    log = await SqliteLog.open(tmp_path / "log")
+async def test_two_stages_run_to_their_end(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
     spec = fake_world.spec(tmp_path)
     state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
     spine = state.spine
@@ -53,38 +51,33 @@ async def test_two_stages_run_to_their_end(tmp_path: Path, clock, ids, fake_worl
     books = state.ledger.books.as_counts(len(state.ledger.waiting))
     assert books["balance"] == 0 and books["waiting"] == 0
     assert books["planned"] == 5 * 16
-    report = await verify(log)
+    report = await fake_world.verified(log)
     assert report.clean, report.findings
     assert report.experiments[0].steps == 8
-    await log.close()
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("interval", "offset"), [(1, 0), (1, 1), (2, 0)])
 async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
-    tmp_path: Path, clock, ids, fake_world, interval: int, offset: int
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, interval: int, offset: int
 ) -> None:
-    log = await SqliteLog.open(tmp_path / "log")
     spec = fake_world.spec(tmp_path, **fake_world.fixed(interval, offset))
     state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert sum(state.ledger.books.retired.values()) == 0
-    assert (await verify(log)).clean
-    await log.close()
+    assert (await fake_world.verified(log)).clean
 
 
 @pytest.mark.anyio
 async def test_arrays_too_large_for_an_event_travel_by_reference(
-    tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 0)
-    log = await SqliteLog.open(tmp_path / "log")
     spec = fake_world.spec(tmp_path)
     state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert any((Path(spec.job_dir) / "artifacts").rglob("*"))
-    assert (await verify(log)).clean
-    await log.close()
+    assert (await fake_world.verified(log)).clean
 
 
 @pytest.mark.anyio

@@ -18,20 +18,18 @@ from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.digest import digest
 from rftd.storage.projector import Projector
 from rftd.streams import topics
-from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.codec import Writer, decode_as
 from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
 from rftd.streams.topics import TRUTH, Partition
-from rftd.streams.verify.checker import verify
 
 
 @pytest.mark.anyio
-async def test_garbage_in_every_topic_stops_nothing(tmp_path: Path, clock, ids, fake_world) -> None:
-    log = await SqliteLog.open(tmp_path / "log")
+async def test_garbage_in_every_topic_stops_nothing(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     experiment = derive(NAMESPACE, "garbage run")
     before = garbage(experiment, ids, clock)
@@ -70,7 +68,7 @@ async def test_garbage_in_every_topic_stops_nothing(tmp_path: Path, clock, ids, 
     await registry.catch_up()
     assert registry.entries[experiment].status is Status.COMPLETED
     await project(3)
-    report = await verify(log)
+    report = await fake_world.verified(log)
     assert report.clean, report.findings
     expected = Counter(str(draft.partition) for draft in written if draft.partition in TRUTH)
     assert Counter(letter.place.partition("@")[0] for letter in report.dead_letters) == expected
@@ -92,10 +90,9 @@ async def test_garbage_in_every_topic_stops_nothing(tmp_path: Path, clock, ids, 
     for each in (engine, again):
         await each.dispose()
     await registry.close()
-    await log.close()
 
 
-async def _all(log: SqliteLog, partition: Partition) -> list:
+async def _all(log: EventLog, partition: Partition) -> list:
     records, offset = [], 0
     while found := await log.read(partition, offset):
         records += found

@@ -21,7 +21,7 @@ def test_a_round_copies_what_is_there_and_leaves_the_writer_a_short_end(tmp_path
         writer.execute("INSERT INTO big VALUES(randomblob(1000000))")
     before = os.stat(path).st_size
     checkpointer.want()
-    _wait_for_round(checkpointer)
+    _wait_for_round(checkpointer, again=False)
     assert os.stat(path).st_size > before + 9_000_000, "copied by the other connection"
     assert not checkpointer.nearly_done, "said once"
     pages, moved = writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -36,15 +36,16 @@ def test_an_error_ends_the_round_and_the_next_one_works(tmp_path: Path) -> None:
     checkpointer.want()  # there is no file yet
     writer = schema.connect_writer(path)
     writer.execute("CREATE TABLE t(x)")
-    _wait_for_round(checkpointer)
+    _wait_for_round(checkpointer, again=True)
     checkpointer.close()
     checkpointer.close()
     writer.close()
 
 
-def _wait_for_round(checkpointer: Checkpointer) -> None:
+def _wait_for_round(checkpointer: Checkpointer, *, again: bool) -> None:
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + 30
     while not checkpointer.nearly_done:
         assert clock.monotonic_s() < deadline_s
-        checkpointer.want()
+        if again:
+            checkpointer.want()
