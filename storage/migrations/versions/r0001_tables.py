@@ -19,83 +19,63 @@ _KINDS: Final[dict[str, Any]] = {
     "real": sa.Float(),
     "flag": sa.Boolean(),
 }
-
-
-def upgrade() -> None:
-    """Makes all tables."""
-    _work()
-    _runs()
-
-
-def downgrade() -> None:
-    """Drops them."""
-    for name in _NAMES:
-        op.drop_table(name)
-
-
-def _table(name: str, key: str, rest: str, *, clustered: bool = False) -> None:
-    """`key` and `rest` are NAME:KIND, separated by spaces; NAME:KIND! is not nullable."""
-    columns = [_column(text, primary_key=True) for text in key.split()]
-    columns += [_column(text) for text in rest.split()]
-    op.create_table(name, *columns, sqlite_with_rowid=not clustered)
-
-
-def _column(text: str, *, primary_key: bool = False) -> sa.Column[Any]:
-    name, _, kind = text.partition(":")
-    nullable = not primary_key and not kind.endswith("!")
-    return sa.Column(name, _KINDS[kind.rstrip("!")], primary_key=primary_key, nullable=nullable, autoincrement=False)
-
-
-def _work() -> None:
-    _table(
+_CLUSTERED: Final = frozenset(
+    (
+        "batch_items",
+        "batches",
+        "experiences",
+        "groups",
+        "leases",
+        "once",
+        "retirements",
+    )
+)
+"""Tables whose rows lie in their key's tree on SQLite."""
+_TABLES: Final = (
+    (
         "activations",
         "worker:id version:int generation:int",
         "experiment:id manifest:text checksum:text duration_s:real activated_ns:int activated_partition:int "
         "activated_offset:int",
-    )
-    _table(
+    ),
+    (
         "batch_items",
         "batch:id item:int",
         "experience:id group_id:id partition:int offset:int staleness_versions:int use:int digest:text row:int "
         "epoch:int planned_partition:int planned_offset:int",
-        clustered=True,
-    )
-    op.create_index("batch_items_experience", "batch_items", ["experience"])
-    _table(
+    ),
+    (
         "batches",
         "id:id",
-        "experiment:id step:int stage:int items:int groups:int incomplete:flag staleness_mean:real staleness_p95:int "
-        "staleness_max:int decided_at_ns:int planned_partition:int planned_offset:int abandoned_ns:int "
-        "abandoned_code:text abandoned_reason:text abandoned_partition:int abandoned_offset:int",
-        clustered=True,
-    )
-    op.create_index("batches_experiment", "batches", ["experiment", "step"])
-    _table(
+        "experiment:id step:int stage:int items:int groups:int incomplete:flag staleness_mean:real "
+        "staleness_p95:int staleness_max:int decided_at_ns:int planned_partition:int planned_offset:int "
+        "abandoned_ns:int abandoned_code:text abandoned_reason:text abandoned_partition:int abandoned_offset:int",
+    ),
+    (
         "checkpoints",
         "experiment:id step:int generation:int",
         "stage:int stage_step:int path:text files:int size_bytes:int checksum:text sha256:text final:flag "
         "committed_ns:int committed_partition:int committed_offset:int deleted_ns:int deleted_reason:text "
         "deleted_partition:int deleted_offset:int",
-    )
-    _table(
+    ),
+    (
         "dead_letters",
         "consumer:text stream:text partition:int offset:int",
         "code:text reason:text reported_partition:int reported_offset:int",
-    )
-    _table(
+    ),
+    (
         "eval_scores",
         "eval:id row_start:int",
         "experiment:id stage:int taskset:int version:int rows:int score:real tokens_mean:real scored_ns:int "
         "scored_partition:int scored_offset:int",
-    )
-    _table(
+    ),
+    (
         "evals",
         "id:id",
         "experiment:id stage:int taskset:text version:int generation:int rows:int score:real metrics:text "
         "completed_ns:int completed_partition:int completed_offset:int",
-    )
-    op.create_index("evals_experiment", "evals", ["experiment", "version"])
-    _table(
+    ),
+    (
         "experiences",
         "group_id:id rollout:int",
         "id:id experiment:id stage:int lease:id prompt_tokens:int response_tokens:int oldest_version:int "
@@ -103,128 +83,124 @@ def _work() -> None:
         "produced_partition:int produced_offset:int failed_experiment:id failed_stage:int failed_code:text "
         "failed_reason:text failed_ns:int failed_partition:int failed_offset:int member_partition:int "
         "member_offset:int",
-        clustered=True,
-    )
-    op.create_index("experiences_experiment", "experiences", ["experiment", "produced_ns"])
-    op.create_index("experiences_id", "experiences", ["id"])
-    _table(
+    ),
+    (
         "experiments",
         "id:id",
         "project:text group_name:text name:text job_dir:text stages:int total_steps:int deterministic:flag seed:int "
         "config:text labels:text submitted_ns:int submitted_partition:int submitted_offset:int state:text "
         "state_ns:int state_code:text state_reason:text state_role:text state_partition:int state_offset:int "
         "started_ns:int started_partition:int started_offset:int",
-    )
-    op.create_index("experiments_name", "experiments", ["name"])
-    _table(
+    ),
+    (
         "fences",
         "stream:text partition:int experiment:id role:text",
         "epoch:int owner:id fenced_ns:int fenced_partition:int fenced_offset:int",
-    )
-    _table(
+    ),
+    (
         "generations",
         "experiment:id generation:int",
         "version:int checkpoint:text reason:text started_ns:int started_partition:int started_offset:int",
-    )
-
-
-def _runs() -> None:
-    _table(
+    ),
+    (
         "groups",
         "id:id",
         "experiment:id stage:int sequence:int members:int failed:int reward_mean:real code:text reason:text "
         "closed_ns:int closed_partition:int closed_offset:int",
-        clustered=True,
-    )
-    op.create_index("groups_experiment", "groups", ["experiment", "stage", "sequence"])
-    _table(
+    ),
+    (
         "leases",
         "id:id",
         "kind:text experiment:id stage:int subject:id worker:id slot:int attempt:int deadline_s:real sequence:int "
-        "taskset:int row_start:int row_end:int epoch:int rollouts:int version:int leased_ns:int leased_partition:int "
-        "leased_offset:int expired_ns:int expired_reason:text expired_partition:int expired_offset:int",
-        clustered=True,
-    )
-    op.create_index("leases_subject", "leases", ["subject"])
-    _table(
+        "taskset:int row_start:int row_end:int epoch:int rollouts:int version:int leased_ns:int "
+        "leased_partition:int leased_offset:int expired_ns:int expired_reason:text expired_partition:int "
+        "expired_offset:int",
+    ),
+    (
         "meta",
         "name:text",
         "value:text",
-    )
-    _table(
+    ),
+    (
         "once",
         "stream:text partition:int event:id",
         "applied_partition:int applied_offset:int",
-        clustered=True,
-    )
-    _table(
+    ),
+    (
         "positions",
         "stream:text partition:int",
         "next_offset:int chain:id!",
-    )
-    _table(
+    ),
+    (
         "retirements",
         "experience:id",
         "experiment:id reason:text uses:int decided_at_ns:int retired_partition:int retired_offset:int",
-        clustered=True,
-    )
-    op.create_index("retirements_experiment", "retirements", ["experiment"])
-    _table(
+    ),
+    (
         "stages",
         "experiment:id stage:int",
         "name:text kind:text algorithm:text total_steps:int batch_size:int train_batch_size:int "
         "submitted_partition:int submitted_offset:int first_version:int started_ns:int started_partition:int "
         "started_offset:int last_version:int completed_ns:int completed_partition:int completed_offset:int",
-    )
-    _table(
+    ),
+    (
         "steps",
         "experiment:id step:int generation:int",
         "batch:id stage:int checksum:text sha256:text items:int tokens:int duration_s:real metrics:text "
         "completed_ns:int completed_partition:int completed_offset:int",
-    )
-    _table(
+    ),
+    (
         "warnings",
         "experiment:id origin:text number:int",
         "text:text warned_ns:int warned_partition:int warned_offset:int",
-    )
-    _table(
+    ),
+    (
         "weight_versions",
         "experiment:id version:int generation:int",
         "stage:int method:text path:text manifest:text checksum:text size_bytes:int published_ns:int "
         "published_partition:int published_offset:int retired_ns:int retired_reason:text retired_partition:int "
         "retired_offset:int",
-    )
-    _table(
+    ),
+    (
         "workers",
         "id:id",
         "experiment:id role:text slot:int host:text pid:int process_start_s:real capacity:int started_ns:int "
         "started_partition:int started_offset:int stopped_ns:int stopped_code:text stopped_reason:text "
         "stopped_partition:int stopped_offset:int lost_ns:int lost_reason:text lost_partition:int lost_offset:int",
-    )
-    op.create_index("workers_experiment", "workers", ["experiment"])
-
-
-_NAMES: Final = (
-    "activations",
-    "batch_items",
-    "batches",
-    "checkpoints",
-    "dead_letters",
-    "eval_scores",
-    "evals",
-    "experiences",
-    "experiments",
-    "fences",
-    "generations",
-    "groups",
-    "leases",
-    "meta",
-    "once",
-    "positions",
-    "retirements",
-    "stages",
-    "steps",
-    "warnings",
-    "weight_versions",
-    "workers",
+    ),
 )
+"""Name, key, and the other columns as NAME:KIND; with a `!` not nullable."""
+_INDEXES: Final = (
+    ("batch_items_experience", "batch_items", ["experience"]),
+    ("batches_experiment", "batches", ["experiment", "step"]),
+    ("evals_experiment", "evals", ["experiment", "version"]),
+    ("experiences_experiment", "experiences", ["experiment", "produced_ns"]),
+    ("experiences_id", "experiences", ["id"]),
+    ("experiments_name", "experiments", ["name"]),
+    ("groups_experiment", "groups", ["experiment", "stage", "sequence"]),
+    ("leases_subject", "leases", ["subject"]),
+    ("retirements_experiment", "retirements", ["experiment"]),
+    ("workers_experiment", "workers", ["experiment"]),
+)
+
+
+def upgrade() -> None:
+    """Makes all tables."""
+    for name, key, rest in _TABLES:
+        columns = [_column(text, primary_key=True) for text in key.split()]
+        columns += [_column(text) for text in rest.split()]
+        op.create_table(name, *columns, sqlite_with_rowid=name not in _CLUSTERED)
+    for name, table, indexed in _INDEXES:
+        op.create_index(name, table, indexed)
+
+
+def downgrade() -> None:
+    """Drops them."""
+    for name, _, _ in _TABLES:
+        op.drop_table(name)
+
+
+def _column(text: str, *, primary_key: bool = False) -> sa.Column[Any]:
+    name, _, kind = text.partition(":")
+    nullable = not primary_key and not kind.endswith("!")
+    return sa.Column(name, _KINDS[kind.rstrip("!")], primary_key=primary_key, nullable=nullable, autoincrement=False)
