@@ -207,6 +207,7 @@ class _Parts:
         self._stack.push_async_callback(engine.dispose)
         letters = DeadLetterBox(log, Writer(source="daemon", clock=self._clock, ids=self._ids), clock=self._clock)
         projector = Projector(log, engine, clock=self._clock, report=letters.report)
+        self._stack.push_async_callback(projector.close)
         await self._opened("state", projector.open, wait=self._options.clustered)
         return engine, projector
 
