@@ -20,7 +20,8 @@ check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/lint-imports
 	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
 
-BENCHES := start_up log_append log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills
+BENCHES := start_up log_append log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills \
+  kafka_produce kafka_consume experience_path_kafka projector_postgres demo_stacks cluster_faults
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about half an hour
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done

@@ -1,0 +1,57 @@
+"""The demo in files and on a real Kafka and Postgres, in turn, with the same seeds: seconds after the servers' start.
+
+Run: python -P tests/bench/demo_stacks.py [--seeds 1 2 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from rftd.daemon.demo.outcome import Outcome
+
+
+def run(stack: str, seed: int, folder: Path) -> dict[str, float | str]:
+    """One demo; its figures."""
+    command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--stack", stack, "--seed", str(seed)]
+    done = subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=900)
+    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    found = re.search(r"([\d.]+) s in all", done.stdout)
+    assert found is not None, done.stdout[-500:]
+    return {
+        "stack": stack,
+        "seed": seed,
+        "exit_status": done.returncode,
+        "wall_s": float(found[1]),
+        "grpo_s": round(outcome.grpo_s, 1),
+        "rise": round(outcome.after_grpo - outcome.after_sft, 3),
+        "last_256_reward": round(outcome.last_rewards_mean, 3),
+        "staleness_mean_versions": round(outcome.staleness_mean_versions, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    options = parser.parse_args()
+    runs = []
+    for seed in options.seeds:
+        for stack in ("embedded", "kafka"):
+            with tempfile.TemporaryDirectory() as folder:
+                runs.append(run(stack, seed, Path(folder) / "demo"))
+                print(json.dumps(runs[-1]), file=sys.stderr)
+    pairs = list(zip(runs[::2], runs[1::2], strict=True))
+    ratio = statistics.median(float(kafka["wall_s"]) / float(embedded["wall_s"]) for embedded, kafka in pairs)
+    print(json.dumps({"runs": runs, "median_ratio": round(ratio, 2)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
