@@ -70,7 +70,12 @@ class Health:
         except TimeoutError:
             reason = f"no answer within {self._timeout_s:g} s"
         except RftdError as error:
-            reason = f"{error.code}: {error.what}"
+            reason = said(error)
         except Exception as error:  # a check that breaks is a finding, not an outage of the probe
             reason = f"{type(error).__name__}: {error}"
         return Finding(name=name, ok=reason is None, reason=reason or "")
+
+
+def said(error: RftdError) -> str:
+    """The error as the reason of a finding: code, what is wrong, what to do."""
+    return f"{error.code}: {error.what}" + (f"; fix: {error.fix}" if error.fix else "")

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rftd.daemon.api.probes import verdict_response
 from rftd.daemon.api.problem import answer
 from rftd.ops.errors import RftdError, UnreachableError
-from rftd.ops.health import Finding, Verdict
+from rftd.ops.health import Finding, Verdict, said
 
 
 class Gate:
@@ -39,8 +39,7 @@ class Gate:
         if request.url.path == "/livez":
             return verdict_response(Verdict(ok=True, checks=()), request)
         if request.url.path == "/readyz":
-            fix = f"; fix: {error.fix}" if error.fix else ""
-            finding = Finding(name=self._name, ok=False, reason=f"{error.code}: {error.what}{fix}")
+            finding = Finding(name=self._name, ok=False, reason=said(error))
             return verdict_response(Verdict(ok=False, checks=(finding,)), request)
         return answer(
             UnreachableError(

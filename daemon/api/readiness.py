@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.services import Applied
-from rftd.ops.health import Health
+from rftd.ops.errors import UnreachableError
+from rftd.ops.health import CHECK_TIMEOUT_S, Health, said
 from rftd.streams.log import EventLog
+
+_LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S
+"""Before the check as a whole, which cannot say why."""
 
 
 def readiness(log: EventLog, engine: AsyncEngine, applied: Applied) -> Health:
     """The log answers, the tables answer, and the projector is not stuck."""
 
     async def ask_log() -> str | None:
-        await log.heads()
-        return None if (failure := log.failure) is None else f"{failure.code}: {failure.what}"
+        try:
+            async with asyncio.timeout(_LOG_TIMEOUT_S):
+                await log.heads()
+        except TimeoutError:
+            fix = "see whether its brokers run, and the network to them"
+            return said(
+                log.failure or UnreachableError(f"the log does not answer within {_LOG_TIMEOUT_S:g} s", fix=fix)
+            )
+        return None if (failure := log.failure) is None else said(failure)
 
     async def ask_tables() -> str | None:
         async with engine.connect() as connection:

@@ -60,6 +60,7 @@ class Fleet:
         self._log = log
         self._host = platform.node()
         self._start_timeout_s = start_timeout_s
+        self._draining = False
         self._berths = [Berth(order=order) for order in _orders(state.experiment, spec) if local_workers]
 
     def adopt(self) -> None:
@@ -82,7 +83,7 @@ class Fleet:
         for berth in self._berths:
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
-            if berth.handle is None and now_s >= berth.start_at_s:
+            if berth.handle is None and now_s >= berth.start_at_s and not self._draining:
                 berth.progress = self._progress()
                 berth.handle = await self._executor.start(berth.order)
                 berth.seen_s, berth.joined = now_s, False
@@ -91,12 +92,13 @@ class Fleet:
         self._kill_stuck(now_s)
         return list(self._lost(now_s))
 
-    async def drain(self) -> None:
-        """Asks every process to leave, and ends those that have not after `limits.DRAIN_TIMEOUT_S`."""
+    async def drain(self, timeout_s: float = limits.DRAIN_TIMEOUT_S + 2.0) -> None:
+        """Asks every process to leave, and ends those that have not after `timeout_s`. No more are started."""
+        self._draining = True
         for berth in self._berths:
             if berth.handle is not None:
                 berth.handle.terminate()
-        deadline_s = self._clock.monotonic_s() + limits.DRAIN_TIMEOUT_S + 2.0
+        deadline_s = self._clock.monotonic_s() + timeout_s
         while any(berth.handle is not None and berth.handle.exit_code() is None for berth in self._berths):
             if self._clock.monotonic_s() > deadline_s:
                 self.kill()

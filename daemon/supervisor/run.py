@@ -37,6 +37,8 @@ from rftd.workers.planner.planner import Planner
 from rftd.workers.process import start_of_experiment
 
 TICK_S = 0.1
+STUCK_S = 4.0
+"""A run that does not leave its loop for so long waits for the log."""
 
 
 class Decided(NamedTuple):
@@ -72,7 +74,8 @@ class Run:
         self._logger = logger
         self._liveness = Liveness(lost_after_s)
         self._stopping = False
-        self._gone = asyncio.Event()
+        self._leaving, self._gone = asyncio.Event(), asyncio.Event()
+        self._fleet: Fleet | None = None
         self._commands: asyncio.Queue[tuple[Event, UUID, asyncio.Future[Position]]] = asyncio.Queue(64)
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
 
@@ -92,11 +95,23 @@ class Run:
         finally:
             await follower.close()
             self._refuse_commands()
+            self._leaving.set()
             self._gone.set()
 
     async def drain(self) -> None:
-        """Returns once the workers have finished what is under way and left; the experiment goes on another time."""
+        """Returns once the workers have finished what is under way and left; the experiment goes on another time.
+
+        If the log is away they are ended without an announcement, which they could not write: the next daemon sees it.
+        """
         self._stopping = True
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._leaving.wait()
+        except TimeoutError:
+            self._logger.warning("drain.log_away", reason="the run waits for the log; its workers are ended")
+            if self._fleet is not None:
+                await self._fleet.drain(STUCK_S)
+            return
         await self._gone.wait()
 
     async def command(self, event: Event, request_id: UUID) -> Position:
@@ -115,7 +130,7 @@ class Run:
         controller, planner = Controller(state), Planner(state)
         dispatcher = Dispatcher(state, self._liveness)
         assert state.spine.spec is not None
-        fleet = Fleet(
+        fleet = self._fleet = Fleet(
             state,
             state.spine.spec,
             self._executor,
@@ -150,6 +165,7 @@ class Run:
                 Decided(dispatcher_lease, "dispatcher", dispatched),
                 Decided(planner_lease, "planner", [Decision(event) for event in plans]),
             )
+        self._leaving.set()
         await fleet.drain()
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from typing import Final, NamedTuple, Self
 
 import asyncpg
 import httpx
-import msgspec
 from aiokafka import AIOKafkaConsumer
 from command_line import Said
 from scene import Scene
@@ -87,7 +87,9 @@ class ClusterScene(Scene):
         self.database_url = cluster.postgres.url_of(name)
         through = self.database_url.replace(f":{cluster.postgres.port}/", f":{cluster.postgres_proxy.port}/")
         kafka = f"kafka://{cluster.broker.bootstrap}/?prefix={self.prefix}"
-        super().__init__(folder, *options, environ={"RFTD_KAFKA": kafka, "RFTD_POSTGRES": through})
+        self.url = f"http://127.0.0.1:{(port := _free_port())}"
+        """Where it answers, ready or not."""
+        super().__init__(folder, "--port", str(port), *options, environ={"RFTD_KAFKA": kafka, "RFTD_POSTGRES": through})
 
     def direct(self, *arguments: str) -> Said:
         """One command line that goes past the proxies."""
@@ -97,8 +99,8 @@ class ClusterScene(Scene):
     def ready(self) -> tuple[int, str]:
         """What /readyz says; (0, reason) if nobody answers."""
         try:
-            answer = httpx.get(f"{self.host.url}/readyz", timeout=30.0, trust_env=False)
-        except (OSError, httpx.HTTPError, msgspec.MsgspecError) as error:
+            answer = httpx.get(f"{self.url}/readyz", timeout=30.0, trust_env=False)
+        except (OSError, httpx.HTTPError) as error:
             return 0, str(error)
         return answer.status_code, answer.text
 
@@ -264,3 +266,8 @@ async def repeated(bootstrap: str, prefix: str) -> int:
                     found += key in seen[name]
                     seen[name].add(key)
     return found
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -18,7 +18,7 @@ from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends.kafka.connect import translate
 from rftd.streams.backends.kafka.filling import Filling, Part
 from rftd.streams.backends.kafka.names import Names
-from rftd.streams.backends.kafka.pending import UNPLACED, Slice
+from rftd.streams.backends.kafka.pending import UNPLACED, Slice, looked_at
 from rftd.streams.backends.kafka.producers import Producers
 from rftd.streams.backends.kafka.seen import Window
 from rftd.streams.backends.kafka.settings import KafkaSettings
@@ -176,6 +176,7 @@ class Lane:
     async def _send(self, filling: Filling) -> int:
         """The offset of the batch's first record."""
         done = await filling.producer.send_batch(filling.batch, self._topic, partition=self._number)
+        done.add_done_callback(looked_at)  # a lane that is cancelled leaves nobody to take it
         for _ in range(SENDER_TURNS):
             await asyncio.sleep(0)
         self._flying = filling

@@ -50,6 +50,7 @@ APPEND_TIMEOUT_S: Final = 60.0
 """An append is tried this long before it raises UnreachableError."""
 ACKNOWLEDGED_IDS: Final = 100_000
 CLOSE_TIMEOUT_S: Final = 10.0
+CLOSE_FAILING_TIMEOUT_S: Final = 1.0
 TAIL_PATIENCE_S: Final = 0.05
 """A read waits this long for the tail to bring a record before it fetches it itself."""
 
@@ -261,6 +262,9 @@ class KafkaLog:
             part = self._waiting.get(key)
             if part is not None and part[0] is slice_:
                 del self._waiting[key]
+        if not self._waiting and isinstance(self.failure, UnreachableError):
+            # Given up, and nothing is left that would find out that the cluster is back; reading will.
+            self.failure = None
 
     def _lane(self, partition: Partition) -> Lane:
         lane = self._lanes.get(partition)
@@ -327,7 +331,8 @@ class KafkaLog:
 
     async def _close(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            # What the cluster does not take now, it will hardly take in a moment.
+            async with asyncio.timeout(CLOSE_TIMEOUT_S if self.failure is None else CLOSE_FAILING_TIMEOUT_S):
                 await _all_done(part[0] for part in self._waiting.values())
         for task in list(self._tasks):
             task.cancel()

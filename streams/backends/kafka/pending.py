@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition
@@ -22,7 +23,8 @@ class Slice:
         self.next = 0
         """Everything below this index is placed."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.done.add_done_callback(_looked_at)
+        # An append that was cancelled leaves nobody to take its error.
+        self.done.add_done_callback(looked_at)
 
     def add(self, draft: Draft, key: bytes) -> int:
         """The index of one more draft."""
@@ -55,6 +57,7 @@ class Slice:
             self.done.set_exception(error)
 
 
-def _looked_at(future: asyncio.Future[None]) -> None:
+def looked_at(future: asyncio.Future[Any]) -> None:
+    """Marks its error as seen, where who waited for it may be gone."""
     if not future.cancelled():
-        future.exception()  # an append that was cancelled leaves nobody to take it
+        future.exception()

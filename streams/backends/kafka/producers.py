@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from rftd.streams.backends.kafka.settings import KafkaSettings
 BATCH_SIZE_BYTES: Final = 512 * 1024
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
 FLUSH_TIMEOUT_S: Final = 5.0
+_logger = logging.getLogger("rftd.kafka")
 
 
 class Producers:
@@ -75,13 +77,20 @@ async def _abandon(producer: Any) -> None:
     """Closes without flushing: `stop` would wait for a broker that is away.
 
     The connections go first, so that no request of this producer can land after its records were looked for, short
-    of what the broker has received already.
+    of what the broker has received already. Its batches are failed last: aiokafka's sender stumbles over one that was
+    failed while it is under way.
     """
     producer._closed = True
     with suppress(kafka.KafkaError, OSError, TimeoutError):
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             await producer.client.close()
-    producer._message_accumulator.fail_all(kafka.ProducerClosed())
-    with suppress(kafka.KafkaError, OSError, TimeoutError, AssertionError):
+    sender = producer._sender
+    if sender.sender_task is not None:
+        # It fails the transaction, too, and there is none.
+        sender.sender_task.remove_done_callback(sender._fail_all)
+    try:
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
-            await producer._sender.close()
+            await sender.close()
+    except Exception as error:  # whatever is wrong with it, it is given up, and its batches are read back
+        _logger.debug("a producer that was given up ended with %r", error)
+    producer._message_accumulator.fail_all(kafka.ProducerClosed())
