@@ -18,6 +18,8 @@ from rftd.daemon.cli import VERBS, rftd
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section
+from rftd.daemon.daemon_file import take_daemon_file
+from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.verify.rules import RULES
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -60,7 +62,20 @@ def test_named_files_exist(page: Path) -> None:
             assert list(ROOT.glob(code.split()[0])), code
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.place)
+DAEMON_FILES = [block for block in blocks("yaml") if block.text.startswith("# rftd.yaml")]
+
+
+@pytest.mark.parametrize("block", DAEMON_FILES, ids=lambda block: block.place)
+def test_daemon_files_load(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "rftd.yaml").write_text(block.text)
+    context = click.Context(serve)
+    take_daemon_file(context, serve.params[0], str(tmp_path / "rftd.yaml"))
+    assert context.default_map and set(context.default_map) == set(yaml.safe_load(block.text))
+
+
+@pytest.mark.parametrize(
+    "block", [each for each in blocks("yaml") if each not in DAEMON_FILES], ids=lambda block: block.place
+)
 @pytest.mark.usefixtures("two_tries")
 def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
     """A part of a file is laid over the README's whole one."""
