@@ -62,9 +62,11 @@ async def serving_http(app: ASGIApp, bound: socket.socket) -> AsyncIterator[None
         uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
     )
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.serve(sockets=[bound]))
+        serving = tasks.create_task(server.serve(sockets=[bound]))
         try:
             await server.up.wait()
             yield
         finally:
             server.should_exit = True
+            # Before the group ends: if the block failed, that would cut off the requests under way.
+            await asyncio.wait([serving], timeout=GRACE_S + 1)
