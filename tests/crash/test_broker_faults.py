@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
 
 def test_a_run_survives_kills_of_the_broker(cluster_scene: ClusterScene, chance: random.Random) -> None:
     name = cluster_scene.submit(EXPERIMENT, "buffer.total_steps=40")
-    assert len(cluster_scene.through(name, 3, kill_broker, chance).faults) > 0
+    assert cluster_scene.through(name, 3, kill_broker, chance).faults
     cluster_scene.proven(name, steps=45)
     assert cluster_scene.host.restarts == 0
 

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
 
 def test_a_run_survives_kills_of_the_database(cluster_scene: ClusterScene, chance: random.Random) -> None:
     name = cluster_scene.submit(EXPERIMENT, "buffer.total_steps=100")
-    assert len(cluster_scene.through(name, 3, kill_database, chance).faults) == 3
+    assert cluster_scene.through(name, 3, kill_database, chance).faults
     cluster_scene.proven(name, steps=105)
     assert cluster_scene.host.restarts == 0
 
