@@ -189,14 +189,12 @@ class Fleet:
         for started in self._state.roster.live.values():
             if started.host == self._host and started.pid in held:
                 continue
-            if self._liveness.silent(started.worker, now_s):
-                why = f"no heartbeat for {self._liveness.lost_after_s:g} s"
-                yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=why)
-            elif started.host == self._host and self._executor.adopt(started) is None:
-                why = next((each.last_why for each in self._berths if each.last_pid == started.pid), "")
-                yield WorkerLost(
-                    worker=started.worker, role=started.role, slot=started.slot, reason=why or "its process ended"
-                )
+            silent = self._liveness.silent(started.worker, now_s)
+            if silent or (started.host == self._host and self._executor.adopt(started) is None):
+                known = (each.last_why for each in self._berths if each.last_pid == started.pid)
+                usual = f"no heartbeat for {self._liveness.lost_after_s:g} s" if silent else "its process ended"
+                reason = next(known, "") or usual
+                yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=reason)
 
 
 def _orders(experiment: UUID, spec: ExperimentSpec) -> Iterator[WorkerOrder]:

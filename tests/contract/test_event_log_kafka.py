@@ -81,10 +81,10 @@ async def test_a_broker_killed_under_appends_loses_and_repeats_nothing(own_serve
     stop = asyncio.Event()
     acknowledged: dict[int, Position] = {}
     delivered: dict[Partition, list[int]] = {A: [], B: []}
-    produced = 0
+    produced = finished = 0
 
     async def produce(log: KafkaLog, producer: int) -> None:
-        nonlocal produced
+        nonlocal produced, finished
         number = producer * 1_000_000
         while not stop.is_set():
             batch = [draft(number + index, A if producer % 2 else B) for index in range(1 + number % 7)]
@@ -92,13 +92,14 @@ async def test_a_broker_killed_under_appends_loses_and_repeats_nothing(own_serve
                 acknowledged[item.id.int - 1] = position
             number += len(batch)
             produced += len(batch)
+        finished += 1
 
     def more(count: int) -> Callable[[], bool]:
         return lambda: produced >= count
 
     async def follow(log: KafkaLog) -> None:
         follower = log.subscribe({A: 0, B: 0})
-        while not stop.is_set() or sum(map(len, delivered.values())) < produced:
+        while finished < 8 or sum(map(len, delivered.values())) < produced:
             for record in await follower.next(wait_s=1):
                 delivered[record.partition].append(number_of(record))
 
