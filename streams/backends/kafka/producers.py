@@ -84,13 +84,19 @@ async def _abandon(producer: Any) -> None:
     with suppress(kafka.KafkaError, OSError, TimeoutError):
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             await producer.client.close()
-    sender = producer._sender
-    if sender.sender_task is not None:
-        # It fails the transaction, too, and there is none.
-        sender.sender_task.remove_done_callback(sender._fail_all)
-    try:
-        async with asyncio.timeout(FLUSH_TIMEOUT_S):
-            await sender.close()
-    except Exception as error:  # whatever is wrong with it, it is given up, and its batches are read back
-        _logger.debug("a producer that was given up ended with %r", error)
-    producer._message_accumulator.fail_all(kafka.ProducerClosed())
+    sender, accumulator = producer._sender, producer._message_accumulator
+    if (task := sender.sender_task) is not None:
+        task.remove_done_callback(sender._fail_all)  # it fails the transaction, too, and there is none
+        task.cancel()
+        await asyncio.wait([task], timeout=FLUSH_TIMEOUT_S)
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            _logger.debug("a producer that was given up ended with %r", error)
+    accumulator._pending_batches = _Pending(accumulator._pending_batches)
+    accumulator.fail_all(kafka.ProducerClosed())
+
+
+class _Pending(set[Any]):
+    """aiokafka's batches under way; one that was put back for a retry is taken out twice."""
+
+    def remove(self, element: Any) -> None:
+        self.discard(element)
