@@ -56,6 +56,7 @@ def test_the_daemon_stops_while_the_broker_is_away(cluster: Cluster, cluster_sce
     began_s = time.monotonic()
     cluster_scene.host.stop()
     assert time.monotonic() - began_s < 28, "it had to be killed"
+    assert "stopped before it was ready" not in (cluster_scene.folder / "daemon.log").read_text()
     cluster.broker.start()
     cluster_scene.proven(name, steps=45)
 

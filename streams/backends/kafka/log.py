@@ -8,6 +8,7 @@ read   ◄─ Tail's ring ◄─ Tailing: one consumer for all followers ◄─�
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,6 +47,7 @@ from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import EVERY_PARTITION, Partition
 
+_logger = logging.getLogger("rftd.kafka")
 APPEND_TIMEOUT_S: Final = 60.0
 """An append is tried this long before it raises UnreachableError."""
 ACKNOWLEDGED_IDS: Final = 100_000
@@ -339,10 +341,8 @@ class KafkaLog:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for part in list(self._waiting.values()):
             part[0].fail(self._closed())
-        await self._producers.stop()
-        await self._tailing.stop()
-        await self._fetcher.stop()
-        await self._offsets.stop()
+        parts = (self._producers, self._tailing, self._fetcher, self._offsets)
+        await _all_ended(asyncio.ensure_future(part.stop()) for part in parts)
         self._tail.wake_all()
 
     def _check_open(self) -> None:
@@ -357,3 +357,13 @@ async def _all_done(slices: Iterable[Slice]) -> None:
     futures = {slice_.done for slice_ in slices}
     if futures:
         await asyncio.wait(futures)
+
+
+async def _all_ended(endings: Iterable[asyncio.Future[None]]) -> None:
+    """Returns in bounded time, and never raises: aiokafka hands on the cancellations of its own tasks."""
+    done, late = await asyncio.wait(list(endings), timeout=CLOSE_TIMEOUT_S)
+    for ending in late:
+        ending.cancel()
+    for ending in done:
+        if not ending.cancelled() and (error := ending.exception()) is not None:
+            _logger.debug("a connection ended with %r", error)
