@@ -43,7 +43,7 @@ def classpath() -> str:
         except Exception as error:
             raise UnreachableError(
                 f"Apache Kafka cannot be downloaded: {error}",
-                where="https://repo.maven.apache.org/maven2",
+                where=COORDINATES,
                 fix="connect this machine to the network once (afterwards the jars are cached), or use a broker that"
                 " exists: rftd serve --kafka HOST:PORT",
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from rftd.streams.log import EventLog, Subscription
 from rftd.streams.topics import Partition
 
 
-class ReadOnlyLog:
+class ReadOnlyLog(ABC):
     """What every read-only `EventLog` refuses; `read` and `heads` are the subclass's."""
 
     @property
@@ -25,6 +26,7 @@ class ReadOnlyLog:
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         raise ConflictError("these records are read-only")
 
+    @abstractmethod
     async def read(
         self,
         partition: Partition,
@@ -33,13 +35,14 @@ class ReadOnlyLog:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
-        raise NotImplementedError
+        """See `EventLog.read`."""
 
     def subscribe(self, positions: Mapping[Partition, int]) -> Subscription:
         raise ConflictError("these records are read, not followed")
 
+    @abstractmethod
     async def heads(self) -> Heads:
-        raise NotImplementedError
+        """See `EventLog.heads`."""
 
     async def check_heads(self, remembered: Heads) -> None:
         assert not remembered, "nothing can be remembered of these records"
@@ -49,6 +52,7 @@ class ReadOnlyLog:
 
     async def close(self) -> None:
         """Leaves what lies behind open: it is somebody else's."""
+        return
 
 
 class OwnRecords(ReadOnlyLog):

@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from experience_path import GROUP, cpu_ticks, spec_of, steal_percent
+from experience_path import GROUP, Spawned, cpu_ticks, spec_of, steal_percent
 from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, read
 
 from rftd.daemon.service import tune_collector
@@ -133,22 +133,6 @@ def _bare(bootstrap: str, prefix: str) -> BareFigures:
             assert worker.wait(timeout=180) == 0
         written, taken = (float(Path(f"{scratch}/{role}").read_text()) for role in ("produce-bare", "consume-bare"))
         return BareFigures(round(written), round(taken))
-
-
-class Spawned:
-    """A worker process of this file."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self.pid = process.pid
-
-    def exit_code(self) -> int | None:
-        return self._process.poll()
-
-    def terminate(self) -> None:
-        self._process.kill()
-
-    kill = terminate
 
 
 def _spawned(words: list[str]) -> Spawned:
