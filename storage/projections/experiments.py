@@ -9,7 +9,7 @@ from rftd.storage.tables.experiments import Experiments, Stages, Warnings
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experiment
-from rftd.streams.folds.spine import Status
+from rftd.streams.folds.spine import Kept, Status
 
 SUBMITTED: Final = Upsert(
     Experiments,
@@ -36,6 +36,14 @@ STATE: Final = Upsert(
     final=("state", tuple(status.value for status in Status if status.ended)),
 )
 STARTED: Final = Upsert(Experiments, place="started")
+FORKED: Final = Upsert(Experiments, place="forked", owns=("parent", "forked_step"))
+KEPT: Final = Upsert(
+    Experiments,
+    place="kept",
+    owns=("kept", "kept_path", "kept_reason"),
+    rule=Rule.LAST,
+    final=("kept", (Kept.REMOVED.value,)),
+)
 STAGE: Final = Upsert(
     Stages,
     place="submitted",
@@ -131,6 +139,26 @@ def _warned(event: experiment.ExperimentWarned, decoded: Decoded, changes: Chang
     changes.put(WARNED, decoded, experiment=owner_of(decoded), origin="warned", number=decoded.offset, text=event.text)
 
 
+def _forked(event: experiment.ExperimentForked, decoded: Decoded, changes: Changes) -> None:
+    changes.put(FORKED, decoded, id=owner_of(decoded), parent=event.parent.bytes, forked_step=event.at_step)
+
+
+def _archived(event: experiment.ExperimentArchived, decoded: Decoded, changes: Changes) -> None:
+    _kept(decoded, changes, Kept.ARCHIVED, path=event.path)
+
+
+def _restored(event: experiment.ExperimentRestored, decoded: Decoded, changes: Changes) -> None:
+    _kept(decoded, changes, Kept.HERE, path=event.path)
+
+
+def _removed(event: experiment.ExperimentRemoved, decoded: Decoded, changes: Changes) -> None:
+    _kept(decoded, changes, Kept.REMOVED, reason=event.reason)
+
+
+def _kept(decoded: Decoded, changes: Changes, kept: Kept, *, path: str = "", reason: str = "") -> None:
+    changes.put(KEPT, decoded, id=owner_of(decoded), kept=kept.value, kept_path=path, kept_reason=reason)
+
+
 def _stage_started(event: experiment.StageStarted, decoded: Decoded, changes: Changes) -> None:
     changes.put(
         STAGE_STARTED, decoded, experiment=owner_of(decoded), stage=event.stage, first_version=event.first_version
@@ -145,7 +173,7 @@ def _stage_completed(event: experiment.StageCompleted, decoded: Decoded, changes
 
 PROJECTION: Final = Projection(
     name="experiments",
-    version=1,
+    version=2,
     tables=(Experiments, Stages, Warnings),
     handlers={
         experiment.ExperimentSubmitted: _submitted,
@@ -158,6 +186,10 @@ PROJECTION: Final = Projection(
         experiment.ExperimentCompleted: _completed,
         experiment.ExperimentFailed: _failed,
         experiment.ExperimentWarned: _warned,
+        experiment.ExperimentForked: _forked,
+        experiment.ExperimentArchived: _archived,
+        experiment.ExperimentRestored: _restored,
+        experiment.ExperimentRemoved: _removed,
         experiment.StageStarted: _stage_started,
         experiment.StageCompleted: _stage_completed,
     },

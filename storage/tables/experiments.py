@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import Flag, Int, IntKey, Key, Row, Text, TextKey
+from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, Row, Text, TextKey
 
 
 class Experiments(Row, table=True):
     """One experiment. `state` follows the spine's order; the rest is as it was submitted."""
 
     __tablename__ = "experiments"
-    __table_args__ = (Index("experiments_name", "name"),)
+    __table_args__ = (Index("experiments_name", "name"), Index("experiments_parent", "parent"))
 
     id: Key
     project: Text
@@ -39,6 +39,19 @@ class Experiments(Row, table=True):
     started_ns: Int
     started_partition: Int
     started_offset: Int
+    parent: Id
+    """The experiment whose history it shares up to `forked_step`."""
+    forked_step: Int
+    forked_ns: Int
+    forked_partition: Int
+    forked_offset: Int
+    kept: Text
+    """Where its files are: `here` (or null), `archived`, `removed`."""
+    kept_path: Text
+    kept_reason: Text
+    kept_ns: Int
+    kept_partition: Int
+    kept_offset: Int
 
 
 class Stages(Row, table=True):

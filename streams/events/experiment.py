@@ -89,6 +89,53 @@ class ExperimentFailed(Event, frozen=True, kw_only=True):
     role: str = ""
 
 
+@event("experiment.forked", stream=topics.EXPERIMENTS)
+class ExperimentForked(Event, frozen=True, kw_only=True):
+    """This experiment shares the history of `parent` up to weight version `at_step`, and goes on from there.
+
+    Written before it is accepted. Its own steps, plans and groups begin after the shared ones.
+    """
+
+    parent: UUID
+    at_step: int
+    checksum: str
+    """Of the weights at `at_step`, as in the parent's step.completed; of the base for step 0."""
+    stage: int
+    """The stage that `at_step` lies in."""
+    first_versions: tuple[int, ...]
+    """At which each stage up to that one began."""
+    decided_at_ns: int
+    """The last clock reading that the shared history recorded (rule 9)."""
+    next_sequence: int = 0
+    """Of that stage: the groups below were given out in the shared history, and used there, but for `redo`."""
+    redo: tuple[int, ...] = ()
+    """Groups below `next_sequence` that no shared batch holds: they are given out again here."""
+
+
+@event("experiment.archived", stream=topics.EXPERIMENTS)
+class ExperimentArchived(Event, frozen=True, kw_only=True):
+    """Its files are in an archive, and only there; its events stay in the log."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@event("experiment.restored", stream=topics.EXPERIMENTS)
+class ExperimentRestored(Event, frozen=True, kw_only=True):
+    """Its files are back in its folder."""
+
+    path: str
+    """The archive that they came from."""
+
+
+@event("experiment.removed", stream=topics.EXPERIMENTS)
+class ExperimentRemoved(Event, frozen=True, kw_only=True):
+    """Its files are gone, and it is left out of lists; its events stay in the log."""
+
+    reason: str = ""
+
+
 @event("stage.started", stream=topics.EXPERIMENTS)
 class StageStarted(Event, frozen=True, kw_only=True):
     """Batches of this stage may be planned; its first step makes weight version `first_version` + 1."""

@@ -57,3 +57,5 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     """The folder it resumed from; empty for the base model."""
     reason: str = ""
     """Why a newer checkpoint was not used, if one was not."""
+    environment: dict[str, str] = {}
+    """What the bits of its weights may depend on: releases of the libraries, threads, the processor's abilities."""

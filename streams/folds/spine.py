@@ -29,6 +29,14 @@ class Status(StrEnum):
         return self in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)
 
 
+class Kept(StrEnum):
+    """Where an experiment's files are."""
+
+    HERE = "here"
+    ARCHIVED = "archived"
+    REMOVED = "removed"
+
+
 class Plan(NamedTuple):
     """A planned batch and where its event lies on the spine."""
 
@@ -45,6 +53,9 @@ class Spine:
         self.reason = ""
         self.spec: ExperimentSpec | None = None
         self.start: tuple[experiment.HeadRef, ...] = ()
+        self.forked: experiment.ExperimentForked | None = None
+        """Where it comes from, if it shares another's history."""
+        self.kept = Kept.HERE
         self.stage = -1
         """The stage under way; -1 before the first."""
         self.first_version = 0
@@ -142,9 +153,17 @@ class Spine:
             case experiment.ExperimentSubmitted():
                 self.spec = event.spec
                 self.status = Status.SUBMITTED
+            case experiment.ExperimentForked():
+                self._fork(event)
             case experiment.ExperimentAccepted():
                 self.start = event.start
                 self.status = Status.QUEUED
+            case experiment.ExperimentArchived():
+                self.kept = Kept.ARCHIVED
+            case experiment.ExperimentRestored():
+                self.kept = Kept.HERE
+            case experiment.ExperimentRemoved():
+                self.kept = Kept.REMOVED
             case experiment.ExperimentRejected():
                 self._end(Status.REJECTED, event.code, event.reason)
             case experiment.ExperimentStarted() | experiment.ExperimentResumed():
@@ -167,6 +186,16 @@ class Spine:
                 self.stage_completed = True
             case _:
                 pass
+
+    def _fork(self, event: experiment.ExperimentForked) -> None:
+        """The shared history, as if its stages, plans and steps had been read here."""
+        self.forked = event
+        self.stage = event.stage
+        self.first_versions = dict(enumerate(event.first_versions))
+        self.first_version = event.first_versions[event.stage]
+        self.planned = self.furthest = event.at_step
+        self.decided_at_ns = event.decided_at_ns
+        self.checksums[event.at_step, -1] = event.checksum
 
     def _end(self, status: Status, code: str, reason: str) -> None:
         self.status, self.code, self.reason = status, code, reason

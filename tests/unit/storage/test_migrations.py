@@ -30,8 +30,8 @@ NEXT = '''"""A later release."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "HEAD"
 
 
 def upgrade() -> None:
@@ -55,9 +55,9 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this is the next release."""
     folder = tmp_path / "later"
     shutil.copytree(migrations.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "r0002_mood.py").write_text(NEXT)
+    (folder / "versions" / "r9999_mood.py").write_text(NEXT.replace("HEAD", migrations.HEAD))
     monkeypatch.setattr(schema, "FOLDER", folder)
-    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(schema, "HEAD", "9999")
 
 
 async def fill(log: MemoryLog, engine: AsyncEngine, projections: tuple[Projection, ...] = PROJECTIONS) -> Projector:
@@ -151,12 +151,12 @@ async def test_a_newer_database_is_refused_and_left_as_it_is(
         newer_release.undo()
     monkeypatch.undo()
     older = open_database(either_url)
-    with pytest.raises(ConflictError, match=r"newer release of rftd \(schema 0002") as refused:
+    with pytest.raises(ConflictError, match=r"newer release of rftd \(schema 9999") as refused:
         await fill(log, older)
     assert "upgrade rftd" in str(refused.value)
     assert await digest(older) == before
     async with older.connect() as connection:
-        assert await connection.scalar(text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")) == "0002"
+        assert await connection.scalar(text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")) == "9999"
     await older.dispose()
 
 
