@@ -11,12 +11,15 @@ from rftd.streams.chain import GENESIS, Heads, link
 from rftd.streams.codec import place
 from rftd.streams.deadletters import decode_ours
 from rftd.streams.envelope import Head, Record
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import UnknownVersionError
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.heads import HeadsRemembered
 from rftd.streams.verify.report import DeadLetter, Finding, Report, Summary
 from rftd.streams.verify.rules import RULES
 
@@ -40,6 +43,7 @@ class _Checker:
         self._chained = chained
         self._findings: list[Finding] = []
         self._fences = FenceView()
+        self._heads = HeadsRemembered()
         self._evidence: dict[UUID, Evidence] = {}
         self._ids: dict[UUID, tuple[Partition, int]] = {}
         self._repeated = 0
@@ -64,6 +68,7 @@ class _Checker:
 
     def _take(self, record: Record) -> None:
         self._records += 1
+        self._heads.note(record)
         try:
             decoded = decode_ours(record)
         except UnknownVersionError as error:
@@ -77,6 +82,8 @@ class _Checker:
             self._again(record, head, known)
             return
         self._ids[head.id] = (record.partition, record.offset)
+        if isinstance(event, Fence | CheckpointCommitted):
+            self._heads.remember(event.heads, f"{head.type} at {place(record)}")
         if isinstance(event, RecordDeadLettered):
             self._pointers.add(f"{Partition(event.stream, event.partition)}@{event.offset}")
         if head.experiment is None:
@@ -97,6 +104,8 @@ class _Checker:
 
     def report(self) -> Report:
         """Everything that was found."""
+        for what in self._heads.findings():
+            self._note("heads-remembered", None, what)
         for evidence in self._evidence.values():
             if evidence.spec is None:
                 self._note("submitted", evidence.id, f"experiment {evidence.id} has events and was never submitted")

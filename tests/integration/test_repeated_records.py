@@ -15,7 +15,7 @@ from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.ops.logs import logger
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import GENESIS, link
+from rftd.streams.chain import GENESIS, Heads, Mark, link
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events import experiment as life
@@ -44,6 +44,11 @@ class EchoingLog(MemoryLog):
             self._places[again.id.bytes] = first
             self.echoes += 1
         return positions
+
+    async def heads(self) -> Heads:
+        """Likewise."""
+        last = {p: self._records[p][mark.next_offset - 1] for p, mark in (await super().heads()).items()}
+        return {p: Mark(r.offset + 1, link(GENESIS, r.head, r.value)) for p, r in last.items()}
 
     async def read(
         self,
