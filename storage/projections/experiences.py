@@ -22,6 +22,7 @@ PRODUCED: Final = Upsert(
         "response_tokens",
         "oldest_version",
         "newest_version",
+        "spans",
         "reward",
         "priority",
         "metrics",
@@ -50,6 +51,7 @@ def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: C
         response_tokens=len(event.tokens) - event.prompt_tokens,
         oldest_version=min(versions),
         newest_version=max(versions),
+        spans=json_of(event.spans),
         reward=event.reward,
         priority=event.priority,
         metrics=json_of(event.metrics) if event.metrics else None,
@@ -87,7 +89,7 @@ def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes)
 
 PROJECTION: Final = Projection(
     name="experiences",
-    version=1,
+    version=2,
     tables=(Experiences, Retirements),
     handlers={
         experience.ExperienceProduced: _produced,

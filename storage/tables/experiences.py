@@ -17,6 +17,7 @@ class Experiences(Row, table=True):
     __table_args__ = (
         Index("experiences_id", "id"),
         Index("experiences_experiment", "experiment", "produced_ns"),
+        Index("experiences_versions", "experiment", "oldest_version"),
         CLUSTERED,
     )
 
@@ -49,6 +50,8 @@ class Experiences(Row, table=True):
     member_partition: Int
     """The `group.closed` that names it as a member."""
     member_offset: Int
+    spans: Text
+    """JSON: [version, generation, start, end] for each run of response tokens that one version drew."""
 
 
 class Retirements(Row, table=True):

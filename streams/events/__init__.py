@@ -8,7 +8,7 @@ batch        batch.planned, batch.abandoned, experience.retired
 step         step.completed, eval.completed
 weights      weights.published, weights.retired, weights.activated
 checkpoint   checkpoint.committed, checkpoint.deleted
-worker       worker.started, worker.stopped, worker.lost, worker.heartbeat, record.dead_lettered
+worker       worker.started, worker.stopped, worker.lost, worker.heartbeat, record.*
 """
 
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker

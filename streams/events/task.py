@@ -37,6 +37,8 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """If so, on exactly `min_version`, and to its end: weights change only between groups."""
     digest: str = ""
     """sha256 of the taskset's bytes; a worker that reads another dataset must refuse."""
+    alone: bool = False
+    """The worker has no other lease while it has this one: if it dies, it is known of which group."""
 
 
 @event("eval.leased", stream=topics.TASKS)
@@ -66,6 +68,8 @@ class TaskExpired(Event, frozen=True, kw_only=True):
     lease: UUID
     slot: int
     reason: str
+    worker_gone: bool = False
+    """The worker left or died; unless the group was leased alone, that is no attempt of it."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -74,3 +74,26 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
     consumer: str
     code: str
     reason: str
+    unreadable: bool = False
+    """No reader of that release could decode it, so it has no effect, in later releases either (see record.retried)."""
+
+
+@event("record.retried", stream=topics.DEADLETTERS)
+class RecordRetried(Event, frozen=True, kw_only=True):
+    """A record that was set aside can be read now: its event was appended anew, as `event`. The old record stays void."""
+
+    stream: str
+    partition: int
+    offset: int
+    event: UUID
+    """Id of the new record; it follows from the old one's place, so that a second retry changes nothing."""
+
+
+@event("record.dropped", stream=topics.DEADLETTERS)
+class RecordDropped(Event, frozen=True, kw_only=True):
+    """Somebody looked at a record that was set aside and wants to be told of it no more."""
+
+    stream: str
+    partition: int
+    offset: int
+    reason: str

@@ -49,6 +49,8 @@ class Spine:
 
     def __init__(self) -> None:
         self.status: Status | None = None
+        self.status_ns = 0
+        """When the status last changed, for people."""
         self.code = ""
         self.reason = ""
         self.spec: ExperimentSpec | None = None
@@ -148,7 +150,7 @@ class Spine:
             self.plans.pop(event.step, None)
 
     def _life(self, decoded: Decoded) -> None:
-        event = decoded.event
+        event, before = decoded.event, self.status
         match event:
             case experiment.ExperimentSubmitted():
                 self.spec = event.spec
@@ -186,6 +188,8 @@ class Spine:
                 self.stage_completed = True
             case _:
                 pass
+        if self.status is not before:
+            self.status_ns = decoded.head.time_ns
 
     def _fork(self, event: experiment.ExperimentForked) -> None:
         """The shared history, as if its stages, plans and steps had been read here."""

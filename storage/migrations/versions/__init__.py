@@ -1,5 +1,6 @@
 """One file for each revision, in their order; a released one is never changed.
 
-r0001_tables  the tables of the first release with migrations
-r0002_forks   where an experiment comes from, and where its files are
+r0001_tables   the tables of the first release with migrations
+r0002_forks    where an experiment comes from, and where its files are
+r0003_lineage  which weights drew which tokens, and indexes for what came of them
 """
