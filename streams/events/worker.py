@@ -80,7 +80,7 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
 
 @event("record.retried", stream=topics.DEADLETTERS)
 class RecordRetried(Event, frozen=True, kw_only=True):
-    """A record that was set aside can be read now: its event was appended anew, as `event`. The old record stays void."""
+    """A record that was set aside can be read now: its event was appended anew. The old record stays without effect."""
 
     stream: str
     partition: int
