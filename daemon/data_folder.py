@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ConflictError
 
 
@@ -46,7 +47,7 @@ class DataFolder:
                 where=str(self.importing),
                 fix=f"repeat it: rftd import {file}",
             )
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_durable_folder(self.root)
         self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def announce(self, endpoint: Endpoint) -> None:

@@ -2,6 +2,8 @@
 
 `RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the
 process dies (SIGKILL) at the third passage of the first, and sleeps at each passage of the second.
+`checkpoint.after_files=kill@3!FILE` dies only if it can create FILE, so that a process that is started again with the
+same environment lives. A point may be armed several times.
 `RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, so that a suite can prove coverage.
 """
 
@@ -28,13 +30,28 @@ POINTS: Final = frozenset(
         "dispatcher.after_append",
         "explorer.before_append",
         "explorer.after_append",
+        "worker.before_join",
+        "worker.after_join",
+        "fleet.after_start",
+        "submission.before_append",
+        "submission.between_appends",
+        "submission.after_append",
+        "trainer.before_generation",
+        "trainer.after_generation",
         "trainer.before_step",
         "trainer.before_step_append",
         "trainer.after_step_append",
         "weights.after_files",
         "weights.after_append",
+        "weights.before_removal",
+        "checkpoint.before_sync",
+        "checkpoint.before_rename",
+        "checkpoint.between_renames",
+        "checkpoint.after_rename",
+        "checkpoint.between_markers",
         "checkpoint.after_files",
         "checkpoint.after_append",
+        "checkpoint.before_removal",
         "artifact.before_rename",
         "artifact.after_rename",
         "projector.before_commit",
@@ -54,13 +71,17 @@ class _Armed:
     action: str
     argument: float
     countdown: int
+    once: Path | None
 
 
 class Faults:
     """The armed points of this process, parsed once from the environment."""
 
     def __init__(self, specification: str = "", hits_path: Path | None = None) -> None:
-        self._armed = dict(_parse(item) for item in filter(None, specification.split(",")))
+        self._armed: dict[str, list[_Armed]] = {}
+        for item in filter(None, specification.split(",")):
+            name, armed = _parse(item)
+            self._armed.setdefault(name, []).append(armed)
         self._hits_path = hits_path
         self._seen: set[str] = set()
 
@@ -71,27 +92,42 @@ class Faults:
             self._seen.add(name)
             with self._hits_path.open("a") as hits:
                 hits.write(name + "\n")
-        armed = self._armed.get(name)
-        if armed is None:
-            return
-        armed.countdown -= 1
-        if armed.countdown > 0:
-            return
-        if armed.action == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif armed.action == "fail":
-            raise InjectedFault(f"injected at {name}")
-        else:
-            time.sleep(armed.argument)
+        for armed in self._armed.get(name, ()):
+            armed.countdown -= 1
+            if armed.countdown <= 0 and _first(armed.once):
+                _strike(name, armed)
+
+
+def _strike(name: str, armed: _Armed) -> None:
+    if armed.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif armed.action == "fail":
+        raise InjectedFault(f"injected at {name}")
+    else:
+        time.sleep(armed.argument)
+
+
+def _first(once: Path | None) -> bool:
+    """True if nobody struck for this item before; a file remembers that over processes."""
+    if once is None:
+        return True
+    try:
+        once.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _parse(item: str) -> tuple[str, _Armed]:
     name, _, action = item.partition("=")
+    action, _, once = action.partition("!")
     action, _, count = action.partition("@")
     kind, _, argument = action.partition(":")
     if name not in POINTS or kind not in {"kill", "fail", "sleep"}:
-        raise UsageError(f"{item!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|fail|sleep:S[@N]")
-    return name, _Armed(kind, float(argument or 0), int(count or 1))
+        raise UsageError(
+            f"{item!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|fail|sleep:S[@N][!FILE]"
+        )
+    return name, _Armed(kind, float(argument or 0), int(count or 1), Path(once) if once else None)
 
 
 _process = Faults(

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
+from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
-from rftd.storage.artifacts import ArtifactStore, make_durable_folder, sync_folder
+from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.checkpoints import latest, mark_latest, verify
 from rftd.streams.transfer.container import ArchiveReader, ArchiveWriter
 from rftd.streams.transfer.export import Named

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from rftd.ops import faults
+from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import LogCorruptError, NotFoundError, UsageError
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -88,20 +89,3 @@ class ArtifactStore:
             return path.stat().st_size == size_bytes
         except FileNotFoundError:
             return False
-
-
-def make_durable_folder(folder: Path) -> None:
-    """Makes the folder and its parents so that they survive a power cut."""
-    missing = [part for part in (folder, *folder.parents) if not part.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for part in missing:
-        sync_folder(part.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from rftd.ops import faults
+from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import DataError
-from rftd.storage.artifacts import make_durable_folder, sync_folder
 from rftd.streams.events.checkpoint import FileRef
 
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
@@ -37,13 +38,17 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
     try:
         write(temporary)
         files = files_of(temporary)
+        faults.point("checkpoint.before_sync")
         fsync_tree(temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    faults.point("checkpoint.before_rename")
     if folder.exists():
         folder.rename(replaced)
+        faults.point("checkpoint.between_renames")
     temporary.rename(folder)
+    faults.point("checkpoint.after_rename")
     sync_folder(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     return files
@@ -84,6 +89,7 @@ def mark_latest(job_dir: Path, stage_step: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(job_dir / name)
+        faults.point("checkpoint.between_markers")
     sync_folder(job_dir)
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 import psutil
 
-from rftd.ops import limits
+from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
@@ -57,7 +57,9 @@ class Membership:
             process_start_s=psutil.Process().create_time(),
             capacity=capacity,
         )
+        faults.point("worker.before_join")
         await self._append(started)
+        faults.point("worker.after_join")
 
     async def leave(self, error: RftdError | None = None) -> None:
         """Announces the end: clean without an error."""

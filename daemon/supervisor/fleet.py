@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.ops import limits
+from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, UnreachableError, WorkError
 from rftd.ops.logs import Logger
@@ -86,6 +86,7 @@ class Fleet:
             if berth.handle is None and now_s >= berth.start_at_s and not self._draining:
                 berth.progress = self._progress()
                 berth.handle = await self._executor.start(berth.order)
+                faults.point("fleet.after_start")
                 berth.seen_s, berth.joined = now_s, False
                 self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
         self._kill_silent(now_s)

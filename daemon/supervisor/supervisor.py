@@ -13,7 +13,7 @@ from rftd.daemon.operations import Accepted
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run, check_transition
-from rftd.ops import limits
+from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, FencedError, LogFullError, NotFoundError
 from rftd.ops.ids import Ids, derive
@@ -119,9 +119,12 @@ class Supervisor:
                 spec = await self._housed(spec)
                 self._room()
             draft = self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment, id=request_id)
+            faults.point("submission.before_append")
             position = (await self._log.append([draft]))[0]
+            faults.point("submission.between_appends")
             if known is None or known.status is Status.SUBMITTED:
                 await self._accept(experiment, spec)
+        faults.point("submission.after_append")
         self._changed.set()
         return Accepted(
             experiment=experiment, name=spec.name, event=request_id, position=position, warnings=spec.warnings

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from rftd.ops import faults, limits
+from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends import heads_file
 from rftd.streams.backends import sqlite_schema as schema
@@ -140,7 +141,7 @@ class SqliteLog:
 
 
 def _open(folder: Path, point: Callable[[str], None]) -> tuple[Store, LockFile]:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_durable_folder(folder)
     refuse_network_file_system(folder)
     lock = LockFile(folder)
     store: Store | None = None

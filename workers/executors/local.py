@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import psutil
 
+from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import WorkError
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.executors.executor import Handle, WorkerOrder
@@ -81,7 +82,7 @@ class LocalExecutor:
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
 
         def spawn() -> subprocess.Popen[bytes]:
-            order.log_path.parent.mkdir(parents=True, exist_ok=True)
+            make_durable_folder(order.log_path.parent)  # in the job's folder, which it makes
             with order.log_path.open("ab") as output:
                 return subprocess.Popen(
                     arguments,

@@ -109,4 +109,5 @@ class Publisher:
     async def _retire(self, event: WeightsPublished, reason: str) -> None:
         retired = WeightsRetired(version=event.version, generation=event.generation, reason=reason)
         await self._lease.append([self._lease.writer.draft(retired, experiment=self._state.experiment)])
+        faults.point("weights.before_removal")
         await asyncio.to_thread(shutil.rmtree, event.path, ignore_errors=True)

@@ -86,4 +86,5 @@ class Saver:
             event = self._state.checkpoints[key]
             deleted = CheckpointDeleted(step=key[0], generation=key[1], path=event.path, reason="retention")
             await self._lease.append([self._lease.writer.draft(deleted, experiment=self._state.experiment)])
+            faults.point("checkpoint.before_removal")
             await asyncio.to_thread(shutil.rmtree, event.path, ignore_errors=True)

@@ -106,7 +106,9 @@ class Trainer:
             checkpoint=checkpoint.path if checkpoint else "",
             reason=resumption.reason,
         )
+        faults.point("trainer.before_generation")
         await lease.append([lease.writer.draft(started, experiment=self._state.experiment)])
+        faults.point("trainer.after_generation")
         checksum = await self._off_loop(self._engine.checksum)
         self._log.info("generation.started", generation=spine.generation, version=version, reason=resumption.reason)
         if checkpoint is None:

@@ -13,6 +13,7 @@ import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConflictError, WorkError
 from rftd.workers.trainer.engine import Exported
 from rftd.workers.weights.checksum import checksum_of, dtype_name, tensor_sums
@@ -32,6 +33,7 @@ def export(tensors: Mapping[str, torch.Tensor], folder: Path, *, version: int, g
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if folder.exists():
         _refuse_other(folder, encoded)
+        sync_folder(folder.parent)  # whoever wrote it may have died before
     else:
         _write(tensors, encoded, folder)
     return Exported(
@@ -109,13 +111,14 @@ def _refuse_other(folder: Path, encoded: bytes) -> None:
 def _write(tensors: Mapping[str, torch.Tensor], encoded: bytes, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_durable_folder(folder.parent)
+    partial.mkdir()
     save_file(_once(tensors), partial / TENSORS, metadata={"format": "pt"})
     (partial / MANIFEST).write_bytes(encoded)
     for path in (partial / TENSORS, partial / MANIFEST, partial):
         _sync(path)
     os.rename(partial, folder)
-    _sync(folder.parent)
+    sync_folder(folder.parent)
 
 
 def _once(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
