@@ -14,8 +14,9 @@ from rftd.streams.folds.roster import Roster
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
+from rftd.streams.start import start_of_experiment
 from rftd.streams.topics import Partition
-from rftd.workers.process import run_explorer, run_trainer, start_of_experiment
+from rftd.workers.process import run_explorer, run_trainer
 
 LOOK_S = 1.0
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from rftd.ops.releases import release_of
 
 
 def installed_version() -> str:
     """The release, or `0` for sources that were never installed."""
-    try:
-        return version("rftd")
-    except PackageNotFoundError:
-        return "0"
+    return release_of("rftd")

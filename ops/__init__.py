@@ -11,5 +11,6 @@ faults      named points at which a test may kill, fail or delay the process
 redaction   secrets that print as `***` and never enter an event
 logs        structlog set-up: JSON or console, one line an event
 metrics     every metric name, in one file
+releases    which releases of programs and libraries run here
 health      liveness and readiness, as named checks
 """

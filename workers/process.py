@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, NotFoundError, RftdError, UnreachableError, WorkError
+from rftd.ops.errors import DiskFullError, RftdError, UnreachableError, WorkError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
-from rftd.streams.deadletters import head_of, understood_with
-from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.start import start_of_experiment
+from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
 from rftd.workers.explorer.explorer import Explorer
 from rftd.workers.explorer.view import ExplorerView
@@ -62,28 +61,6 @@ async def run_trainer(
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         trainer = Trainer(member, follower, state, engine, thread=thread, log=logger)
         await _announced(member, follower, lambda: trainer.run(stop), logger)
-
-
-async def start_of_experiment(log: EventLog, experiment: UUID) -> dict[Partition, int]:
-    """The offset of each partition below which nothing of the experiment lies. Raises NotFoundError."""
-    partition = partition_of(topics.EXPERIMENTS, experiment)
-    offset, submitted = 0, -1
-    while records := await log.read(partition, offset):
-        for record in records:
-            offset = record.offset + 1
-            head = head_of(record)
-            if head is None or head.experiment != experiment:
-                continue
-            decoded = understood_with(head, record)
-            if decoded is None:
-                continue
-            if isinstance(decoded.event, ExperimentSubmitted) and submitted < 0:
-                submitted = record.offset
-            if isinstance(decoded.event, ExperimentAccepted):
-                start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in decoded.event.start}
-                start[partition] = submitted
-                return start
-    raise NotFoundError(f"the log knows no accepted experiment {experiment}", where=str(partition))
 
 
 async def _announced(

@@ -27,6 +27,7 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
+from rftd.streams.start import start_of_experiment
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
@@ -34,7 +35,6 @@ from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor
 from rftd.workers.membership import explain
 from rftd.workers.planner.planner import Planner
-from rftd.workers.process import start_of_experiment
 
 TICK_S = 0.1
 STUCK_S = 4.0

@@ -56,3 +56,9 @@ class Weights:
         candidates = (key for key in self.published if key[0] == version and self.counts(*key, spine))
         best = max(candidates, default=None)
         return self.published[best] if best else None
+
+    def base(self) -> weights.WeightsPublished | None:
+        """Version 0 as it was first published, retired or not: its checksum identifies the base model."""
+        keys = (key for key in self.published if key[0] == 0)
+        first = min(keys, default=None)
+        return self.published[first] if first else None

@@ -30,12 +30,12 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.start import start_of_experiment
 from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
 from rftd.workers.explorer.attempt import experience_id, rollout_id
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
-from rftd.workers.process import start_of_experiment
 from rftd.workers.trainer.assembly import Assembly
 from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
 from rftd.workers.trainer.trainer import Trainer
@@ -142,6 +142,9 @@ class NoModel:
 
     def __init__(self) -> None:
         self._step = 0
+
+    def environment(self) -> dict[str, str]:
+        return {}
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         return

@@ -106,6 +106,16 @@ def test_equal_batches_make_equal_weights(opened: Open) -> None:
     assert one.sha256() == two.sha256() and len(one.sha256()) == 64
 
 
+def test_an_engine_says_what_its_bits_depend_on(opened: Open, kind: str) -> None:
+    stage = make_stage()
+    found = opened(stage).environment()
+    assert found and found == opened(stage).environment()
+    assert all(isinstance(value, str) and value for value in found.values()), found
+    if kind == "torch":
+        assert {"torch", "transformers", "threads", "device", "cpu_capability"} <= found.keys()
+        assert found["device"] == "cpu" and found["deterministic_algorithms"] == "true"
+
+
 def test_a_continued_run_equals_an_uninterrupted_one(opened: Open, tmp_path: Path) -> None:
     stage = make_stage()
     whole = trained(opened(stage), stage, range(1, 7))

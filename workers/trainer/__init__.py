@@ -4,7 +4,11 @@ engine      `TrainerEngine`: the seam
 engines/    one file or folder for each engine
 assembly    a plan, with the records that it names, as a batch of arrays
 history     where to take the history up: the newest good checkpoint
+execution   planned batches on an engine, whoever asks
 saving      checkpoints: files first, then their event
 publishing  weights for explorers: files first, then their event; old ones retired
+environment what the bits of the weights may depend on beside the log
 trainer     the process's loop
+record      what the log says about the training: which executions survive
+rerun       planned batches executed again and compared; nothing is appended
 """

@@ -78,6 +78,10 @@ class TrainerEngine(Protocol):
         """True if re-executing a plan gives equal bytes."""
         ...
 
+    def environment(self) -> dict[str, str]:
+        """What the bits of its weights may depend on beside the log: releases, threads, device. Only after `open`."""
+        ...
+
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model. Raises DataError if the folder holds none."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,10 +22,10 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """Of each newer checkpoint that was passed over."""
 
 
-def resume_from(state: RunState) -> Resumption:
-    """The newest good checkpoint. Reads and verifies files, so call it off the loop."""
+def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] = lambda _: True) -> Resumption:
+    """The newest good checkpoint among those that `accept` takes. Reads and verifies files: call it off the loop."""
     reasons = []
-    for checkpoint in _newest_first(state):
+    for checkpoint in filter(accept, _newest_first(state)):
         try:
             verify(Path(checkpoint.path), checkpoint.files)
         except RftdError as error:

@@ -73,6 +73,9 @@ class FakeTrainerEngine:
     def deterministic(self) -> bool:
         return True
 
+    def environment(self) -> dict[str, str]:
+        return {"engine": "fake"}
+
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         self._state = FakeState(weights=_digest(b"base", str(experiment.seed).encode()), optimizer="", stage="")
 

@@ -10,5 +10,6 @@ token_logprobs.py  log-softmax of chosen tokens, in chunks, with a gradient of i
 optimizer.py       AdamW or SGD, the learning rate of a step, the optimizer's state by name
 model.py           model folders: read, written
 saving.py          what lies in a checkpoint's `actor` folder
+environment.py     what the bits of the weights may depend on
 metrics.py         figures of a batch that need no model
 """

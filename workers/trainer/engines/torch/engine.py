@@ -18,6 +18,7 @@ from rftd.workers.algorithms.objective import Objective
 from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
 from rftd.workers.trainer.engines.torch import metrics, saving
 from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
+from rftd.workers.trainer.engines.torch.environment import environment
 from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
 from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model, tensors_of, write_hf
 from rftd.workers.trainer.engines.torch.optimizer import learning_rate, make_optimizer, restore_state, state_of
@@ -63,6 +64,10 @@ class TorchTrainerEngine:
     def deterministic(self) -> bool:
         """True on a CPU."""
         return self._device.type == "cpu"
+
+    def environment(self) -> dict[str, str]:
+        """Releases, threads, device, processor."""
+        return environment(self._device, threads=self._threads)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model, and pins threads and algorithms of this process. Raises DataError."""

@@ -1,0 +1,13 @@
+"""Which releases of programs and libraries run here."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def release_of(package: str) -> str:
+    """The installed release, or `0` for sources that were never installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "0"
