@@ -16,6 +16,7 @@ digest        canonical digests of the tables
 rebuild       folds again from nothing and compares
 names         an experiment by its name, id or prefix
 queries/      what the CLI, the API and the page read
+lineage/      where a thing comes from, and what became of it
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
 experiment_digest  one experiment's tables, comparable between logs

@@ -18,6 +18,7 @@ from rftd.daemon.api.problem import MEDIA_TYPE, Problem
 from rftd.daemon.api.receipts import Receipt, SubmitReceipt, VersionView
 from rftd.daemon.api.wire import schemas
 from rftd.ops.health import Verdict
+from rftd.storage.lineage.graph import LineageGraph
 
 KINDS: Final[list[type[msgspec.Struct]]] = [
     BatchPage,
@@ -28,6 +29,7 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     ExperienceView,
     ExperimentList,
     ExperimentPage,
+    LineageGraph,
     LogPage,
     Problem,
     Reason,

@@ -242,6 +242,43 @@ class ExperiencePage(Reply, frozen=True, kw_only=True):
     logprobs: list[float] | None
 
 
+class Node(Reply, frozen=True, kw_only=True):
+    """One thing of a lineage."""
+
+    id: str
+    kind: str
+    text: str
+
+
+class Link(Reply, frozen=True, kw_only=True):
+    """`cause` is part of what `effect` was made of."""
+
+    cause: str
+    effect: str
+    what: str
+
+
+class More(Reply, frozen=True, kw_only=True):
+    """What is not shown beside a thing."""
+
+    node: str
+    direction: str
+    kind: str
+    count: int
+    exact: bool
+
+
+class Lineage(Reply, frozen=True, kw_only=True):
+    """What a thing was made of, and what became of it."""
+
+    root: str
+    nodes: list[Node]
+    up: list[Link]
+    down: list[Link]
+    more: list[More]
+    cut: list[str]
+
+
 class Version(Reply, frozen=True, kw_only=True):
     """What the daemon is."""
 

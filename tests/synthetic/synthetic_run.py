@@ -166,7 +166,7 @@ class SyntheticRun:
         """One experience."""
         length = int(self.random.integers(4, 12))
         reward = float(self.random.integers(0, 2))
-        id = derive(group, "rollout", rollout, "experience")
+        id = derive(derive(group, "rollout", rollout), "experience")
         produced = experience.ExperienceProduced(
             experience=id,
             group=group,

@@ -61,6 +61,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/experiences/{experience}": f"/v1/experiments/small/experiences/{some}?tokens=true",
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
+        "/v1/lineage": "/v1/lineage?id=small/weights/4",
         "/version": "/version",
     }
     reads = {path for path, operations in document["paths"].items() if "get" in operations}

@@ -1,0 +1,232 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""What became of things: one function for each kind, for many keys at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.reading import Reading
+from rftd.storage.lineage.upstream import Finder, Found, Left, Neighbours, newest, spans_of
+
+WIDEST_SPAN_VERSIONS: Final = 64
+"""An experience that was drawn by more versions than this is found below its newest ones only."""
+
+_CHILDREN: Final = (
+    (Kind.EXPERIMENT, "id", "experiments WHERE parent = :experiment", "forked_ns, id"),
+    (Kind.TASK, "id", "groups WHERE experiment = :experiment", "stage, sequence"),
+    (Kind.STEP, "experiment, step, generation", "steps WHERE experiment = :experiment", "step, generation"),
+    (
+        Kind.CHECKPOINT,
+        "experiment, step, generation",
+        "checkpoints WHERE experiment = :experiment AND committed_offset IS NOT NULL",
+        "step, generation",
+    ),
+    (Kind.EVAL, "id", "evals WHERE experiment = :experiment", "version, id"),
+    (Kind.WORKER, "id", "workers WHERE experiment = :experiment AND started_offset IS NOT NULL", "started_ns, id"),
+)
+"""What an experiment holds: kind, key columns, where, order."""
+
+
+async def _experiments(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found, left = [], []
+    for key in keys:
+        for kind, columns, source, order in _CHILDREN:
+            rows = await reading.rows(
+                f"SELECT {columns} FROM {source} ORDER BY {order} LIMIT :most", experiment=key.id, most=most
+            )
+            found += [Found(key, Key(kind, *row), "forked from" if kind is Kind.EXPERIMENT else "of") for row in rows]
+            if len(rows) == most:
+                left.append(Left(key, kind, await reading.count(source, experiment=key.id)))
+    return found, left
+
+
+async def _workers(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found, left = [], []
+    for key in keys:
+        source = "leases WHERE worker = :worker"
+        rows = await reading.rows(f"SELECT id FROM {source} ORDER BY leased_ns LIMIT :most", worker=key.id, most=most)
+        found += [Found(key, Key(Kind.LEASE, id), "given to") for (id,) in rows]
+        if len(rows) == most:
+            left.append(Left(key, Kind.LEASE, await reading.count(source, worker=key.id)))
+    return found, left
+
+
+async def _tasks(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        "SELECT group_id, rollout FROM experiences WHERE group_id IN ({keys}) ORDER BY group_id, rollout",
+        (key.id for key in keys),
+    )
+    return _first(
+        [Found(Key(Kind.TASK, group), Key(Kind.ROLLOUT, group, rollout), "attempt at") for group, rollout in rows], most
+    )
+
+
+async def _leases(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        """SELECT l.id, e.group_id, e.rollout FROM leases l JOIN experiences e ON e.group_id = l.subject
+        WHERE l.id IN ({keys}) AND e.lease = l.id ORDER BY l.id, e.rollout""",
+        (key.id for key in keys),
+    )
+    return _first(
+        [Found(Key(Kind.LEASE, id), Key(Kind.ROLLOUT, group, rollout), "done under") for id, group, rollout in rows],
+        most,
+    )
+
+
+async def _rollouts(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        "SELECT group_id, rollout, id FROM experiences WHERE group_id IN ({keys}) AND produced_offset IS NOT NULL",
+        {key.id for key in keys},
+    )
+    ids = {(group, rollout): id for group, rollout, id in rows}
+    return [
+        Found(key, Key(Kind.EXPERIENCE, ids[key.id, key.number]), "left by")
+        for key in keys
+        if (key.id, key.number) in ids
+    ], []
+
+
+async def _experiences(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        """SELECT i.experience, i.batch FROM batch_items i
+        JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
+        WHERE i.experience IN ({keys}) ORDER BY b.step, b.planned_offset""",
+        (key.id for key in keys),
+    )
+    return [Found(Key(Kind.EXPERIENCE, id), Key(Kind.BATCH, batch), "item") for id, batch in rows], []
+
+
+async def _rows(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    return [Found(key, Key(Kind.BATCH, key.id), "row") for key in keys], []
+
+
+async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        """SELECT b.id, t.experiment, t.step, t.generation FROM batches b
+        JOIN steps t ON t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id
+        WHERE b.id IN ({keys}) ORDER BY t.generation""",
+        (key.id for key in keys),
+    )
+    return [
+        Found(Key(Kind.BATCH, id), Key(Kind.STEP, experiment, step, generation), "executed")
+        for id, experiment, step, generation in rows
+    ], []
+
+
+async def _steps(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    return [Found(key, key._replace(kind=Kind.WEIGHTS), "made by") for key in keys], []
+
+
+async def _weights(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found: list[Found] = []
+    left: list[Left] = []
+    for key in keys:
+        drawn, more = await _drawn(reading, key, most)
+        found += drawn
+        left += more
+        here = {"experiment": key.id, "version": key.number, "generation": key.generation}
+        evals = await reading.rows(
+            """SELECT id FROM evals WHERE experiment = :experiment AND version = :version AND generation = :generation
+            ORDER BY id""",
+            **here,
+        )
+        found += [Found(key, Key(Kind.EVAL, id), "answered by") for (id,) in evals]
+        checkpoints = await reading.rows(
+            """SELECT step, generation FROM checkpoints WHERE experiment = :experiment AND step = :version
+            AND generation = :generation AND committed_offset IS NOT NULL""",
+            **here,
+        )
+        found += [Found(key, key._replace(kind=Kind.CHECKPOINT), "holds") for _ in checkpoints]
+        found += [Found(key, step, "trained from") for step in await _next_steps(reading, key)]
+        forks = await reading.rows(
+            "SELECT id FROM experiments WHERE parent = :experiment AND forked_step = :version ORDER BY id",
+            experiment=key.id,
+            version=key.number,
+        )
+        if forks and await newest(reading, key.id, key.number) == key:
+            found += [Found(key, Key(Kind.EXPERIMENT, id), "forked from") for (id,) in forks]
+    return found, left
+
+
+async def _drawn(reading: Reading, key: Key, most: int) -> Neighbours:
+    """The experiences of which a version drew some token."""
+    source = f"""experiences WHERE experiment = :experiment AND oldest_version <= :version
+        AND oldest_version > :version - {WIDEST_SPAN_VERSIONS} AND newest_version >= :version AND spans LIKE :span"""
+    here = {"experiment": key.id, "version": key.number, "span": f"%[{key.number},{key.generation},%"}
+    rows = await reading.rows(
+        f"SELECT id, spans FROM {source} ORDER BY oldest_version DESC LIMIT :most", most=most, **here
+    )
+    found = []
+    for id, spans in rows:
+        mine = [f"{start}-{end}" for version, g, start, end in spans_of(spans) if (version, g) == key[2:]]
+        found.append(Found(key, Key(Kind.EXPERIENCE, id), f"drawn by, tokens {', '.join(mine)}"))
+    if len(rows) < most:
+        return found, []
+    return found, [Left(key, Kind.EXPERIENCE, await reading.count(source, **here))]
+
+
+async def _next_steps(reading: Reading, key: Key) -> list[Key]:
+    """The steps that were trained from these weights: each from the newest generation not above its own."""
+    rows = await reading.rows(
+        "SELECT step, generation FROM steps WHERE experiment = :experiment AND step IN (:version, :next)",
+        experiment=key.id,
+        version=key.number,
+        next=key.number + 1,
+    )
+    made = [generation for step, generation in rows if step == key.number]
+    return [
+        Key(Kind.STEP, key.id, step, generation)
+        for step, generation in sorted(rows)
+        if step == key.number + 1 and max((g for g in made if g <= generation), default=0) == key.generation
+    ]
+
+
+async def _checkpoints(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found = []
+    for key in keys:
+        rows = await reading.rows(
+            """SELECT n.generation FROM generations n JOIN checkpoints c ON c.experiment = n.experiment
+                AND c.step = n.version AND c.path = n.checkpoint
+            JOIN steps t ON t.experiment = n.experiment AND t.step = n.version + 1 AND t.generation = n.generation
+            WHERE n.experiment = :experiment AND n.version = :version AND c.generation = :generation
+                AND n.generation > c.generation ORDER BY n.generation""",
+            experiment=key.id,
+            version=key.number,
+            generation=key.generation,
+        )
+        found += [Found(key, Key(Kind.STEP, key.id, key.number + 1, each), "resumed from") for (each,) in rows]
+    return found, []
+
+
+async def _evals(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    return [], []
+
+
+def _first(found: list[Found], most: int) -> Neighbours:
+    """The first neighbours of each key."""
+    counts = Counter(each.near for each in found)
+    kept: Counter[Key] = Counter()
+    shown = []
+    for each in found:
+        kept[each.near] += 1
+        if kept[each.near] <= most:
+            shown.append(each)
+    return shown, [Left(key, Kind.ROLLOUT, count) for key, count in counts.items() if count > most]
+
+
+DOWNSTREAM: Final[dict[Kind, Finder]] = {
+    Kind.EXPERIMENT: _experiments,
+    Kind.WORKER: _workers,
+    Kind.TASK: _tasks,
+    Kind.LEASE: _leases,
+    Kind.ROLLOUT: _rollouts,
+    Kind.EXPERIENCE: _experiences,
+    Kind.ROW: _rows,
+    Kind.BATCH: _batches,
+    Kind.STEP: _steps,
+    Kind.WEIGHTS: _weights,
+    Kind.CHECKPOINT: _checkpoints,
+    Kind.EVAL: _evals,
+}

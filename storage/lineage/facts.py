@@ -1,0 +1,234 @@
+"""One line about each thing, for many keys at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from rftd.storage.lineage.graph import Node
+from rftd.storage.lineage.key import NUMBERED, Key, Kind
+from rftd.storage.lineage.reading import Reading
+
+
+class Fact(NamedTuple):
+    """What the tables say of one thing."""
+
+    experiment: bytes | None
+    text: str
+    at_ns: int | None
+
+
+Facts = dict[Key, Fact]
+
+
+async def nodes_of(reading: Reading, keys: list[Key]) -> dict[Key, Node]:
+    """A node for each key; one that the tables do not hold yet says so."""
+    facts: Facts = {}
+    for kind in dict.fromkeys(key.kind for key in keys):
+        facts |= await _FACTS[kind](reading, [key for key in keys if key.kind is kind])
+    names = await _names(reading, {key.id for key in keys if key.kind in NUMBERED})
+    nodes = {}
+    for key in keys:
+        fact = facts.get(key, Fact(key.id if key.kind in NUMBERED else None, "not in the tables", None))
+        nodes[key] = Node(
+            id=f"{names[key.id]}/{key.kind}/{key.number}.{key.generation}" if key.kind in NUMBERED else _id(key),
+            kind=key.kind.value,
+            experiment=str(UUID(bytes=fact.experiment)) if fact.experiment else None,
+            text=fact.text,
+            made_ns=fact.at_ns,
+        )
+    return nodes
+
+
+def _id(key: Key) -> str:
+    return f"{UUID(bytes=key.id)}/row/{key.number}" if key.kind is Kind.ROW else str(key.uuid)
+
+
+async def _names(reading: Reading, experiments: set[bytes]) -> dict[bytes, str]:
+    """What each experiment is called: its name where nobody else has it, else its id."""
+    rows = await reading.among(
+        """SELECT id, name, (SELECT COUNT(*) FROM experiments o WHERE o.name = x.name) FROM experiments x
+        WHERE id IN ({keys})""",
+        experiments,
+    )
+    found = {id: name for id, name, count in rows if count == 1 and name}
+    return {id: found.get(id) or str(UUID(bytes=id)) for id in experiments}
+
+
+async def _experiments(reading: Reading, keys: list[Key]) -> Facts:
+    sql = "SELECT id, name, state, total_steps, submitted_ns FROM experiments WHERE id IN ({keys})"
+    return {
+        Key(Kind.EXPERIMENT, id): Fact(id, f"{name}, {state or 'submitted'}, {steps} steps", at)
+        for id, name, state, steps, at in await reading.among(sql, _ids(keys))
+    }
+
+
+async def _workers(reading: Reading, keys: list[Key]) -> Facts:
+    sql = """SELECT id, experiment, role, slot, host, pid, started_ns, stopped_offset, lost_reason
+        FROM workers WHERE id IN ({keys})"""
+    facts = {}
+    for id, experiment, role, slot, host, pid, at, stopped, lost in await reading.among(sql, _ids(keys)):
+        where = f"{role} {slot}" if slot is not None and slot >= 0 else f"{role}"
+        state = "stopped" if stopped is not None else f"lost: {lost}" if lost is not None else "live"
+        facts[Key(Kind.WORKER, id)] = Fact(experiment, f"{where} on {host}, pid {pid}, {state}", at)
+    return facts
+
+
+async def _tasks(reading: Reading, keys: list[Key]) -> Facts:
+    leased = await reading.among(
+        """SELECT subject, experiment, stage, sequence, row_start, epoch, leased_ns, attempt FROM leases
+        WHERE subject IN ({keys}) AND kind = 'task' ORDER BY attempt DESC""",
+        _ids(keys),
+    )
+    closed = {
+        id: (members, failed, reward, reason, at)
+        for id, members, failed, reward, reason, at in await reading.among(
+            "SELECT id, members, failed, reward_mean, reason, closed_ns FROM groups WHERE id IN ({keys})", _ids(keys)
+        )
+    }
+    facts = {}
+    for group, experiment, stage, sequence, row, epoch, at, _ in leased:
+        text = f"task {stage}.{sequence}, row {row} of epoch {epoch}"
+        if group in closed:
+            members, failed, reward, reason, _ = closed[group]
+            text += f", {members} experiences" + (f", mean reward {reward:.3f}" if reward is not None else "")
+            text += f", {failed} failed: {reason}" if failed else ""
+        else:
+            text += ", open"
+        facts[Key(Kind.TASK, group)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _leases(reading: Reading, keys: list[Key]) -> Facts:
+    sql = """SELECT id, experiment, kind, slot, attempt, rollouts, row_start, row_end, leased_ns, expired_reason
+        FROM leases WHERE id IN ({keys})"""
+    facts = {}
+    for id, experiment, kind, slot, attempt, rollouts, start, end, at, reason in await reading.among(sql, _ids(keys)):
+        what = f"rows {start} to {end}" if kind == "eval" else f"{rollouts} rollouts"
+        text = f"attempt {attempt} in slot {slot}, {what}" + (f", expired: {reason}" if reason else "")
+        facts[Key(Kind.LEASE, id)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _rollouts(reading: Reading, keys: list[Key]) -> Facts:
+    sql = """SELECT group_id, rollout, COALESCE(experiment, failed_experiment), produced_ns, produced_offset,
+        duration_s, failed_ns, failed_code, failed_reason FROM experiences WHERE group_id IN ({keys})"""
+    facts = {}
+    for group, number, experiment, made, offset, duration, failed, code, reason in await reading.among(
+        sql, {key.id for key in keys}
+    ):
+        text = f"rollout {number}"
+        text += f", failed with {code}: {reason}" if offset is None else f", {duration:.1f} s"
+        facts[Key(Kind.ROLLOUT, group, number)] = Fact(experiment, text, failed if offset is None else made)
+    return facts
+
+
+async def _experiences(reading: Reading, keys: list[Key]) -> Facts:
+    sql = """SELECT e.id, e.experiment, e.reward, e.prompt_tokens, e.response_tokens, e.finish, e.produced_ns, r.reason
+        FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({keys})"""
+    facts = {}
+    for id, experiment, reward, prompt, response, finish, at, reason in await reading.among(sql, _ids(keys)):
+        text = f"reward {_number(reward)}, {prompt}+{response} tokens, {finish}"
+        text += f", retired: {reason}" if reason else ""
+        facts[Key(Kind.EXPERIENCE, id)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _rows(reading: Reading, keys: list[Key]) -> Facts:
+    sql = """SELECT i.batch, i.item, b.experiment, i.digest, i.row, i.epoch, b.decided_at_ns FROM batch_items i
+        JOIN batches b ON b.id = i.batch WHERE i.batch IN ({keys}) AND i.row IS NOT NULL"""
+    return {
+        Key(Kind.ROW, batch, item): Fact(experiment, f"row {row} of epoch {epoch}, dataset {digest[:12]}", at)
+        for batch, item, experiment, digest, row, epoch, at in await reading.among(sql, {key.id for key in keys})
+    }
+
+
+async def _batches(reading: Reading, keys: list[Key]) -> Facts:
+    sql = """SELECT id, experiment, step, items, groups, staleness_p95, abandoned_offset, abandoned_reason,
+        decided_at_ns FROM batches WHERE id IN ({keys})"""
+    facts = {}
+    for id, experiment, step, items, groups, stale, abandoned, reason, at in await reading.among(sql, _ids(keys)):
+        text = f"batch of step {step}, {items} items" + (f" of {groups} tasks" if groups else "")
+        text += f", staleness p95 {stale} versions" if stale is not None else ""
+        text += f", abandoned: {reason}" if abandoned is not None else ""
+        facts[Key(Kind.BATCH, id)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _steps(reading: Reading, keys: list[Key]) -> Facts:
+    facts = {}
+    async for experiment, step, generation, items, tokens, duration, checksum, at in _numbered(
+        reading, keys, "step", "items, tokens, duration_s, checksum, completed_ns", "steps"
+    ):
+        text = f"{items} items, {tokens} tokens, {duration:.1f} s, checksum {checksum}"
+        facts[Key(Kind.STEP, experiment, step, generation)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _weights(reading: Reading, keys: list[Key]) -> Facts:
+    facts = {key: Fact(key.id, "not announced", None) for key in keys}
+    columns = "size_bytes, checksum, published_ns, published_offset, retired_offset, retired_reason"
+    async for experiment, version, generation, size, checksum, at, published, retired, reason in _numbered(
+        reading, keys, "version", columns, "weight_versions"
+    ):
+        if published is not None:
+            text = f"published, {size} bytes, checksum {checksum}"
+            text += f", retired: {reason}" if retired is not None and retired > published else ""
+            facts[Key(Kind.WEIGHTS, experiment, version, generation)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _checkpoints(reading: Reading, keys: list[Key]) -> Facts:
+    facts = {}
+    columns = "path, size_bytes, final, committed_ns, committed_offset, deleted_offset, deleted_reason"
+    async for experiment, step, generation, path, size, final, at, committed, deleted, reason in _numbered(
+        reading, keys, "step", columns, "checkpoints"
+    ):
+        text = f"{path}, {size} bytes" + (", final" if final else "")
+        text += f", deleted: {reason}" if deleted is not None and deleted > (committed or 0) else ""
+        facts[Key(Kind.CHECKPOINT, experiment, step, generation)] = Fact(experiment, text, at)
+    return facts
+
+
+async def _evals(reading: Reading, keys: list[Key]) -> Facts:
+    sql = "SELECT id, experiment, taskset, score, rows, version, completed_ns FROM evals WHERE id IN ({keys})"
+    return {
+        Key(Kind.EVAL, id): Fact(experiment, f"{taskset}: {_number(score)} over {rows} rows by version {version}", at)
+        for id, experiment, taskset, score, rows, version, at in await reading.among(sql, _ids(keys))
+    }
+
+
+def _ids(keys: Iterable[Key]) -> Iterator[bytes]:
+    return (key.id for key in keys)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+async def _numbered(
+    reading: Reading, keys: list[Key], number: str, columns: str, table: str
+) -> AsyncIterator[tuple[Any, ...]]:
+    """Rows of one of the tables whose key is (experiment, number, generation)."""
+    for experiment in dict.fromkeys(_ids(keys)):
+        wanted = {key.number for key in keys if key.id == experiment}
+        sql = f"SELECT experiment, {number}, generation, {columns} FROM {table} WHERE experiment = :experiment"  # noqa: S608
+        for row in await reading.among(f"{sql} AND {number} IN ({{keys}})", wanted, experiment=experiment):
+            yield row
+
+
+_FACTS: Final[dict[Kind, Callable[[Reading, list[Key]], Awaitable[Facts]]]] = {
+    Kind.EXPERIMENT: _experiments,
+    Kind.WORKER: _workers,
+    Kind.TASK: _tasks,
+    Kind.LEASE: _leases,
+    Kind.ROLLOUT: _rollouts,
+    Kind.EXPERIENCE: _experiences,
+    Kind.ROW: _rows,
+    Kind.BATCH: _batches,
+    Kind.STEP: _steps,
+    Kind.WEIGHTS: _weights,
+    Kind.CHECKPOINT: _checkpoints,
+    Kind.EVAL: _evals,
+}

@@ -1,0 +1,186 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""From what a person types to a key: an id, a beginning of one, or NAME/KIND/NUMBER."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.ops.ids import derive
+from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.reading import Reading
+from rftd.storage.names import resolve_experiment
+from rftd.streams import topics
+
+FORMS: Final = (
+    "an id, at least 8 hex digits of one, the name of an experiment, NAME/task/STAGE.SEQUENCE, NAME/batch/STEP, "
+    "NAME/eval/VERSION, or NAME/step/N, NAME/weights/N, NAME/checkpoint/N with .GENERATION after it if wanted"
+)
+_CANDIDATES: Final = 8
+_IDS: Final = (
+    (Kind.EXPERIMENT, "experiments", "id"),
+    (Kind.WORKER, "workers", "id"),
+    (Kind.TASK, "leases", "subject"),
+    (Kind.TASK, "groups", "id"),
+    (Kind.LEASE, "leases", "id"),
+    (Kind.EXPERIENCE, "experiences", "id"),
+    (Kind.BATCH, "batches", "id"),
+    (Kind.EVAL, "evals", "id"),
+)
+"""Where ids are. Those of rollouts are in no table; they are recognised by the experience that follows from them."""
+_PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
+_NAMED: Final = re.compile(r"(?P<name>.+)/(?P<kind>[a-z]+)/(?P<number>\d{1,18})(?:\.(?P<second>\d{1,18}))?")
+_TABLES: Final = {
+    Kind.STEP: ("steps", "step", "completed_offset"),
+    Kind.WEIGHTS: ("weight_versions", "version", "published_offset"),
+    Kind.CHECKPOINT: ("checkpoints", "step", "committed_offset"),
+}
+
+
+async def find(connection: AsyncConnection, wanted: str) -> Key:
+    """The thing that `wanted` names.
+
+    Raises UsageError for text of no known form, and with the candidates where it names several; NotFoundError.
+    """
+    reading = Reading(connection)
+    if "/" in wanted:
+        return await _named(connection, reading, wanted)
+    found = await _by_id(reading, wanted)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _several(wanted, [f"{key.uuid} ({key.kind})" for key in found])
+    try:
+        return Key(Kind.EXPERIMENT, (await resolve_experiment(connection, wanted)).bytes)
+    except NotFoundError as error:
+        if _PREFIX.fullmatch(_hex(wanted)):
+            raise NotFoundError(
+                f"nothing has the id {wanted}", fix="see rftd events NAME, rftd experiences ls"
+            ) from None
+        raise NotFoundError(f"no experiment {wanted!r}, and no id", fix=f"{error.fix}; or give {FORMS}") from None
+
+
+def _hex(text: str) -> str:
+    return text.replace("-", "").lower()
+
+
+async def _by_id(reading: Reading, text: str) -> list[Key]:
+    """What has this id, or one that begins so."""
+    if not _PREFIX.fullmatch(prefix := _hex(text)):
+        return []
+    low, high = bytes.fromhex(prefix.ljust(32, "0")), bytes.fromhex(prefix.ljust(32, "f"))
+    found: dict[Key, None] = {}
+    for kind, table, column in _IDS:
+        more = " AND kind = 'task'" if (kind, table) == (Kind.TASK, "leases") else ""
+        rows = await reading.rows(
+            f"SELECT DISTINCT {column} FROM {table} WHERE {column} BETWEEN :low AND :high{more} LIMIT {_CANDIDATES}",
+            low=low,
+            high=high,
+        )
+        found |= dict.fromkeys(Key(kind, id) for (id,) in rows)
+    if not found and len(prefix) == 32:
+        return await _derived(reading, UUID(hex=prefix))
+    return list(found)
+
+
+async def _derived(reading: Reading, id: UUID) -> list[Key]:
+    """A rollout by the experience that follows from it, an experiment by its request, an event by its place."""
+    rows = await reading.rows(
+        "SELECT group_id, rollout FROM experiences WHERE id = :id", id=derive(id, "experience").bytes
+    )
+    if rows:
+        return [Key(Kind.ROLLOUT, group, rollout) for group, rollout in rows]
+    submitted = derive(id, "experiment").bytes
+    rows = await reading.rows("SELECT id FROM experiments WHERE id = :id", id=submitted)
+    return [Key(Kind.EXPERIMENT, submitted)] if rows else await _event(reading, id)
+
+
+async def _event(reading: Reading, id: UUID) -> list[Key]:
+    """What an event announced: of weights and checkpoints, whose events' ids the tables keep."""
+    places = await reading.rows(
+        """SELECT o.stream, o.applied_partition, o.applied_offset FROM positions p
+        JOIN once o ON o.stream = p.stream AND o.partition = p.partition AND o.event = :id""",
+        id=id.bytes,
+    )
+    for stream, partition, offset in places:
+        if (kind := {topics.WEIGHTS: Kind.WEIGHTS, topics.CHECKPOINTS: Kind.CHECKPOINT}.get(stream)) is None:
+            continue
+        table, number, place = _TABLES[kind]
+        rows = await reading.rows(
+            f"""SELECT experiment, {number}, generation FROM {table}
+            WHERE {place} = :offset AND {place.replace("_offset", "_partition")} = :partition""",
+            offset=offset,
+            partition=partition,
+        )
+        if rows:
+            return [Key(kind, *row) for row in rows]
+    return []
+
+
+async def _named(connection: AsyncConnection, reading: Reading, wanted: str) -> Key:
+    match = _NAMED.fullmatch(wanted)
+    if match is None or match["kind"] not in {*(kind.value for kind in _TABLES), "task", "batch", "eval", "row"}:
+        raise UsageError(f"{wanted!r} names nothing that has a lineage", field="ID", fix=f"give {FORMS}")
+    if match["kind"] == "row":
+        return await _row(reading, wanted, match["name"], int(match["number"]))
+    experiment = (await resolve_experiment(connection, match["name"])).bytes
+    kind, number = Kind(match["kind"]), int(match["number"])
+    second = int(match["second"]) if match["second"] else None
+    if kind is Kind.TASK:
+        if second is None:
+            raise UsageError(f"{wanted!r} does not say which stage", field="ID", fix="write NAME/task/STAGE.SEQUENCE")
+        return await _task(reading, wanted, experiment, number, second)
+    if kind in _TABLES:
+        return await _numbered(reading, wanted, Key(kind, experiment, number), second)
+    sql = {
+        Kind.BATCH: "SELECT id FROM batches WHERE experiment = :experiment AND step = :number ORDER BY planned_offset",
+        Kind.EVAL: "SELECT id FROM evals WHERE experiment = :experiment AND version = :number ORDER BY id",
+    }[kind]
+    rows = await reading.rows(sql, experiment=experiment, number=number)
+    if not rows:
+        raise NotFoundError(f"{match['name']} has no {kind} of {number}", fix="see rftd get")
+    if len(rows) > 1:
+        raise _several(wanted, [str(UUID(bytes=id)) for (id,) in rows])
+    return Key(kind, rows[0][0])
+
+
+async def _task(reading: Reading, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
+    group = derive(UUID(bytes=experiment), "group", stage, sequence).bytes
+    for table, column in (("groups", "id"), ("leases", "subject")):
+        if await reading.rows(f"SELECT 1 FROM {table} WHERE {column} = :group LIMIT 1", group=group):
+            return Key(Kind.TASK, group)
+    raise NotFoundError(f"{wanted} was not given out", fix="stages and sequences count from 0")
+
+
+async def _row(reading: Reading, wanted: str, batch: str, item: int) -> Key:
+    found = [key for key in await _by_id(reading, batch) if key.kind is Kind.BATCH]
+    sql = "SELECT 1 FROM batch_items WHERE batch = :batch AND item = :item AND row IS NOT NULL"
+    if len(found) != 1 or not await reading.rows(sql, batch=found[0].id, item=item):
+        raise NotFoundError(f"there is no {wanted}", fix="write BATCH/row/ITEM")
+    return Key(Kind.ROW, found[0].id, item)
+
+
+async def _numbered(reading: Reading, wanted: str, key: Key, generation: int | None) -> Key:
+    """The newest generation, unless one was asked for."""
+    table, number, place = _TABLES[key.kind]
+    rows = await reading.rows(
+        f"SELECT generation FROM {table} WHERE experiment = :experiment AND {number} = :number AND {place} IS NOT NULL",
+        experiment=key.id,
+        number=key.number,
+    )
+    generations = [row[0] for row in rows]
+    if not generations and key.kind is Kind.WEIGHTS:  # trained, and not announced
+        generations = [(await _numbered(reading, wanted, key._replace(kind=Kind.STEP), generation)).generation]
+    if not generations or (generation is not None and generation not in generations):
+        known = f"it has generation {', '.join(map(str, sorted(generations)))}" if generations else "see rftd get"
+        raise NotFoundError(f"there is no {wanted}", fix=known)
+    return key._replace(generation=max(generations) if generation is None else generation)
+
+
+def _several(wanted: str, candidates: list[str]) -> UsageError:
+    shown = ", ".join(candidates[:_CANDIDATES])
+    return UsageError(f"{wanted!r} names several things", field="ID", fix=f"use one of {shown}")

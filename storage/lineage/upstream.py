@@ -1,0 +1,226 @@
+"""What things were made of: one function for each kind, for many keys at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.reading import Reading
+
+
+class Found(NamedTuple):
+    """A neighbour of `near`: what it was made of (upstream) or what became of it (downstream)."""
+
+    near: Key
+    far: Key
+    what: str
+
+
+class Left(NamedTuple):
+    """How many neighbours of one kind there are in all."""
+
+    near: Key
+    kind: Kind
+    total: int
+
+
+Neighbours = tuple[list[Found], list[Left]]
+Finder = Callable[[Reading, list[Key], int], Awaitable[Neighbours]]
+"""Takes keys of one kind, and how many neighbours of a kind each may show."""
+
+
+async def _experiments(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        "SELECT id, parent, forked_step FROM experiments WHERE id IN ({keys}) AND parent IS NOT NULL",
+        (key.id for key in keys),
+    )
+    return [
+        Found(Key(Kind.EXPERIMENT, id), await newest(reading, parent, step), "forked from") for id, parent, step in rows
+    ], []
+
+
+async def _workers(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    sql = "SELECT id, experiment FROM workers WHERE id IN ({keys}) AND experiment IS NOT NULL"
+    return _of(await reading.among(sql, (key.id for key in keys)), Kind.WORKER), []
+
+
+async def _tasks(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    sql = "SELECT DISTINCT subject, experiment FROM leases WHERE subject IN ({keys}) AND experiment IS NOT NULL"
+    return _of(await reading.among(sql, (key.id for key in keys)), Kind.TASK), []
+
+
+def _of(rows: Iterable[tuple[bytes, bytes]], kind: Kind) -> list[Found]:
+    return [Found(Key(kind, id), Key(Kind.EXPERIMENT, experiment), "of") for id, experiment in rows]
+
+
+async def _leases(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        "SELECT id, kind, subject, worker FROM leases WHERE id IN ({keys}) AND kind IS NOT NULL",
+        (key.id for key in keys),
+    )
+    found = []
+    for id, kind, subject, worker in rows:
+        near = Key(Kind.LEASE, id)
+        found.append(Found(near, Key(Kind.EVAL if kind == "eval" else Kind.TASK, subject), "of"))
+        found.append(Found(near, Key(Kind.WORKER, worker), "given to"))
+    return found, []
+
+
+async def _rollouts(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    return [Found(key, Key(Kind.TASK, key.id), "attempt at") for key in keys], []
+
+
+async def _experiences(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        "SELECT id, experiment, group_id, rollout, spans FROM experiences WHERE id IN ({keys})",
+        (key.id for key in keys),
+    )
+    found = []
+    for id, experiment, group, rollout, spans in rows:
+        near = Key(Kind.EXPERIENCE, id)
+        found.append(Found(near, Key(Kind.ROLLOUT, group, rollout), "left by"))
+        tokens: dict[tuple[int, int], list[str]] = {}
+        for version, generation, start, end in spans_of(spans):
+            tokens.setdefault((version, generation), []).append(f"{start}-{end}")
+        for (version, generation), ranges in tokens.items():
+            weights = Key(Kind.WEIGHTS, experiment, version, generation)
+            found.append(Found(near, weights, f"drawn by, tokens {', '.join(ranges)}"))
+    return found, []
+
+
+async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found, left = [], []
+    for key in keys:
+        rows = await reading.rows(
+            """SELECT i.item, i.experience, i.row, b.items FROM batch_items i
+            JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
+            WHERE i.batch = :batch ORDER BY i.item LIMIT :most""",
+            batch=key.id,
+            most=most,
+        )
+        for item, experience, row, _ in rows:
+            far = Key(Kind.ROW, key.id, item) if experience is None else Key(Kind.EXPERIENCE, experience)
+            found.append(Found(key, far, "item" if row is None else "row"))
+        if rows:
+            left.append(Left(key, Kind.EXPERIENCE if rows[0][1] is not None else Kind.ROW, rows[0][3]))
+    return found, left
+
+
+async def _steps(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found = []
+    for experiment, some in _by_experiment(keys).items():
+        forked = await _fork(reading, experiment)
+        rows = await reading.among(
+            "SELECT step, generation, batch FROM steps WHERE experiment = :experiment AND step IN ({keys})",
+            {number for key in some for number in (key.number, key.number - 1)},
+            experiment=experiment,
+        )
+        batches = {(step, generation): batch for step, generation, batch in rows}
+        resumed = await _resumptions(reading, experiment)
+        for key in some:
+            if (batch := batches.get((key.number, key.generation))) is None:
+                continue
+            found.append(Found(key, Key(Kind.BATCH, batch), "executed"))
+            before = [g for step, g in batches if step == key.number - 1 and g <= key.generation]
+            if forked is not None and key.number - 1 == forked[1]:
+                weights = await newest(reading, *forked)
+            else:
+                weights = Key(Kind.WEIGHTS, experiment, key.number - 1, max(before, default=0))
+            found.append(Found(key, weights, "trained from"))
+            if (checkpoint := resumed.get((key.generation, key.number - 1))) is not None:
+                found.append(Found(key, checkpoint, "resumed from"))
+    return found, []
+
+
+async def _resumptions(reading: Reading, experiment: bytes) -> dict[tuple[int, int], Key]:
+    """The checkpoint that each (generation, version) was loaded from."""
+    rows = await reading.rows(
+        """SELECT n.generation, n.version, MAX(c.generation) FROM generations n
+        JOIN checkpoints c ON c.experiment = n.experiment AND c.step = n.version AND c.path = n.checkpoint
+            AND c.generation < n.generation
+        WHERE n.experiment = :experiment GROUP BY n.generation, n.version""",
+        experiment=experiment,
+    )
+    return {
+        (generation, version): Key(Kind.CHECKPOINT, experiment, version, older) for generation, version, older in rows
+    }
+
+
+async def _weights(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    found = []
+    for experiment, some in _by_experiment(keys).items():
+        forked = await _fork(reading, experiment)
+        for key in some:
+            if forked is not None and key.number <= forked[1]:
+                found.append(Found(key, await newest(reading, forked[0], key.number), "shared with"))
+            elif key.number == 0:
+                found.append(Found(key, Key(Kind.EXPERIMENT, experiment), "base model of"))
+            else:
+                found.append(Found(key, key._replace(kind=Kind.STEP), "made by"))
+    return found, []
+
+
+async def _checkpoints(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    return [Found(key, key._replace(kind=Kind.WEIGHTS), "holds") for key in keys], []
+
+
+async def _evals(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    rows = await reading.among(
+        "SELECT id, experiment, version, generation FROM evals WHERE id IN ({keys})", (key.id for key in keys)
+    )
+    return [
+        Found(Key(Kind.EVAL, id), Key(Kind.WEIGHTS, experiment, version, generation), "answered by")
+        for id, experiment, version, generation in rows
+    ], []
+
+
+async def _nothing(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+    return [], []
+
+
+async def newest(reading: Reading, experiment: bytes, version: int) -> Key:
+    """The newest generation of a weight version."""
+    [(generation,)] = await reading.rows(
+        "SELECT MAX(generation) FROM steps WHERE experiment = :experiment AND step = :version",
+        experiment=experiment,
+        version=version,
+    )
+    return Key(Kind.WEIGHTS, experiment, version, generation or 0)
+
+
+async def _fork(reading: Reading, experiment: bytes) -> tuple[bytes, int] | None:
+    rows = await reading.rows(
+        "SELECT parent, forked_step FROM experiments WHERE id = :id AND parent IS NOT NULL", id=experiment
+    )
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def spans_of(text: str | None) -> list[tuple[int, int, int, int]]:
+    """(version, generation, start, end) of each span in a row's JSON."""
+    return msgspec.json.decode(text, type=list[tuple[int, int, int, int]]) if text else []
+
+
+def _by_experiment(keys: list[Key]) -> dict[bytes, list[Key]]:
+    found: dict[bytes, list[Key]] = {}
+    for key in keys:
+        found.setdefault(key.id, []).append(key)
+    return found
+
+
+UPSTREAM: Final[dict[Kind, Finder]] = {
+    Kind.EXPERIMENT: _experiments,
+    Kind.WORKER: _workers,
+    Kind.TASK: _tasks,
+    Kind.LEASE: _leases,
+    Kind.ROLLOUT: _rollouts,
+    Kind.EXPERIENCE: _experiences,
+    Kind.ROW: _nothing,
+    Kind.BATCH: _batches,
+    Kind.STEP: _steps,
+    Kind.WEIGHTS: _weights,
+    Kind.CHECKPOINT: _checkpoints,
+    Kind.EVAL: _evals,
+}

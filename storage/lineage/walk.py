@@ -1,0 +1,103 @@
+"""Both directions from one thing, level by level, bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.lineage.downstream import DOWNSTREAM
+from rftd.storage.lineage.facts import nodes_of
+from rftd.storage.lineage.finding import find
+from rftd.storage.lineage.graph import LineageGraph, Link, More
+from rftd.storage.lineage.key import Key, Kind
+from rftd.storage.lineage.reading import COUNTED, Reading
+from rftd.storage.lineage.upstream import UPSTREAM, Finder, Found, Left
+
+DEPTH: Final = 4
+CHILDREN: Final = 20
+"""Neighbours of one kind that each thing shows."""
+NODES: Final = 400
+"""Things in one answer, unless more children are asked for."""
+DIRECTIONS: Final = ("both", "up", "down")
+
+
+class _Walk:
+    """One direction."""
+
+    def __init__(self, reading: Reading, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
+        self._reading = reading
+        self._finders = finders
+        self._most = most
+        self._nodes = nodes
+        self.found: list[Found] = []
+        self.left: list[Left] = []
+        self.cut: list[Key] = []
+
+    async def run(self, root: Key, depth: int) -> None:
+        """Neighbours of the root, theirs, and so on; each thing is expanded once."""
+        seen, level = {root}, [root]
+        for _ in range(depth):
+            if not level or len(seen) >= self._nodes:
+                break
+            fresh: dict[Key, None] = {}
+            for kind in dict.fromkeys(key.kind for key in level):
+                keys = [key for key in level if key.kind is kind]
+                found, left = await self._finders[kind](self._reading, keys, self._most)
+                self.found += found
+                self.left += left
+                fresh |= dict.fromkeys(each.far for each in found if each.far not in seen)
+            seen |= fresh.keys()
+            level = list(fresh)
+        self.cut = level
+
+
+async def lineage(
+    connection: AsyncConnection,
+    wanted: str,
+    *,
+    direction: str = "both",
+    depth: int = DEPTH,
+    children: int = CHILDREN,
+) -> LineageGraph:
+    """What the named thing was made of and what became of it. Raises as `find`.
+
+    `children` bounds the neighbours of one kind of each thing; what is left out is counted, up to a bound.
+    """
+    root, reading = await find(connection, wanted), Reading(connection)
+    nodes = max(NODES, children)
+    up = _Walk(reading, UPSTREAM, most=children, nodes=nodes)
+    down = _Walk(reading, DOWNSTREAM, most=children, nodes=nodes)
+    if direction != "down":
+        await up.run(root, depth)
+    if direction != "up":
+        await down.run(root, depth)
+    keys = list(dict.fromkeys([root, *(key for each in (*up.found, *down.found) for key in (each.near, each.far))]))
+    described = await nodes_of(reading, keys)
+    ids = {key: node.id for key, node in described.items()}
+    return LineageGraph(
+        root=ids[root],
+        nodes=[described[key] for key in keys],
+        up=[Link(cause=ids[each.far], effect=ids[each.near], what=each.what) for each in up.found],
+        down=[Link(cause=ids[each.near], effect=ids[each.far], what=each.what) for each in down.found],
+        more=[*_more(up, "up", ids), *_more(down, "down", ids)],
+        cut=[ids[key] for key in dict.fromkeys((*up.cut, *down.cut))],
+    )
+
+
+def _more(walk: _Walk, direction: str, ids: Mapping[Key, str]) -> list[More]:
+    """What each thing has beside what is shown of it."""
+    shown = Counter((each.near, each.far.kind) for each in walk.found)
+    return [
+        More(
+            node=ids[left.near],
+            direction=direction,
+            kind=left.kind.value,
+            count=left.total - shown[left.near, left.kind],
+            exact=left.total != COUNTED,
+        )
+        for left in walk.left
+        if left.total > shown[left.near, left.kind]
+    ]
