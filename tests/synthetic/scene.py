@@ -23,7 +23,7 @@ from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.log_source import log_to_read
 from rftd.daemon.settings import Settings
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import Report
@@ -103,6 +103,19 @@ class Scene:
             request = str(SystemIds(SystemClock()).new())
             return client.submit(submission.config, labels={}, request_id=request).value.name
 
+    def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = 60.0) -> str:
+        """The same with one request id, again and again until a daemon that may die meanwhile has answered."""
+        submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=self.folder)
+        request, deadline_s = str(SystemIds(SystemClock()).new()), time.monotonic() + timeout_s
+        while True:
+            try:
+                self.host.tend()
+                with self.client() as client:
+                    return client.submit(submission.config, labels={}, request_id=request).value.name
+            except UnreachableError:
+                if time.monotonic() > deadline_s:
+                    raise
+
     def rftd(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Said:
         """One command line, in a process of its own, in the scene's folder and against its daemon."""
         done = subprocess.run(
@@ -142,8 +155,8 @@ class Scene:
 
     def page(self, name: str) -> Page | None:
         """Where it stands; None while the daemon does not answer."""
-        self.host.tend()
         try:
+            self.host.tend()
             with self.client() as client:
                 return client.experiment(name).value
         except (RftdError, OSError):

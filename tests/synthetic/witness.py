@@ -1,0 +1,75 @@
+"""A client of the log that remembers what was acknowledged to it, over every death of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import RftdError
+from rftd.ops.ids import SystemIds
+from rftd.streams.codec import Writer, decode_head
+from rftd.streams.envelope import Position
+from rftd.streams.events.worker import Heartbeat
+from rftd.streams.log import EventLog
+from rftd.streams.socket.client import SocketLog
+
+PAUSE_S = 0.02
+GRACE_S = 120.0
+
+
+class Witness:
+    """Appends heartbeats of a worker of no experiment while the block runs: they touch nothing and are never folded."""
+
+    def __init__(self, socket: Path, seed: int = 0) -> None:
+        self.acknowledged: dict[UUID, Position] = {}
+        self.failure: BaseException | None = None
+        self._socket = socket
+        self._chance = random.Random(seed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(GRACE_S + 10.0)
+
+    async def lost(self, log: EventLog) -> list[Position]:
+        """Acknowledged positions at which another record is, or none."""
+        found: dict[UUID, Position] = {}
+        for partition in {place.partition for place in self.acknowledged.values()}:
+            offset = 0
+            while records := await log.read(partition, offset):
+                found |= {decode_head(each).id: Position(partition, each.offset) for each in records}
+                offset = records[-1].offset + 1
+        return [place for id, place in self.acknowledged.items() if found.get(id) != place]
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._append())
+        except RftdError as error:
+            self.failure = error
+
+    async def _append(self) -> None:
+        clock = SystemClock()
+        ids = SystemIds(clock)
+        worker, nobody = ids.new(), ids.new()
+        writer = Writer(source="witness", clock=clock, ids=ids)
+        log = await SocketLog.connect(self._socket, grace_s=GRACE_S)
+        while not self._stopping.is_set():
+            beat = Heartbeat(worker=worker, role="witness", slot=-1, state="busy")
+            drafts = [writer.draft(beat, experiment=nobody) for _ in range(self._chance.randint(1, 8))]
+            for draft, place in zip(drafts, await log.append(drafts), strict=True):
+                self.acknowledged[draft.id] = place
+            await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_S))
+        await log.close()
