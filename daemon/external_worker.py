@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
@@ -14,7 +14,7 @@ from rftd.streams.folds.roster import Roster
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
-from rftd.streams.start import start_of_experiment
+from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition
 from rftd.workers.process import run_explorer, run_trainer
 
@@ -42,28 +42,31 @@ class ExternalWorker:
                 entry = registry.next_in_line()
                 if entry is None or entry.status not in (Status.RUNNING, Status.PAUSED):
                     await registry.pump(LOOK_S)
-                elif self._role == "trainer" and await self._has_trainer(entry.id):
+                elif self._role == "trainer" and await self._has_trainer(entry.id, entry.spine_offset):
                     if waits_for != entry.id:
                         waits_for = entry.id
                         self._logger.info("worker.standby", experiment=str(entry.id))
                     await registry.pump(LOOK_S)
                 else:
-                    await self._work(entry.id, stop)
+                    await self._work(entry, stop)
         finally:
             await registry.close()
 
-    async def _work(self, experiment: UUID, stop: asyncio.Event) -> None:
-        self._logger.info("worker.experiment", experiment=str(experiment))
+    async def _work(self, entry: Entry, stop: asyncio.Event) -> None:
+        self._logger.info("worker.experiment", experiment=str(entry.id))
+        log, experiment, offset = self._log, entry.id, entry.spine_offset
         clock, ids, logger = self._clock, self._ids, self._logger
         if self._role == "explorer":
-            await run_explorer(self._log, experiment, self._slot, stop, clock=clock, ids=ids, logger=logger)
+            await run_explorer(
+                log, experiment, self._slot, stop, clock=clock, ids=ids, logger=logger, spine_offset=offset
+            )
         else:
-            await run_trainer(self._log, experiment, stop, clock=clock, ids=ids, logger=logger)
+            await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=logger, spine_offset=offset)
 
-    async def _has_trainer(self, experiment: UUID) -> bool:
+    async def _has_trainer(self, experiment: UUID, spine_offset: int) -> bool:
         """True while another trainer lives: two that fence each other in turn would get nowhere."""
         workers = Partition(topics.WORKERS, 0)
-        start = await start_of_experiment(self._log, experiment)
+        start = (await beginning_of(self._log, experiment, spine_offset=spine_offset)).positions
         roster = Roster()
         follower = Follower(
             self._log, roster, experiment=experiment, positions={workers: start.get(workers, 0)}, clock=self._clock

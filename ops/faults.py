@@ -54,6 +54,8 @@ POINTS: Final = frozenset(
         "checkpoint.before_removal",
         "artifact.before_rename",
         "artifact.after_rename",
+        "snapshot.before_rename",
+        "snapshot.after_rename",
         "projector.before_commit",
         "projector.after_commit",
         "controller.before_append",

@@ -69,6 +69,10 @@ PLAN_AHEAD_BATCHES: Final = 2
 """Batches planned and not yet trained; one trains while the next waits."""
 PLAN_AHEAD_MOST_BATCHES: Final = 8
 """The same where the staleness bound is wide: an eighth of it, but no more than this."""
+SNAPSHOT_RECORDS: Final = 20_000
+"""A fold is written to a file after so many records, and with each checkpoint."""
+SNAPSHOT_INTERVAL_S: Final = 2.0
+"""But not more often than this."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
 

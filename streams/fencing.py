@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from rftd.streams.envelope import Head
 from rftd.streams.events.experiment import Fence
@@ -25,6 +28,17 @@ class Owner(NamedTuple):
     id: UUID
 
 
+class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a `FenceView`, as a snapshot keeps it."""
+
+    stream: str
+    partition: int
+    experiment: UUID | None
+    role: str
+    epoch: int
+    owner: UUID
+
+
 class FenceView:
     """The owners of roles, partition by partition, as the records read so far make them.
 
@@ -32,8 +46,25 @@ class FenceView:
     A record of a role has effect only under an epoch that is not below the role's. A pure fold of each partition alone.
     """
 
-    def __init__(self) -> None:
-        self._owners: dict[tuple[Partition, Role], Owner] = {}
+    def __init__(self, owners: Iterable[FenceOwner] = ()) -> None:
+        self._owners: dict[tuple[Partition, Role], Owner] = {
+            (Partition(each.stream, each.partition), Role(each.experiment, each.role)): Owner(each.epoch, each.owner)
+            for each in owners
+        }
+
+    def owners(self) -> tuple[FenceOwner, ...]:
+        """All of it, for a snapshot."""
+        return tuple(
+            FenceOwner(
+                stream=partition.stream,
+                partition=partition.number,
+                experiment=role.experiment,
+                role=role.name,
+                epoch=owner.epoch,
+                owner=owner.id,
+            )
+            for (partition, role), owner in self._owners.items()
+        )
 
     def epoch(self, partition: Partition, role: Role) -> int:
         """The role's epoch in this partition; 0 before its first fence."""

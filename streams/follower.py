@@ -9,9 +9,11 @@ from uuid import UUID
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import WaitTimeoutError
+from rftd.streams.chain import Heads
 from rftd.streams.codec import Decoded
 from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Position, Record
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
@@ -34,9 +36,21 @@ class Follower:
     """
 
     def __init__(
-        self, log: EventLog, fold: Fold, *, experiment: UUID, positions: Mapping[Partition, int], clock: Clock
+        self,
+        log: EventLog,
+        fold: Fold,
+        *,
+        experiment: UUID,
+        positions: Mapping[Partition, int],
+        clock: Clock,
+        fences: FenceView | None = None,
+        heads: Heads | None = None,
     ) -> None:
-        self.fences = FenceView()
+        """`fences` and `heads` are those at `positions`, if the fold did not begin at the beginning."""
+        self.fences = fences or FenceView()
+        self.folded = 0
+        """Records that were read."""
+        self._chains = {partition: mark.chain for partition, mark in (heads or {}).items()}
         self._log = log
         self._fold = fold
         self._experiment = experiment
@@ -49,6 +63,13 @@ class Follower:
         """The next offset to be folded, for each partition."""
         return self._subscription.positions
 
+    def marks(self) -> tuple[HeadRef, ...]:
+        """How far the fold has come: the place of each partition, with the chain there if it was read."""
+        return tuple(
+            HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
+            for partition, offset in sorted(self.positions.items())
+        )
+
     async def pump(self, wait_s: float) -> int:
         """Folds what has arrived, waiting at most `wait_s` for the first record; returns how many were read."""
         async with self._one_reader:
@@ -58,6 +79,8 @@ class Follower:
         records = await self._subscription.next(wait_s=wait_s)
         for record in records:
             self._take(record)
+            self._chains[record.partition] = record.chain
+        self.folded += len(records)
         return len(records)
 
     async def catch_up(self) -> None:

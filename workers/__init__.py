@@ -16,6 +16,7 @@ trainer/      one process: executes planned batches; the trainer engine's seam, 
 algorithms/   objectives: advantage, losses, what they need
 weights/      how a weight version gets from the trainer to explorers
 membership    who a worker is, that it lives, how it left
+taking_up     a follower that goes on from the newest snapshot of its fold
 process       a worker process around its loop
 executors/    where worker processes run
 

@@ -13,48 +13,78 @@ from rftd.ops.errors import DiskFullError, RftdError, UnreachableError, WorkErro
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
-from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.run_state import RunState, SpineParts
+from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
-from rftd.streams.start import start_of_experiment
+from rftd.streams.start import beginning_of
 from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
 from rftd.workers.explorer.explorer import Explorer
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership, explain
+from rftd.workers.taking_up import resumed_follower
 from rftd.workers.trainer.engines.registry import make_engine
 from rftd.workers.trainer.trainer import Trainer
 
 
 async def run_explorer(
-    log: EventLog, experiment: UUID, slot: int, stop: asyncio.Event, *, clock: Clock, ids: Ids, logger: Logger
+    log: EventLog,
+    experiment: UUID,
+    slot: int,
+    stop: asyncio.Event,
+    *,
+    clock: Clock,
+    ids: Ids,
+    logger: Logger,
+    spine_offset: int = 0,
 ) -> None:
     """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
     member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids)
     view = ExplorerView(member.id)
-    spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
-    start = await start_of_experiment(log, experiment)
-    positions = {partition: start.get(partition, 0) for partition in (spine, weights)}
     # Leases name their worker, and this one is new: earlier ones are of no interest.
-    heads = await log.heads()
-    tasks = slot_partition(slot)
-    positions[tasks] = heads[tasks].next_offset if tasks in heads else 0
-    follower = Follower(log, view, experiment=experiment, positions=positions, clock=clock)
+    heads, tasks = await log.heads(), slot_partition(slot)
+    follower = await resumed_follower(
+        log,
+        view,
+        await beginning_of(log, experiment, spine_offset=spine_offset),
+        experiment=experiment,
+        partitions=[partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)],
+        adopt=view.adopt,
+        kind=Snapshot[SpineParts],
+        also={tasks: heads[tasks].next_offset if tasks in heads else 0},
+        clock=clock,
+        logger=logger,
+    )
     explorer = Explorer(member, follower, view, logger)
     await _announced(member, follower, lambda: explorer.run(stop), logger)
 
 
 async def run_trainer(
-    log: EventLog, experiment: UUID, stop: asyncio.Event, *, clock: Clock, ids: Ids, logger: Logger
+    log: EventLog,
+    experiment: UUID,
+    stop: asyncio.Event,
+    *,
+    clock: Clock,
+    ids: Ids,
+    logger: Logger,
+    spine_offset: int = 0,
 ) -> None:
     """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
     member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
-    state = RunState(experiment)
-    start = await start_of_experiment(log, experiment)
+    state = RunState(experiment, spine_only=True)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
-    partitions = [partition_of(stream, experiment) for stream in streams]
-    positions = {partition: start.get(partition, 0) for partition in partitions}
-    follower = Follower(log, state, experiment=experiment, positions=positions, clock=clock)
+    follower = await resumed_follower(
+        log,
+        state,
+        await beginning_of(log, experiment, spine_offset=spine_offset),
+        experiment=experiment,
+        partitions=[partition_of(stream, experiment) for stream in streams],
+        adopt=state.adopt,
+        kind=Snapshot[SpineParts],
+        clock=clock,
+        logger=logger,
+    )
     await follower.catch_up()
     assert state.spine.spec is not None
     engine = make_engine(state.spine.spec.stages[0].trainer)

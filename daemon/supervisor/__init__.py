@@ -4,6 +4,7 @@ registry     every experiment in the log, by state, folded from the spines
 preflight    what only the daemon can know before it accepts: models, rows, digests
 controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain
+snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
 supervisor   the queue, the commands, and the run of the day
 """

@@ -8,7 +8,6 @@ from rftd.ops import limits
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, RolloutError, TrainError, UsageError
 from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
-from rftd.streams.events.worker import WorkerStopped
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.workers.dispatcher.evaluation import due_evals
@@ -66,7 +65,7 @@ class Controller:
                 code=code or RolloutError.code, reason=f"{barren}; the last: {reason}", role="explorer"
             )
         for gone in state.roster.gone.values():
-            if isinstance(gone, WorkerStopped) and gone.code in HOPELESS:
+            if gone.code in HOPELESS:
                 return experiment.ExperimentFailed(code=gone.code, reason=gone.reason, role=gone.role)
         return None
 

@@ -13,7 +13,7 @@ from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, UnreachableError, WorkError
 from rftd.ops.logs import Logger
-from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
+from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.dispatcher.liveness import Liveness
@@ -51,6 +51,7 @@ class Fleet:
         clock: Clock,
         log: Logger,
         local_workers: bool = True,
+        spine_offset: int = 0,
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
         self._state = state
@@ -61,7 +62,7 @@ class Fleet:
         self._host = platform.node()
         self._start_timeout_s = start_timeout_s
         self._draining = False
-        self._berths = [Berth(order=order) for order in _orders(state.experiment, spec) if local_workers]
+        self._berths = [Berth(order=order) for order in _orders(state.experiment, spec, spine_offset) if local_workers]
 
     def adopt(self) -> None:
         """Takes over the workers that the log shows as live, where their process still runs (rule 13)."""
@@ -140,7 +141,7 @@ class Fleet:
             return f"its process was killed by signal {-code}"
         for gone in reversed(self._state.roster.gone.values()):
             if (gone.role, gone.slot) == (order.role, order.slot):
-                if code > 0 and isinstance(gone, WorkerStopped) and gone.code:
+                if code > 0 and gone.code:
                     return f"{gone.code}: {gone.reason}"
                 break
         return "its process ended" if code == -1 else f"its process ended with exit status {code}"
@@ -198,7 +199,7 @@ class Fleet:
                 yield WorkerLost(worker=started.worker, role=started.role, slot=started.slot, reason=reason)
 
 
-def _orders(experiment: UUID, spec: ExperimentSpec) -> Iterator[WorkerOrder]:
+def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
     """One trainer, and explorers if any stage explores or evaluates."""
     logs = Path(spec.job_dir) / "log"
     yield WorkerOrder(
@@ -207,6 +208,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec) -> Iterator[WorkerOrder]:
         slot=-1,
         threads=max(stage.trainer.threads for stage in spec.stages),
         log_path=logs / "trainer.log",
+        spine_offset=spine_offset,
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
     for slot in range(max((stage.rollout.explorers for stage in exploring), default=0)):
@@ -216,6 +218,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec) -> Iterator[WorkerOrder]:
             slot=slot,
             threads=max(stage.rollout.threads for stage in exploring),
             log_path=logs / f"explorer_{slot}.log",
+            spine_offset=spine_offset,
         )
 
 

@@ -23,6 +23,8 @@ class Entry(msgspec.Struct, kw_only=True):
     name: str
     job_dir: str
     submitted_ns: int
+    spine_offset: int
+    """Where on the spine it was submitted."""
     spine: Spine
 
     @property
@@ -84,6 +86,7 @@ class Registry:
                 name=event.spec.name,
                 job_dir=event.spec.job_dir,
                 submitted_ns=head.time_ns,
+                spine_offset=record.offset,
                 spine=Spine(),
             )
         if (entry := self.entries.get(head.experiment)) is not None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, UnreachableError
@@ -21,13 +22,14 @@ from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import Role
-from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
+from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
-from rftd.streams.start import start_of_experiment
+from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
@@ -35,6 +37,7 @@ from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor
 from rftd.workers.membership import explain
 from rftd.workers.planner.planner import Planner
+from rftd.workers.taking_up import resumed_follower, snapshots_of
 
 TICK_S = 0.1
 STUCK_S = 4.0
@@ -64,8 +67,11 @@ class Run:
         logger: Logger,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         local_workers: bool = True,
+        spine_offset: int = 0,
     ) -> None:
+        """`spine_offset` is where the experiment was submitted, or less."""
         self._local_workers = local_workers
+        self._spine_offset = spine_offset
         self._log = log
         self._executor = executor
         self._owner = owner
@@ -84,13 +90,24 @@ class Run:
 
         Raises FencedError if another daemon took the experiment over.
         """
-        start = await start_of_experiment(self._log, self.state.experiment)
-        positions = {partition: start.get(partition, 0) for partition in partitions_of(self.state.experiment)}
-        follower = Follower(
-            self._log, self.state, experiment=self.state.experiment, positions=positions, clock=self._clock
+        experiment = self.state.experiment
+        beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
+        follower = await resumed_follower(
+            self._log,
+            self.state,
+            beginning,
+            experiment=experiment,
+            partitions=partitions_of(experiment),
+            adopt=self.state.adopt,
+            kind=Snapshot[RunParts],
+            clock=self._clock,
+            logger=self._logger,
+            owner=True,
         )
         try:
             await follower.catch_up()
+            snapshots = snapshots_of(beginning.spec)
+            self._snapshotter = Snapshotter(self.state, follower, snapshots, clock=self._clock, logger=self._logger)
             await self._lead(follower)
         finally:
             await follower.close()
@@ -138,12 +155,14 @@ class Run:
             clock=self._clock,
             log=self._logger,
             local_workers=self._local_workers,
+            spine_offset=self._spine_offset,
         )
         fleet.adopt()
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s = TICK_S
         while not (self._stopping or (state.spine.status is not None and state.spine.status.ended)):
             await follower.pump(wait_s)
+            await self._snapshotter.look()
             await self._obey(controller_lease)
             await self._append(
                 Decided(controller_lease, "controller", [Decision(event) for event in controller.decide()])
@@ -167,6 +186,8 @@ class Run:
             )
         self._leaving.set()
         await fleet.drain()
+        await follower.catch_up()
+        await self._snapshotter.take()
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
         return await RoleLease.acquire(

@@ -96,6 +96,7 @@ class Supervisor:
             logger=self._logger,
             lost_after_s=self._lost_after_s,
             local_workers=self._local_workers,
+            spine_offset=entry.spine_offset,
         )
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
         try:

@@ -14,6 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _log_options(function: F) -> F:
     for option in (
+        click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--experiment", help="Id of the experiment; without one it joins whatever is under way."),
         click.option("--kafka", metavar="URL", envvar="RFTD_KAFKA", help="The log: HOST:PORT,... or kafka://..."),
         click.option("--log", "log_url", help="The log: unix:PATH or kafka://..."),
@@ -39,19 +40,23 @@ def command() -> None:
 @command.command()
 @_log_options
 @click.option("--slot", type=click.IntRange(0, 15), help="The slot whose leases it takes; any by default.")
-def explorer(log_url: str | None, kafka: str | None, experiment: str | None, slot: int | None) -> None:
+def explorer(
+    log_url: str | None, kafka: str | None, experiment: str | None, spine_offset: int, slot: int | None
+) -> None:
     """Explore: run rollouts of leased tasks."""
-    _run("explorer", log_url, kafka, experiment, slot)
+    _run("explorer", log_url, kafka, experiment, slot, spine_offset)
 
 
 @command.command()
 @_log_options
-def trainer(log_url: str | None, kafka: str | None, experiment: str | None) -> None:
+def trainer(log_url: str | None, kafka: str | None, experiment: str | None, spine_offset: int) -> None:
     """Train: execute planned batches. Where another trainer lives it stands by and takes over."""
-    _run("trainer", log_url, kafka, experiment, -1)
+    _run("trainer", log_url, kafka, experiment, -1, spine_offset)
 
 
-def _run(role: str, log_url: str | None, kafka: str | None, experiment: str | None, slot: int | None) -> None:
+def _run(
+    role: str, log_url: str | None, kafka: str | None, experiment: str | None, slot: int | None, spine_offset: int
+) -> None:
     import asyncio
     from uuid import UUID
 
@@ -67,10 +72,10 @@ def _run(role: str, log_url: str | None, kafka: str | None, experiment: str | No
     except ValueError:
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
     configure()
-    asyncio.run(_work(role, url, id, slot))
+    asyncio.run(_work(role, url, id, slot, spine_offset))
 
 
-async def _work(role: str, url: str, experiment: object, slot: int | None) -> None:
+async def _work(role: str, url: str, experiment: object, slot: int | None, spine_offset: int) -> None:
     import asyncio
     import signal
     from uuid import UUID
@@ -118,8 +123,10 @@ async def _work(role: str, url: str, experiment: object, slot: int | None) -> No
         if not isinstance(experiment, UUID):
             await ExternalWorker(log, role, slot, clock=clock, ids=ids, logger=bound).run(stop)
         elif role == "explorer":
-            await run_explorer(log, experiment, slot, stop, clock=clock, ids=ids, logger=bound)
+            await run_explorer(
+                log, experiment, slot, stop, clock=clock, ids=ids, logger=bound, spine_offset=spine_offset
+            )
         else:
-            await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=bound)
+            await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=bound, spine_offset=spine_offset)
     finally:
         await log.close()

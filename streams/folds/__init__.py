@@ -8,5 +8,7 @@ ledger      every experience of closed groups: waiting, planned or retired
 weights     published versions, and which of them count
 evals       evaluations under way
 roster      the workers that joined and left
+checkpoints those that were committed and are kept
 run_state   all of it: what the planner, the dispatcher and the controller decide on
+snapshot    a fold as bytes, with what must be true of the log for it to be believed
 """

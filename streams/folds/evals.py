@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
 import numpy as np
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, step, task
 
 
-class Evaluation:
+class Evaluation(msgspec.Struct):
     """One taskset answered by one weight version."""
 
-    __slots__ = ("attempts", "leases", "scores", "stage", "taskset", "version")
-
-    def __init__(self) -> None:
-        self.stage = -1
-        self.taskset = -1
-        self.version = -1
-        self.leases: dict[UUID, task.EvalLeased] = {}
-        self.attempts: dict[int, int] = {}
-        """Leases given out so far, by first row."""
-        self.scores: dict[int, experience.EvalScored] = {}
-        """The first score of each range of rows, by first row."""
+    stage: int = -1
+    taskset: int = -1
+    version: int = -1
+    leases: dict[UUID, task.EvalLeased] = {}
+    attempts: dict[int, int] = {}
+    """Leases given out so far, by first row."""
+    scores: dict[int, experience.EvalScored] = {}
+    """The first score of each range of rows, by first row."""
 
     def rows_scored(self) -> int:
         """Rows that have a score."""
@@ -38,14 +36,13 @@ class Evaluation:
         return float(np.concatenate([self.scores[row].tokens.view() for row in sorted(self.scores)]).mean())
 
 
-class Evals:
+class Evals(msgspec.Struct):
     """Evaluations that are not completed."""
 
-    def __init__(self) -> None:
-        self.open: dict[UUID, Evaluation] = {}
-        self._completed: set[UUID] = set()
-        self._ended: set[UUID] = set()
-        """Leases that expired or were scored."""
+    open: dict[UUID, Evaluation] = {}
+    _completed: set[UUID] = set()
+    _ended: set[UUID] = set()
+    """Leases that expired or were scored."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in eval.leased, eval.scored, task.expired and eval.completed."""

@@ -22,40 +22,23 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: tuple[int, ...]
 
 
-class Group:
+class Group(msgspec.Struct):
     """One open group. A rollout's first terminal event in the log's order is the one that counts."""
 
-    __slots__ = (
-        "attempts",
-        "epoch",
-        "expired",
-        "failed",
-        "id",
-        "leases",
-        "members",
-        "min_version",
-        "pinned",
-        "repeat_times",
-        "row",
-        "sequence",
-        "stage",
-    )
-
-    def __init__(self, id: UUID) -> None:
-        self.id = id
-        self.sequence = -1
-        self.stage = -1
-        self.row = -1
-        self.epoch = -1
-        self.repeat_times = 0
-        self.attempts = 0
-        self.min_version = 0
-        self.pinned = False
-        self.leases: dict[UUID, Lease] = {}
-        self.members: dict[int, task.Member] = {}
-        self.failed: dict[int, tuple[str, str]] = {}
-        self.expired = (0, "")
-        """The last lease that ended without it: its attempt, and why."""
+    id: UUID
+    sequence: int = -1
+    stage: int = -1
+    row: int = -1
+    epoch: int = -1
+    repeat_times: int = 0
+    attempts: int = 0
+    min_version: int = 0
+    pinned: bool = False
+    leases: dict[UUID, Lease] = {}
+    members: dict[int, task.Member] = {}
+    failed: dict[int, tuple[str, str]] = {}
+    expired: tuple[int, str] = (0, "")
+    """The last lease that ended without it: its attempt, and why."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -68,21 +51,20 @@ class Group:
         return len(self.members) + len(self.failed) >= self.repeat_times > 0
 
 
-class Groups:
+class Groups(msgspec.Struct):
     """Every open group of an experiment, and where the next one begins."""
 
-    def __init__(self) -> None:
-        self.open: dict[UUID, Group] = {}
-        self.leases: dict[UUID, Lease] = {}
-        """Leases under way, of open groups."""
-        self.next_sequence: dict[int, int] = {}
-        """Per stage: the dataset position."""
-        self.last_error = ("", "")
-        """Code and reason of the last closed group that lacked a member."""
-        self._short: dict[int, int] = {}
-        self._short_stage = -1
-        self._closed: set[UUID] = set()
-        self._expired: set[UUID] = set()
+    open: dict[UUID, Group] = {}
+    leases: dict[UUID, Lease] = {}
+    """Leases under way, of open groups."""
+    next_sequence: dict[int, int] = {}
+    """Per stage: the dataset position."""
+    last_error: tuple[str, str] = ("", "")
+    """Code and reason of the last closed group that lacked a member."""
+    _short: dict[int, int] = {}
+    _short_stage: int = -1
+    _closed: set[UUID] = set()
+    _expired: set[UUID] = set()
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the tasks or experiences streams."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from uuid import UUID
 
 import msgspec
@@ -27,14 +26,13 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Highest priority first, then as their groups closed, then as in the group."""
 
 
-class Books:
+class Books(msgspec.Struct):
     """Counts that must balance: produced = waiting + cooling + planned + retired."""
 
-    def __init__(self) -> None:
-        self.produced = 0
-        self.planned = 0
-        self.retired: dict[str, int] = {}
-        self.failed_rollouts = 0
+    produced: int = 0
+    planned: int = 0
+    retired: dict[str, int] = {}
+    failed_rollouts: int = 0
 
     def as_counts(self, waiting: int) -> dict[str, int]:
         """The books by name, with `balance`, which is zero."""
@@ -49,25 +47,24 @@ class Books:
         }
 
 
-class Ledger:
+class Ledger(msgspec.Struct):
     """Experiences of closed groups. Plans and retirements may be read before the group they name."""
 
-    def __init__(self) -> None:
-        self.waiting: dict[UUID, Waiting] = {}
-        """In the order in which their groups closed."""
-        self.group_sizes: Counter[int] = Counter()
-        """How many of them come from groups of so many members."""
-        self.oldest_versions: Counter[int] = Counter()
-        """How many of them begin with each weight version."""
-        self.books = Books()
-        self.planned_in_stage: dict[int, int] = {}
-        self._ahead: dict[UUID, UUID | None] = {}
-        """Planned (by the batch named) or retired (None), and their group not read yet."""
-        self._items: dict[UUID, dict[UUID, Waiting | None]] = {}
-        """Of batches that may still be abandoned; None until the item's group is read."""
-        self._stage_of: dict[UUID, int] = {}
-        self._seen: set[UUID] = set()
-        """Groups that closed, batches that were planned, and events that retired: each counts once."""
+    waiting: dict[UUID, Waiting] = {}
+    """In the order in which their groups closed."""
+    group_sizes: dict[int, int] = {}
+    """How many of them come from groups of so many members."""
+    oldest_versions: dict[int, int] = {}
+    """How many of them begin with each weight version."""
+    books: Books = msgspec.field(default_factory=Books)
+    planned_in_stage: dict[int, int] = {}
+    _ahead: dict[UUID, UUID | None] = {}
+    """Planned (by the batch named) or retired (None), and their group not read yet."""
+    _items: dict[UUID, dict[UUID, Waiting | None]] = {}
+    """Of batches that may still be abandoned; None until the item's group is read."""
+    _stage_of: dict[UUID, int] = {}
+    _seen: set[UUID] = set()
+    """Groups that closed, batches that were planned, and events that retired: each counts once."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in group.closed, batch.planned, batch.abandoned and experience.retired."""
@@ -147,8 +144,10 @@ class Ledger:
                 self._enter(entry)
 
 
-def _count(counts: Counter[int], key: int, change: int) -> None:
+def _count(counts: dict[int, int], key: int, change: int) -> None:
     """Adds; what reaches zero is dropped, so that the keys are those that are there."""
-    counts[key] += change
-    if not counts[key]:
+    left = counts.get(key, 0) + change
+    if left:
+        counts[key] = left
+    else:
         del counts[key]

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from rftd.streams.codec import Decoded
 from rftd.streams.events import worker
 
 
-class Roster:
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that left."""
+
+    role: str
+    slot: int
+    code: str = ""
+    """Of the error that ended it, if it said so itself."""
+    reason: str = ""
+    lost: bool = False
+    """True if somebody else noticed."""
+
+
+class Roster(msgspec.Struct):
     """Workers by id; one that stopped or was lost never comes back under the same id."""
 
-    def __init__(self) -> None:
-        self.live: dict[UUID, worker.WorkerStarted] = {}
-        self.gone: dict[UUID, worker.WorkerStopped | worker.WorkerLost] = {}
+    live: dict[UUID, worker.WorkerStarted] = {}
+    gone: dict[UUID, Gone] = {}
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the workers stream."""
@@ -22,11 +35,14 @@ class Roster:
             case worker.WorkerStarted():
                 if event.worker not in self.gone:
                     self.live[event.worker] = event
-            case worker.WorkerStopped() | worker.WorkerLost():
-                self.live.pop(event.worker, None)
+            case worker.WorkerStopped():
                 # What a worker said itself counts for more, whichever came last.
-                if event.worker not in self.gone or isinstance(event, worker.WorkerStopped):
-                    self.gone[event.worker] = event
+                self.live.pop(event.worker, None)
+                self.gone[event.worker] = Gone(role=event.role, slot=event.slot, code=event.code, reason=event.reason)
+            case worker.WorkerLost():
+                self.live.pop(event.worker, None)
+                lost = Gone(role=event.role, slot=event.slot, reason=event.reason, lost=True)
+                self.gone.setdefault(event.worker, lost)
             case _:
                 pass
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
+import msgspec
+
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events import step
-from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
+from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
+from rftd.streams.folds.checkpoints import Checkpoints
 from rftd.streams.folds.evals import Evals
 from rftd.streams.folds.groups import Groups
 from rftd.streams.folds.ledger import Ledger
@@ -19,10 +22,34 @@ from rftd.streams.folds.weights import Weights
 from rftd.streams.topics import Partition, partition_of
 
 
+class SpineParts(msgspec.Struct, kw_only=True):
+    """What three partitions say: the part of a snapshot that trainer and explorers take."""
+
+    spine: Spine
+    weights: Weights
+    committed: Checkpoints
+
+
+class RunParts(SpineParts, kw_only=True):
+    """All folds of one experiment."""
+
+    groups: Groups
+    ledger: Ledger
+    evals: Evals
+    roster: Roster
+
+
 class RunState:
     """The state of one experiment. The same for every interleaving of its partitions (rule 6)."""
 
-    def __init__(self, experiment: UUID, *, on_heartbeat: Callable[[Heartbeat], None] | None = None) -> None:
+    def __init__(
+        self,
+        experiment: UUID,
+        *,
+        on_heartbeat: Callable[[Heartbeat], None] | None = None,
+        spine_only: bool = False,
+    ) -> None:
+        """`spine_only`: for who follows spine, weights and checkpoints; books that could not balance are not kept."""
         self.experiment = experiment
         self.spine = Spine()
         self.groups = Groups()
@@ -30,12 +57,32 @@ class RunState:
         self.weights = Weights()
         self.evals = Evals()
         self.roster = Roster()
-        self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
-        """Committed and not deleted, by (step, generation)."""
-        self._deleted: set[tuple[int, int]] = set()
-        self._committed: set[UUID] = set()
-        """Events that were taken in, so that an older one that comes again does not replace a newer."""
+        self.committed = Checkpoints()
         self._on_heartbeat = on_heartbeat
+        self._spine_only = spine_only
+
+    @property
+    def checkpoints(self) -> dict[tuple[int, int], CheckpointCommitted]:
+        """Committed and not deleted, by (step, generation)."""
+        return self.committed.kept
+
+    def adopt(self, parts: SpineParts) -> None:
+        """Takes over what a snapshot holds; the state must be new."""
+        self.spine, self.weights, self.committed = parts.spine, parts.weights, parts.committed
+        if isinstance(parts, RunParts):
+            self.groups, self.ledger, self.evals, self.roster = parts.groups, parts.ledger, parts.evals, parts.roster
+
+    def parts(self) -> RunParts:
+        """All of it, for a snapshot: not a copy, so encode it at once."""
+        return RunParts(
+            spine=self.spine,
+            weights=self.weights,
+            committed=self.committed,
+            groups=self.groups,
+            ledger=self.ledger,
+            evals=self.evals,
+            roster=self.roster,
+        )
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one effective event."""
@@ -49,6 +96,8 @@ class RunState:
                 self.evals.apply(decoded)
             case topics.EXPERIMENTS:
                 self.spine.apply(decoded)
+                if self._spine_only:
+                    return
                 self.ledger.apply(decoded)
                 self.evals.apply(decoded)
                 if isinstance(decoded.event, step.StepCompleted):
@@ -56,25 +105,13 @@ class RunState:
             case topics.WEIGHTS:
                 self.weights.apply(decoded)
             case topics.CHECKPOINTS:
-                self._checkpoint(decoded)
+                self.committed.apply(decoded)
             case topics.WORKERS:
                 if decoded.head.experiment == self.experiment:
                     self.roster.apply(decoded)
             case topics.HEARTBEATS:
                 if self._on_heartbeat is not None and isinstance(decoded.event, Heartbeat):
                     self._on_heartbeat(decoded.event)
-
-    def _checkpoint(self, decoded: Decoded) -> None:
-        event = decoded.event
-        if isinstance(event, CheckpointCommitted):
-            if decoded.head.id in self._committed:
-                return
-            self._committed.add(decoded.head.id)
-            if (event.step, event.generation) not in self._deleted:
-                self.checkpoints[event.step, event.generation] = event
-        elif isinstance(event, CheckpointDeleted):
-            self._deleted.add((event.step, event.generation))
-            self.checkpoints.pop((event.step, event.generation), None)
 
 
 def partitions_of(experiment: UUID) -> tuple[Partition, ...]:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, step
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -44,52 +46,53 @@ class Plan(NamedTuple):
     offset: int
 
 
-class Spine:
+class Spine(msgspec.Struct):
     """What one experiment's spine says so far."""
 
-    def __init__(self) -> None:
-        self.status: Status | None = None
-        self.status_ns = 0
-        """When the status last changed, for people."""
-        self.code = ""
-        self.reason = ""
-        self.spec: ExperimentSpec | None = None
-        self.start: tuple[experiment.HeadRef, ...] = ()
-        self.forked: experiment.ExperimentForked | None = None
-        """Where it comes from, if it shares another's history."""
-        self.kept = Kept.HERE
-        self.stage = -1
-        """The stage under way; -1 before the first."""
-        self.first_version = 0
-        """The weight version at which that stage began."""
-        self.first_versions: dict[int, int] = {}
-        """At which each stage began."""
-        self.stage_started_ns = 0
-        self.stage_completed = False
-        self.planned = 0
-        """The last planned step."""
-        self.plan_offsets: dict[int, int] = {}
-        """Where each step's plan lies: what a new trainer re-reads."""
-        self.plans: dict[int, Plan] = {}
-        """Plans that the present generation has not executed."""
-        self.abandoned: dict[int, int] = {}
-        """How often each step's batch was abandoned."""
-        self.decided_at_ns = 0
-        """The last clock reading that a decision recorded (rule 9)."""
-        self.generation = -1
-        """The trainer's; -1 until one has taken up the history."""
-        self.version = -1
-        """Steps executed in the present generation."""
-        self.furthest = 0
-        """Steps executed in any generation."""
-        self.checksums: dict[tuple[int, int], str] = {}
-        """Of the weights of each executed (version, generation)."""
-        self.executed: set[tuple[UUID, int]] = set()
-        self.evaluated: set[UUID] = set()
-        self._batches: dict[UUID, bool] = {}
-        """Every planned batch, and whether it still stands; False: it was abandoned."""
-        self._lived: set[UUID] = set()
-        """Ids of the life events that were taken in."""
+    status: Status | None = None
+    status_ns: int = 0
+    """When the status last changed, for people."""
+    code: str = ""
+    reason: str = ""
+    spec: ExperimentSpec | None = None
+    start: tuple[experiment.HeadRef, ...] = ()
+    forked: experiment.ExperimentForked | None = None
+    """Where it comes from, if it shares another's history."""
+    kept: Kept = Kept.HERE
+    archive: str = ""
+    """The file that holds its files, or held them last."""
+    stage: int = -1
+    """The stage under way; -1 before the first."""
+    first_version: int = 0
+    """The weight version at which that stage began."""
+    first_versions: dict[int, int] = {}
+    """At which each stage began."""
+    stage_started_ns: int = 0
+    stage_completed: bool = False
+    planned: int = 0
+    """The last planned step."""
+    plan_offsets: dict[int, int] = {}
+    """Where each step's plan lies: what a new trainer re-reads."""
+    plans: dict[int, Plan] = {}
+    """Plans that the present generation has not executed."""
+    abandoned: dict[int, int] = {}
+    """How often each step's batch was abandoned."""
+    decided_at_ns: int = 0
+    """The last clock reading that a decision recorded (rule 9)."""
+    generation: int = -1
+    """The trainer's; -1 until one has taken up the history."""
+    version: int = -1
+    """Steps executed in the present generation."""
+    furthest: int = 0
+    """Steps executed in any generation."""
+    checksums: dict[tuple[int, int], str] = {}
+    """Of the weights of each executed (version, generation)."""
+    executed: set[tuple[UUID, int]] = set()
+    evaluated: set[UUID] = set()
+    _batches: dict[UUID, bool] = {}
+    """Every planned batch, and whether it still stands; False: it was abandoned."""
+    _lived: set[UUID] = set()
+    """Ids of the life events that were taken in."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one event of the spine."""
@@ -161,7 +164,7 @@ class Spine:
                 self.start = event.start
                 self.status = Status.QUEUED
             case experiment.ExperimentArchived():
-                self.kept = Kept.ARCHIVED
+                self.kept, self.archive = Kept.ARCHIVED, event.path
             case experiment.ExperimentRestored():
                 self.kept = Kept.HERE
             case experiment.ExperimentRemoved():

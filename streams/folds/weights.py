@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from rftd.streams.codec import Decoded
 from rftd.streams.events import weights
 from rftd.streams.folds.spine import Spine
 
 
-class Weights:
+class Weights(msgspec.Struct):
     """What was announced; `newest` asks the spine which announcements have effect (rule 3)."""
 
-    def __init__(self) -> None:
-        self.published: dict[tuple[int, int], weights.WeightsPublished] = {}
-        self.retired: set[tuple[int, int]] = set()
-        self.activated: dict[UUID, tuple[int, int]] = {}
-        """The newest that each worker has loaded."""
-        self._announced: set[UUID] = set()
-        """Events that were taken in, so that an older one that comes again does not replace a newer."""
+    published: dict[tuple[int, int], weights.WeightsPublished] = {}
+    retired: set[tuple[int, int]] = set()
+    activated: dict[UUID, tuple[int, int]] = {}
+    """The newest that each worker has loaded."""
+    _announced: set[UUID] = set()
+    """Events that were taken in, so that an older one that comes again does not replace a newer."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the weights stream."""

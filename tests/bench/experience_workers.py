@@ -30,7 +30,7 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.start import start_of_experiment
+from rftd.streams.start import beginning_of
 from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
 from rftd.workers.explorer.attempt import experience_id, rollout_id
@@ -87,7 +87,7 @@ async def explore(url: str, experiment: UUID, groups_per_s: float = 0.0) -> None
     log = await connect_log(url, clock=clock, ids=ids)
     member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=ids)
     view = ExplorerView(member.id)
-    start = await start_of_experiment(log, experiment)
+    start = (await beginning_of(log, experiment)).positions
     positions = {partition_of(topics.EXPERIMENTS, experiment): 0, partition_of(topics.WEIGHTS, experiment): 0}
     positions = {partition: start.get(partition, 0) for partition in positions} | {slot_partition(0): 0}
     follower = Follower(log, view, experiment=experiment, positions=positions, clock=clock)
@@ -193,7 +193,7 @@ async def train(url: str, experiment: UUID) -> None:
 
 async def _followed(log: EventLog, experiment: UUID, clock: SystemClock) -> tuple[Follower, RunState]:
     state = RunState(experiment)
-    start = await start_of_experiment(log, experiment)
+    start = (await beginning_of(log, experiment)).positions
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     positions = {p: start.get(p, 0) for p in (partition_of(stream, experiment) for stream in streams)}
     follower = Follower(log, state, experiment=experiment, positions=positions, clock=clock)

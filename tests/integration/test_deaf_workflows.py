@@ -20,7 +20,6 @@ from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
-from rftd.streams.events.worker import WorkerStopped
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.role import as_refs
@@ -106,7 +105,7 @@ async def test_an_explorer_with_too_many_of_them_is_started_anew(
     state, processes = await driven(tmp_path, clock, ids, fake_world)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert processes == 3
-    left = [gone for gone in state.roster.gone.values() if isinstance(gone, WorkerStopped) and gone.code]
+    left = [gone for gone in state.roster.gone.values() if gone.code]
     assert [gone.code for gone in left] == [WorkError.code]
     assert "4 rollouts did not end" in left[0].reason
 

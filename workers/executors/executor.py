@@ -21,6 +21,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     log_path: Path
     """Where its standard error goes."""
+    spine_offset: int = 0
+    """Where on the spine the experiment was submitted, or less."""
 
 
 class Handle(Protocol):

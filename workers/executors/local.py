@@ -75,6 +75,8 @@ class LocalExecutor:
     async def start(self, order: WorkerOrder) -> Handle:
         arguments = [*self._command, "worker", order.role, "--log", self._log_url]
         arguments += ["--experiment", str(order.experiment)]
+        if order.spine_offset:
+            arguments += ["--spine-offset", str(order.spine_offset)]
         if order.slot >= 0:
             arguments += ["--slot", str(order.slot)]
         threads = str(order.threads)

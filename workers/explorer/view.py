@@ -8,6 +8,7 @@ from uuid import UUID
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased
+from rftd.streams.folds.run_state import SpineParts
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
 
@@ -25,6 +26,10 @@ class ExplorerView:
         self._worker = worker
         self._taken: set[UUID] = set()
         """Leases that were handed on: one that comes again is not run again."""
+
+    def adopt(self, parts: SpineParts) -> None:
+        """Takes over what a snapshot holds; the view must be new."""
+        self.spine, self.weights = parts.spine, parts.weights
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one event."""

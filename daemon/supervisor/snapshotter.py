@@ -1,0 +1,64 @@
+"""`Snapshotter`: keeps a recent fold of the run under way in a file, so that nobody has to fold from the beginning."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.logs import Logger
+from rftd.storage.snapshots import SnapshotFolder
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.snapshot import Snapshot, pack
+from rftd.streams.follower import Follower
+
+_SHARE: Final = 20
+"""Of the time between two snapshots, one part in so many is spent on writing them, at most."""
+
+
+class Snapshotter:
+    """Looks after each turn of the run. What cannot be written is told and tried again later: it is a cache."""
+
+    def __init__(
+        self, state: RunState, follower: Follower, folder: SnapshotFolder, *, clock: Clock, logger: Logger
+    ) -> None:
+        self._state = state
+        self._follower = follower
+        self._folder = folder
+        self._clock = clock
+        self._logger = logger
+        self._records = 0
+        """That were folded when the newest snapshot was taken, since this process began."""
+        self._checkpoints = state.committed.count
+        self._not_before_s = 0.0
+
+    async def look(self) -> None:
+        """Takes a snapshot if a checkpoint was committed, or many records were folded, since the last one."""
+        began_s = self._clock.monotonic_s()
+        if began_s < self._not_before_s:
+            return
+        due = self._state.committed.count > self._checkpoints
+        if due or self._follower.folded - self._records >= limits.SNAPSHOT_RECORDS:
+            await self.take()
+            spent_s = self._clock.monotonic_s() - began_s
+            self._not_before_s = began_s + max(limits.SNAPSHOT_INTERVAL_S, _SHARE * spent_s)
+
+    async def take(self) -> None:
+        """Takes one now, unless nothing was folded since the last."""
+        if self._follower.folded == self._records:
+            return
+        self._records, self._checkpoints = self._follower.folded, self._state.committed.count
+        marks = self._follower.marks()
+        data = pack(
+            Snapshot(
+                experiment=self._state.experiment,
+                marks=marks,
+                fences=self._follower.fences.owners(),
+                parts=self._state.parts(),
+            )
+        )
+        try:
+            await asyncio.to_thread(self._folder.write, data, sum(mark.next_offset for mark in marks))
+        except OSError as error:
+            self._logger.warning("snapshot.failed", path=str(self._folder.folder), reason=str(error))

@@ -1,0 +1,95 @@
+"""Folds in files: written beside, made durable, renamed; the newest two stay. Believed only where the log agrees."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, TypeVar
+from uuid import UUID
+
+from rftd.ops import faults
+from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.errors import CodecError, LogCorruptError, LogLossError
+from rftd.ops.logs import Logger
+from rftd.streams.folds.snapshot import Snapshot, unpack
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition
+
+P = TypeVar("P")
+
+FOLDER: Final = "snapshots"
+KEPT: Final = 2
+_NAME: Final = re.compile(r"[0-9]{16}\.fold")
+
+
+class SnapshotFolder:
+    """A folder of snapshots of one fold; one process writes it, others may read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, data: bytes, records: int) -> Path:
+        """The file, durable when this returns. `records` orders it among its kind; older ones are removed. Blocks."""
+        make_durable_folder(self.folder)
+        path = self.folder / f"{records:016d}.fold"
+        temporary = path.with_name(f".{path.name}.tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        faults.point("snapshot.before_rename")
+        temporary.replace(path)
+        sync_folder(self.folder)
+        faults.point("snapshot.after_rename")
+        for old in self.newest_first()[KEPT:]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def newest_first(self) -> list[Path]:
+        """The files. Blocks."""
+        try:
+            return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
+        except OSError:
+            return []
+
+
+async def believed(
+    log: EventLog,
+    source: SnapshotFolder,
+    kind: type[Snapshot[P]],
+    *,
+    experiment: UUID | None,
+    partitions: Iterable[Partition] | None = None,
+    logger: Logger,
+    discard: bool = False,
+) -> Snapshot[P] | None:
+    """The newest snapshot that is whole, of this experiment, and whose heads are in the log; None if there is none.
+
+    Only `partitions` are compared, if they are given. Why another is passed over is logged; its owner discards it, so
+    that it takes no better one's place.
+    """
+    wanted = None if partitions is None else dict.fromkeys(partitions, 0)
+    for path in await asyncio.to_thread(source.newest_first):
+        try:
+            snapshot = await asyncio.to_thread(_read, path, kind)
+            if snapshot.experiment != experiment:
+                raise CodecError(f"it is of {snapshot.experiment or 'a whole log'}")
+            await log.check_heads(snapshot.heads(wanted))
+        except FileNotFoundError:
+            continue
+        except (OSError, CodecError, LogLossError, LogCorruptError) as error:
+            reason = error.what if isinstance(error, CodecError | LogLossError | LogCorruptError) else str(error)
+            logger.warning("snapshot.ignored", path=str(path), reason=reason)
+            if discard:
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+            continue
+        logger.info("snapshot.used", path=str(path), records=sum(mark.next_offset for mark in snapshot.marks))
+        return snapshot
+    return None
+
+
+def _read(path: Path, kind: type[Snapshot[P]]) -> Snapshot[P]:
+    return unpack(path.read_bytes(), kind)

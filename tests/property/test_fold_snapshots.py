@@ -1,0 +1,97 @@
+"""Rule 11: a fold that goes on from a snapshot is the fold of everything."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from busy_run import fold, seen, written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tape import interleaved
+
+from rftd.ops.errors import CodecError
+from rftd.streams.codec import decode
+from rftd.streams.envelope import Record
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.run_state import RunParts, RunState, SpineParts
+from rftd.streams.folds.snapshot import Snapshot, pack, unpack
+from rftd.streams.topics import CHECKPOINTS, EXPERIMENTS, WEIGHTS
+
+
+def go_on(state: RunState, fences: FenceView, records: list[Record]) -> None:
+    for record in records:
+        decoded = decode(record)
+        ours = decoded.head.experiment in (None, state.experiment)
+        if ours and fences.admit(record.partition, decoded.head, decoded.event):
+            state.apply(decoded)
+
+
+def everything(state: RunState) -> dict[str, object]:
+    """Also what decisions do not rest on."""
+    return msgspec.structs.asdict(state.parts())
+
+
+def packed(experiment: UUID, state: RunState, fences: FenceView) -> bytes:
+    return pack(Snapshot(experiment=experiment, marks=(), fences=fences.owners(), parts=state.parts()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 16),
+    steps=st.integers(0, 3),
+    mix=st.integers(0, 1 << 16),
+    cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3),
+    ended=st.booleans(),
+)
+def test_going_on_from_snapshots_is_folding_everything(
+    seed: int, steps: int, mix: int, cuts: list[float], ended: bool
+) -> None:
+    experiment, tape = written(seed, steps, ended=ended)
+    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
+    records = [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]
+    places = sorted({int(cut * len(records)) for cut in cuts})
+    state, fences = RunState(experiment), FenceView()
+    for start, end in zip([0, *places], [*places, len(records)], strict=True):
+        go_on(state, fences, records[start:end])
+        snapshot = unpack(packed(experiment, state, fences), Snapshot[RunParts])
+        state, fences = RunState(experiment), FenceView(snapshot.fences)
+        state.adopt(snapshot.parts)
+    whole, whole_fences = RunState(experiment), FenceView()
+    go_on(whole, whole_fences, records)
+    assert seen(state) == seen(whole) == seen(fold(experiment, tape.records))
+    assert everything(state) == everything(whole)
+    assert list(state.ledger.waiting) == list(whole.ledger.waiting)
+    assert sorted(fences.owners(), key=repr) == sorted(whole_fences.owners(), key=repr)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 16), cut=st.floats(0, 1))
+def test_a_worker_takes_the_part_of_its_partitions(seed: int, cut: float) -> None:
+    """A trainer goes on from the daemon's snapshot, and knows what one knows that folded its three partitions."""
+    experiment, tape = written(seed, 2, ended=False)
+    place = int(cut * len(tape.records))
+    state, fences = RunState(experiment), FenceView()
+    go_on(state, fences, tape.records[:place])
+    snapshot = unpack(packed(experiment, state, fences), Snapshot[SpineParts])
+    own = [record for record in tape.records if record.partition.stream in (EXPERIMENTS, WEIGHTS, CHECKPOINTS)]
+    restored, whole = (RunState(experiment, spine_only=True) for _ in range(2))
+    restored.adopt(snapshot.parts)
+    later = {id(record) for record in tape.records[place:]}
+    go_on(restored, FenceView(snapshot.fences), [record for record in own if id(record) in later])
+    go_on(whole, FenceView(), own)
+    assert everything(restored) == everything(whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 16), at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_no_changed_byte_is_read(seed: int, at: float, flip: int) -> None:
+    experiment, tape = written(seed % 4, 1, ended=False)
+    data = bytearray(packed(experiment, fold(experiment, tape.records), FenceView()))
+    data[int(at * len(data))] ^= flip
+    for damaged in (bytes(data), bytes(data[: int(at * len(data))])):
+        try:
+            unpack(damaged, Snapshot[RunParts])
+        except CodecError:
+            continue
+        raise AssertionError("a damaged snapshot was read")

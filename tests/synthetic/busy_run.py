@@ -1,0 +1,148 @@
+"""A run that is looked at before its end, and the fold of it, for the tests of folds."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from synthetic_run import REPEAT, SyntheticRun
+from tape import Tape
+
+from rftd.ops.ids import derive
+from rftd.streams.arrays import Array
+from rftd.streams.codec import Decoded, decode
+from rftd.streams.envelope import Record
+from rftd.streams.events import batch, experience, task, worker
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.topics import TASKS, Partition
+
+
+class BusyRun(SyntheticRun):
+    """A run in which leases expire and are given out anew, and which is looked at before its end."""
+
+    def explore(self, *, failed: int = 0) -> UUID:
+        """A group whose first lease may have expired in another slot."""
+        group = derive(self.id, "group", 1, self.groups)
+        for attempt in range(int(self.random.integers(0, 3))):
+            self._lease(group, self.groups, attempt + 1, expire=True)
+        return super().explore(failed=failed)
+
+    def finish(self) -> None:
+        """What is under way when somebody looks: open groups, evaluations, a plan that is not executed."""
+        for number in range(3):
+            sequence = self.groups + number
+            group = derive(self.id, "group", 1, sequence)
+            attempts = int(self.random.integers(1, 4))
+            for attempt in range(attempts):
+                lease = self._lease(group, sequence, attempt + 1, expire=attempt + 1 < attempts)
+            for rollout in range(int(self.random.integers(0, REPEAT))):
+                self.produce(group, rollout, lease)
+        self.plan(stage=1, take=min(len(self.waiting), REPEAT))
+        if self.waiting:
+            stale = self.waiting.pop().member.experience
+            retired = batch.ExperienceRetired(experiences=(stale,), reason="stale", uses=0, decided_at_ns=7)
+            self.tape.write(retired, self.id, role="planner")
+        self._evaluate()
+
+    def _lease(self, group: UUID, sequence: int, attempt: int, *, expire: bool) -> UUID:
+        slot = int(self.random.integers(0, 4))
+        lease = derive(group, "lease", attempt)
+        leased = task.TaskLeased(
+            lease=lease,
+            slot=slot,
+            worker=self.workers[0],
+            group=group,
+            sequence=sequence,
+            stage=1,
+            row=sequence,
+            epoch=0,
+            rollouts=tuple(range(REPEAT)),
+            repeat_times=REPEAT,
+            attempt=attempt,
+            deadline_s=60.0,
+            min_version=self.version,
+            pinned=attempt == 1,
+        )
+        place = Partition(TASKS, slot)
+        self.tape.write(leased, self.id, role="dispatcher", partition=place)
+        if expire:
+            expired = task.TaskExpired(lease=lease, slot=slot, reason=f"attempt {attempt}")
+            self.tape.write(expired, self.id, role="dispatcher", partition=place)
+        return lease
+
+    def _evaluate(self) -> None:
+        """Two ranges: the first is leased twice and scored twice, the second is under way."""
+        id = derive(self.id, "eval", "late")
+        for slot, start, attempt in ((0, 0, 1), (1, 0, 2), (2, 4, 1)):
+            leased = task.EvalLeased(
+                lease=derive(id, start, attempt),
+                slot=slot,
+                worker=self.workers[0],
+                eval=id,
+                stage=1,
+                taskset=0,
+                row_start=start,
+                row_end=start + 4,
+                version=self.version,
+                generation=0,
+                attempt=attempt,
+                deadline_s=60.0,
+            )
+            self.tape.write(leased, self.id, role="dispatcher", partition=Partition(TASKS, slot))
+        for attempt in (1, 2):
+            scored = experience.EvalScored(
+                eval=id,
+                lease=derive(id, 0, attempt),
+                stage=1,
+                taskset=0,
+                row_start=0,
+                version=self.version,
+                generation=0,
+                rewards=Array.of([attempt] * 4, "f4"),
+                tokens=Array.of([5] * 4, "u4"),
+            )
+            self.tape.write(scored, self.id, key=id)
+
+
+def fold(experiment: UUID, records: list[Record]) -> RunState:
+    """As the follower folds."""
+    state, fences = RunState(experiment), FenceView()
+    for record in records:
+        decoded: Decoded = decode(record)
+        ours = decoded.head.experiment in (None, experiment)
+        if ours and fences.admit(record.partition, decoded.head, decoded.event):
+            state.apply(decoded)
+    return state
+
+
+def seen(state: RunState) -> dict[str, object]:
+    """Everything that decisions rest on, without the order of what has none."""
+    groups, ledger, weights = state.groups, state.ledger, state.weights
+    return {
+        "spine": msgspec.structs.asdict(state.spine),
+        "groups": groups.open,
+        "leases": groups.leases,
+        "positions": groups.next_sequence,
+        "failures": (groups._short, groups._short_stage, groups.last_error),
+        "waiting": ledger.waiting,
+        "books": ledger.books.as_counts(len(ledger.waiting)) | ledger.books.retired,
+        "failed": ledger.books.failed_rollouts,
+        "planned": ledger.planned_in_stage,
+        "counted": (ledger.group_sizes, ledger.oldest_versions),
+        "ahead": ledger._ahead,
+        "weights": (weights.published, weights.retired, weights.activated, weights.newest(state.spine)),
+        "evals": state.evals.open,
+        "workers": (state.roster.live, state.roster.gone),
+        "checkpoints": state.checkpoints,
+    }
+
+
+def written(seed: int, steps: int, *, ended: bool) -> tuple[UUID, Tape]:
+    """A tape with two experiments, and the id of the one that is folded."""
+    tape = Tape(seed)
+    SyntheticRun(tape, name="other", steps=1, seed=seed + 1).write()
+    run = (SyntheticRun if ended else BusyRun)(tape, name="one", steps=steps, seed=seed).write()
+    lost = worker.WorkerLost(worker=run.workers[1], role="explorer", slot=1, reason="killed")
+    tape.write(lost, run.id, key=run.workers[1])
+    return run.id, tape
