@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from uuid import UUID
 
 from rftd.daemon.supervisor.registry import Entry, Registry
@@ -16,6 +17,7 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition
+from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
 
 LOOK_S = 1.0
@@ -24,7 +26,19 @@ LOOK_S = 1.0
 class ExternalWorker:
     """`rftd worker explorer|trainer` without an experiment. `run` works until it is asked to stop."""
 
-    def __init__(self, log: EventLog, role: str, slot: int, *, clock: Clock, ids: Ids, logger: Logger) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        role: str,
+        slot: int,
+        *,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        process: ProcessName | None = None,
+    ) -> None:
+        """`process`: the one that runs it, this one if None."""
+        self._process = process
         self._log = log
         self._role = role
         self._slot = slot
@@ -54,14 +68,17 @@ class ExternalWorker:
 
     async def _work(self, entry: Entry, stop: asyncio.Event) -> None:
         self._logger.info("worker.experiment", experiment=str(entry.id))
-        log, experiment, offset = self._log, entry.id, entry.spine_offset
-        clock, ids, logger = self._clock, self._ids, self._logger
-        if self._role == "explorer":
-            await run_explorer(
-                log, experiment, self._slot, stop, clock=clock, ids=ids, logger=logger, spine_offset=offset
-            )
-        else:
-            await run_trainer(log, experiment, stop, clock=clock, ids=ids, logger=logger, spine_offset=offset)
+        run = run_trainer if self._role != "explorer" else partial(run_explorer, slot=self._slot)
+        await run(
+            self._log,
+            entry.id,
+            stop=stop,
+            clock=self._clock,
+            ids=self._ids,
+            logger=self._logger,
+            spine_offset=entry.spine_offset,
+            process=self._process,
+        )
 
     async def _has_trainer(self, experiment: UUID, spine_offset: int) -> bool:
         """True while another trainer lives: two that fence each other in turn would get nowhere."""

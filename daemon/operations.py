@@ -7,7 +7,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.why.wait import Why
 from rftd.streams.envelope import Position
 
 
@@ -44,8 +43,4 @@ class Operations(Protocol):
 
     async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
         """Ends one that has not ended. Raises as `pause`."""
-        ...
-
-    async def why(self, experiment: UUID) -> Why:
-        """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
         ...

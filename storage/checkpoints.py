@@ -14,15 +14,25 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rftd.ops import faults
 from rftd.ops.durable import make_durable_folder, sync_folder
-from rftd.ops.errors import DataError
+from rftd.ops.errors import DataError, FencedError
 from rftd.streams.events.checkpoint import FileRef
 
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
 LATEST_WEIGHTS: Final = "latest_state_dict_iteration.txt"
+
+
+class Staged(NamedTuple):
+    """A folder that is written and durable, and not yet visible under its name."""
+
+    temporary: Path
+    replaced: Path
+    """Where a folder of that name goes meanwhile."""
+    files: tuple[FileRef, ...]
+    """By path."""
 
 
 def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef, ...]:
@@ -30,10 +40,21 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
 
     A folder of that name, left by an earlier generation, is replaced. If `write` fails, nothing is left.
     """
+    staged = stage_folder(folder, write)
+    place_folder(staged, folder)
+    return staged.files
+
+
+def stage_folder(folder: Path, write: Callable[[Path], None], *, generation: int = 0) -> Staged:
+    """The first half: everything but the names. What generations up to this one left half-written is removed.
+
+    The names are those of this generation alone, so whoever was replaced and wakes again cannot touch them.
+    """
     make_durable_folder(folder.parent)
-    temporary, replaced = (folder.with_name(f".{folder.name}.{kind}") for kind in ("tmp", "old"))
-    for leftover in (temporary, replaced):
-        shutil.rmtree(leftover, ignore_errors=True)
+    for number in range(generation + 1):
+        for kind in ("tmp", "old"):
+            shutil.rmtree(_beside(folder, number, kind), ignore_errors=True)
+    temporary = _beside(folder, generation, "tmp")
     temporary.mkdir()
     try:
         write(temporary)
@@ -43,15 +64,41 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    return Staged(temporary, _beside(folder, generation, "old"), files)
+
+
+def place_folder(staged: Staged, folder: Path) -> None:
+    """The second half: the folder becomes visible. Only for whoever holds the trainer's role: it replaces another's.
+
+    Raises FencedError if a later generation staged this folder meanwhile; what that one placed stays.
+    """
     faults.point("checkpoint.before_rename")
+    if not staged.temporary.exists():
+        raise _taken_over(folder)
     if folder.exists():
-        folder.rename(replaced)
+        folder.rename(staged.replaced)
         faults.point("checkpoint.between_renames")
-    temporary.rename(folder)
+    try:
+        staged.temporary.rename(folder)
+    except FileNotFoundError:
+        if staged.replaced.exists() and not folder.exists():
+            staged.replaced.rename(folder)
+        raise _taken_over(folder) from None
     faults.point("checkpoint.after_rename")
     sync_folder(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-    return files
+    shutil.rmtree(staged.replaced, ignore_errors=True)
+
+
+def _taken_over(folder: Path) -> FencedError:
+    return FencedError(
+        "a later generation writes this checkpoint now",
+        where=str(folder),
+        fix="nothing: what this process wanted to save is not needed any more",
+    )
+
+
+def _beside(folder: Path, generation: int, kind: str) -> Path:
+    return folder.with_name(f".{folder.name}.{f'g{generation}.' if generation else ''}{kind}")
 
 
 def files_of(folder: Path) -> tuple[FileRef, ...]:
@@ -80,10 +127,10 @@ def verify(folder: Path, files: Sequence[FileRef]) -> None:
             raise _damaged(path, "has other bytes than were committed")
 
 
-def mark_latest(job_dir: Path, stage_step: int) -> None:
+def mark_latest(job_dir: Path, stage_step: int, *, generation: int = 0) -> None:
     """Writes both marker files: `global_step_<stage_step>` is the newest. Each is replaced at once, and durable."""
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
-        temporary = job_dir / f".{name}.tmp"
+        temporary = _beside(job_dir / name, generation, "tmp")
         with temporary.open("w", encoding="ascii") as file:
             file.write(str(stage_step))
             file.flush()

@@ -107,6 +107,14 @@ class RoleLease:
             lease.check()
         return positions
 
+    async def confirm(self) -> None:
+        """Returns if this owner holds the role as far as the log says now: before what no fence can undo.
+
+        Raises FencedError. A process may still be stopped between this and what it does next.
+        """
+        await self._follower.catch_up()
+        self.check()
+
     def check(self) -> None:
         """Raises FencedError if a newer owner was seen."""
         for partition in self._partitions:

@@ -31,11 +31,37 @@ class Pulse(msgspec.Struct, kw_only=True):
     rollouts_total: int = 0
 
 
+class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
+    """What names one operating system process for ever."""
+
+    host: str
+    pid: int
+    start_s: float
+    """The operating system's start time of it; a pid comes again."""
+
+
+def this_process() -> ProcessName:
+    """The process that asks."""
+    return ProcessName(host=platform.node(), pid=os.getpid(), start_s=psutil.Process().create_time())
+
+
 class Membership:
     """One worker of one experiment."""
 
-    def __init__(self, log: EventLog, *, experiment: UUID, role: str, slot: int, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        experiment: UUID,
+        role: str,
+        slot: int,
+        clock: Clock,
+        ids: Ids,
+        process: ProcessName | None = None,
+    ) -> None:
+        """`process`: the one that runs it, this one if None."""
         self.id = ids.new()
+        self._process = process or this_process()
         self.log = log
         self.experiment = experiment
         self.role = role
@@ -52,9 +78,9 @@ class Membership:
             worker=self.id,
             role=self.role,
             slot=self.slot,
-            host=platform.node(),
-            pid=os.getpid(),
-            process_start_s=psutil.Process().create_time(),
+            host=self._process.host,
+            pid=self._process.pid,
+            process_start_s=self._process.start_s,
             capacity=capacity,
         )
         faults.point("worker.before_join")

@@ -18,14 +18,16 @@ from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.start import beginning_of
-from rftd.streams.topics import partition_of
+from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.decision import slot_partition
 from rftd.workers.explorer.explorer import Explorer
 from rftd.workers.explorer.view import ExplorerView
-from rftd.workers.membership import Membership, explain
+from rftd.workers.membership import Membership, ProcessName, explain
 from rftd.workers.taking_up import resumed_follower
 from rftd.workers.trainer.engines.registry import make_engine
 from rftd.workers.trainer.trainer import Trainer
+
+WORKERS = Partition(topics.WORKERS, 0)
 
 
 async def run_explorer(
@@ -38,12 +40,14 @@ async def run_explorer(
     ids: Ids,
     logger: Logger,
     spine_offset: int = 0,
+    process: ProcessName | None = None,
 ) -> None:
     """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
-    member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, process=process)
     view = ExplorerView(member.id)
     # Leases name their worker, and this one is new: earlier ones are of no interest.
-    heads, tasks = await log.heads(), slot_partition(slot)
+    heads = await log.heads()
+    ends = {each: heads[each].next_offset if each in heads else 0 for each in (slot_partition(slot), WORKERS)}
     follower = await resumed_follower(
         log,
         view,
@@ -52,7 +56,7 @@ async def run_explorer(
         partitions=[partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)],
         adopt=view.adopt,
         kind=Snapshot[SpineParts],
-        also={tasks: heads[tasks].next_offset if tasks in heads else 0},
+        also=ends,
         clock=clock,
         logger=logger,
     )
@@ -69,9 +73,10 @@ async def run_trainer(
     ids: Ids,
     logger: Logger,
     spine_offset: int = 0,
+    process: ProcessName | None = None,
 ) -> None:
     """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
-    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
+    member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, process=process)
     state = RunState(experiment, spine_only=True)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     follower = await resumed_follower(

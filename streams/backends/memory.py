@@ -30,6 +30,8 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
     """The append raises UnreachableError after a prefix of it (perhaps all) landed."""
     duplicate_p: float = 0.0
     """The append is delivered twice, as by a transport that retries."""
+    repeat_p: float = 0.0
+    """Per record taken: it stands in its partition once more, at a later place, as after a retry to Kafka."""
     delay_p: float = 0.0
     """Per append and read: it takes up to `delay_turns` more turns of the event loop."""
     delay_turns: int = 8
@@ -71,6 +73,7 @@ class MemoryLog:
         if self._happens(self.faults.duplicate_p):
             self._take(drafts)
         positions = self._take(drafts)
+        self._repeat(drafts)
         await asyncio.sleep(0)
         return positions
 
@@ -84,16 +87,20 @@ class MemoryLog:
     ) -> list[Record]:
         self._check_open()
         await self._delay()
-        records = self._records.get(partition, [])
-        first = bisect_left(records, start, key=lambda record: record.offset)
         found: list[Record] = []
         size = 0
-        for record in records[first : first + max_records]:
+        for record in self.stored(partition, start, max_records):
             size += len(record.head) + len(record.value)
             if found and size > max_size_bytes:
                 break
             found.append(record)
         return found
+
+    def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
+        """What `read` would find, at once and without faults: for checks, and for readers of one's own."""
+        records = self._records.get(partition, [])
+        first = bisect_left(records, start, key=lambda record: record.offset)
+        return records[first : first + max_records]
 
     def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
         self._check_open()
@@ -132,15 +139,25 @@ class MemoryLog:
         for draft in drafts:
             place = self._places.get(draft.id.bytes)
             if place is None:
-                offset, chain = grown.get(draft.partition) or self._tail.head(draft.partition)
-                chain = link(chain, draft.head, draft.value)
-                record = Record(draft.partition, offset, chain, draft.head, draft.value)
-                self._records.setdefault(draft.partition, []).append(record)
-                place = self._places[draft.id.bytes] = Position(draft.partition, offset)
-                grown[draft.partition] = Mark(offset + 1, chain)
+                place = self._places[draft.id.bytes] = self._write(draft, grown)
             positions.append(place)
         self._tail.advance((), grown)
         return positions
+
+    def _repeat(self, drafts: Sequence[Draft]) -> None:
+        grown: dict[Partition, Mark] = {}
+        for draft in drafts:
+            if self._happens(self.faults.repeat_p):
+                self._write(draft, grown)
+        self._tail.advance((), grown)
+
+    def _write(self, draft: Draft, grown: dict[Partition, Mark]) -> Position:
+        offset, chain = grown.get(draft.partition) or self._tail.head(draft.partition)
+        chain = link(chain, draft.head, draft.value)
+        record = Record(draft.partition, offset, chain, draft.head, draft.value)
+        self._records.setdefault(draft.partition, []).append(record)
+        grown[draft.partition] = Mark(offset + 1, chain)
+        return Position(draft.partition, offset)
 
     def _start(self, partition: Partition) -> Mark:
         return self._starts.get(partition, Mark(0, GENESIS))

@@ -7,9 +7,16 @@ from uuid import UUID
 from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat
 
+LONGEST_LOOK_S = 2 * limits.HEARTBEAT_INTERVAL_S
+"""Of the seconds between two ticks, at most so many count: who did not look has heard nothing."""
+
 
 class Liveness:
-    """Last signs of life by this process's clock. Lost on restart: then everything gets one full deadline again."""
+    """Last signs of life, in seconds that this process looked. Lost on restart: all get one full deadline again.
+
+    A process that was stopped, or waited long for the log, finds old heartbeats when it looks again, so silence while
+    it did not look says nothing about anybody.
+    """
 
     def __init__(self, lost_after_s: float = limits.WORKER_LOST_AFTER_S) -> None:
         self.lost_after_s = lost_after_s
@@ -17,6 +24,9 @@ class Liveness:
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
         self._pending: list[Heartbeat] = []
+        self._looked_s = 0.0
+        """Of this process's life, the part in which it looked."""
+        self._ticked_s: float | None = None
 
     def note(self, heartbeat: Heartbeat) -> None:
         """Takes in a heartbeat; it counts from the next `tick` on."""
@@ -24,30 +34,30 @@ class Liveness:
 
     def tick(self, now_s: float) -> None:
         """Dates what arrived since the last tick."""
+        self._looked_s = self._looked(now_s)
+        self._ticked_s = now_s
         for heartbeat in self._pending:
             self.latest[heartbeat.worker] = heartbeat
-            self._heard_s[heartbeat.worker] = now_s
+            self._heard_s[heartbeat.worker] = self._looked_s
             for lease in heartbeat.leases:
-                self._renewed_s[lease] = now_s
+                self._renewed_s[lease] = self._looked_s
         self._pending.clear()
 
     def silent(self, worker: UUID, now_s: float) -> bool:
         """True if nothing was heard of the worker for `lost_after_s`."""
-        return now_s - self._heard_s.setdefault(worker, now_s) > self.lost_after_s
-
-    def quiet_s(self, worker: UUID, now_s: float) -> float | None:
-        """For how long nothing was heard of the worker; None if it was never looked for."""
-        heard_s = self._heard_s.get(worker)
-        return None if heard_s is None else now_s - heard_s
-
-    def unheard(self, worker: UUID, now_s: float) -> bool:
-        """The same as `silent`, for those who only look."""
-        return (self.quiet_s(worker, now_s) or 0.0) > self.lost_after_s
+        looked_s = self._looked(now_s)
+        return looked_s - self._heard_s.setdefault(worker, looked_s) > self.lost_after_s
 
     def overdue(self, lease: UUID, deadline_s: float, now_s: float) -> bool:
         """True if the lease made no progress for its whole deadline."""
-        return now_s - self._renewed_s.setdefault(lease, now_s) > deadline_s
+        looked_s = self._looked(now_s)
+        return looked_s - self._renewed_s.setdefault(lease, looked_s) > deadline_s
 
     def forget(self, lease: UUID) -> None:
         """Drops what is kept of a lease that is over."""
         self._renewed_s.pop(lease, None)
+
+    def _looked(self, now_s: float) -> float:
+        if self._ticked_s is None:
+            return self._looked_s
+        return self._looked_s + min(now_s - self._ticked_s, LONGEST_LOOK_S)

@@ -8,13 +8,14 @@ from uuid import UUID
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased
+from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import SpineParts
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
 
 
 class ExplorerView:
-    """A fold of three partitions, with the leases that came since they were last taken."""
+    """A fold of four partitions, with the leases that came since they were last taken."""
 
     def __init__(self, worker: UUID) -> None:
         self.spine = Spine()
@@ -23,6 +24,8 @@ class ExplorerView:
         """New leases of this very worker, oldest first; bounded by the dispatcher's credits."""
         self.ended: deque[UUID] = deque()
         """Leases that expired: their rollouts are to be dropped."""
+        self.lost = ""
+        """Why this very worker was declared lost, if it was: it is given no work any more."""
         self._worker = worker
         self._taken: set[UUID] = set()
         """Leases that were handed on: one that comes again is not run again."""
@@ -40,6 +43,9 @@ class ExplorerView:
                 self.weights.apply(decoded)
             case topics.TASKS:
                 self._task(decoded)
+            case topics.WORKERS:
+                if isinstance(decoded.event, WorkerLost) and decoded.event.worker == self._worker:
+                    self.lost = decoded.event.reason
             case _:
                 pass
 

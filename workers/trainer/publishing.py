@@ -97,6 +97,8 @@ class Publisher:
     async def _retire_old(self) -> None:
         """Retires versions below the newest few that no evaluation and no pinned rollout can still need."""
         state = self._state
+        if state.spine.stage < 0:
+            return
         stage = state.spine.stage_spec()
         sync = stage.sync
         kept = max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * sync.interval)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from rftd.ops import faults
-from rftd.storage.checkpoints import commit_folder, mark_latest
+from rftd.ops.errors import DataError
+from rftd.storage.checkpoints import Staged, mark_latest, place_folder, stage_folder, verify
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
@@ -41,34 +43,38 @@ class Saver:
         self._thread = thread
 
     async def save(self, done: StepCompleted, stage_step: int) -> None:
-        """Commits a checkpoint of the step that was just completed, unless an equal one is committed."""
-        if any(
-            step == done.step and committed.checksum == done.checksum
-            for (step, _), committed in self._state.checkpoints.items()
-        ):
+        """Commits a checkpoint of the step that was just completed, unless an equal one is committed and whole."""
+        off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+        if await off_loop(self._is_saved, done):
             return
         stage = self._spec.stages[done.stage]
         final = stage_step == stage.total_steps
         hf = stage.trainer.save_hf == "always" or (stage.trainer.save_hf == "last" and final)
         folder = self.folder_of(done.stage) / f"global_step_{stage_step}"
 
-        def write() -> CheckpointCommitted:
-            files = commit_folder(folder, lambda temporary: self._engine.save(temporary, hf=hf))
-            mark_latest(folder.parent, stage_step)
+        def write() -> Staged:
+            return stage_folder(folder, lambda beside: self._engine.save(beside, hf=hf), generation=done.generation)
+
+        def place(staged: Staged) -> CheckpointCommitted:
+            place_folder(staged, folder)
+            mark_latest(folder.parent, stage_step, generation=done.generation)
             return CheckpointCommitted(
                 step=done.step,
                 generation=done.generation,
                 stage=done.stage,
                 stage_step=stage_step,
                 path=str(folder),
-                files=files,
-                size_bytes=sum(file.size_bytes for file in files),
+                files=staged.files,
+                size_bytes=sum(file.size_bytes for file in staged.files),
                 checksum=done.checksum,
                 sha256=done.sha256 or self._engine.sha256(),
                 final=final,
             )
 
-        committed = await asyncio.get_running_loop().run_in_executor(self._thread, write)
+        staged = await off_loop(write)
+        # The folder's name is shared with whoever took over meanwhile, and no fence guards it.
+        await self._lease.confirm()
+        committed = await off_loop(place, staged)
         faults.point("checkpoint.after_files")
         heads = as_refs(await self._log.heads())
         event = msgspec.structs.replace(committed, heads=heads)
@@ -76,15 +82,33 @@ class Saver:
         faults.point("checkpoint.after_append")
         await self._retain(done.stage, stage.trainer.max_checkpoints_to_keep)
 
+    def _is_saved(self, done: StepCompleted) -> bool:
+        """True if equal weights are committed and their files are whole; a damaged checkpoint is written again."""
+        for (step, _), committed in self._state.checkpoints.items():
+            if step == done.step and committed.checksum == done.checksum:
+                try:
+                    verify(Path(committed.path), committed.files)
+                except DataError:
+                    continue
+                return True
+        return False
+
     def folder_of(self, stage: int) -> Path:
         """Where a stage's checkpoints lie: the job's folder, or one below it if the experiment has several stages."""
         return Path(self._spec.stages[stage].folder or self._spec.job_dir)
 
     async def _retain(self, stage: int, keep: int) -> None:
-        kept = sorted(key for key, event in self._state.checkpoints.items() if event.stage == stage)
-        for key in kept[:-keep] if keep > 0 else ():
-            event = self._state.checkpoints[key]
-            deleted = CheckpointDeleted(step=key[0], generation=key[1], path=event.path, reason="retention")
-            await self._lease.append([self._lease.writer.draft(deleted, experiment=self._state.experiment)])
+        """Deletes folders beyond the newest `keep`; generations that saved the same step share one."""
+        folders: dict[str, list[tuple[int, int]]] = {}
+        for key in sorted(key for key, event in self._state.checkpoints.items() if event.stage == stage):
+            folders.setdefault(self._state.checkpoints[key].path, []).append(key)
+        oldest_first = sorted(folders, key=lambda path: folders[path][-1])
+        for path in oldest_first[:-keep] if keep > 0 else ():
+            deleted = [
+                CheckpointDeleted(step=step, generation=generation, path=path, reason="retention")
+                for step, generation in folders[path]
+            ]
+            writer, experiment = self._lease.writer, self._state.experiment
+            await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
             faults.point("checkpoint.before_removal")
-            await asyncio.to_thread(shutil.rmtree, event.path, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from rftd.ops.errors import DataError
-from rftd.storage.checkpoints import commit_folder, files_of, latest, mark_latest, verify
+from rftd.ops import faults
+from rftd.ops.errors import DataError, FencedError
+from rftd.storage.checkpoints import (
+    commit_folder,
+    files_of,
+    latest,
+    mark_latest,
+    place_folder,
+    stage_folder,
+    verify,
+)
 
 
 def write(folder: Path) -> None:
@@ -49,6 +58,29 @@ def test_a_folder_of_an_earlier_generation_is_replaced(tmp_path: Path) -> None:
     files = commit_folder(folder, write)
     verify(folder, files)
     assert not (folder / "old").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
+
+
+@pytest.mark.parametrize("point", ["checkpoint.before_rename", "checkpoint.between_renames"])
+def test_who_was_replaced_and_wakes_does_not_touch_what_its_successor_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    folder = tmp_path / "global_step_3"
+    commit_folder(folder, lambda temporary: (temporary / "first").touch())
+    zombie = stage_folder(folder, lambda temporary: (temporary / "zombie").touch(), generation=1)
+    files = []
+
+    def meanwhile(name: str) -> None:
+        if name == point and not files:
+            files.append(())
+            staged = stage_folder(folder, write, generation=2)
+            place_folder(staged, folder)
+            files[0] = staged.files
+
+    monkeypatch.setattr(faults, "point", meanwhile)
+    with pytest.raises(FencedError):
+        place_folder(zombie, folder)
+    verify(folder, files[0])
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
 
 

@@ -25,13 +25,26 @@ class Scheduler:
         self.desk = desk
         self.liveness = Liveness()
         self._dispatcher = Dispatcher(desk.state, self.liveness)
+        self._looked_s = 0
+        self._beats: list[Heartbeat] = []
 
     def at(self, now_s: float) -> list[Event]:
-        """What it decides at this time, written down."""
+        """What it decides at this time, written down; until then it looked every second."""
+        while self._looked_s + 1 < now_s:
+            self._looked_s += 1
+            self.liveness.tick(self._looked_s)
+        return self.after_a_pause(now_s)
+
+    def after_a_pause(self, now_s: float) -> list[Event]:
+        """What it decides at this time if it did not look since the last time."""
+        for heartbeat in self._beats:
+            self.liveness.note(heartbeat)
+        self._beats.clear()
+        self._looked_s = int(now_s)
         return self.desk.obey(self._dispatcher.decide(now_s))
 
     def beat(self, worker: UUID, *leases: UUID) -> None:
-        self.liveness.note(Heartbeat(worker=worker, role="explorer", slot=0, state="busy", leases=leases))
+        self._beats.append(Heartbeat(worker=worker, role="explorer", slot=0, state="busy", leases=leases))
 
 
 def test_groups_are_leased_as_far_as_the_policy_admits_and_the_workers_can_take() -> None:
@@ -47,6 +60,22 @@ def test_groups_are_leased_as_far_as_the_policy_admits_and_the_workers_can_take(
     assert {lease.slot for lease in second} == {3}
     assert [lease.row for lease in first + second] == [0, 1, 2, 3, 4, 5]
     assert scheduler.at(3.0) == []
+
+
+def test_silence_while_the_daemon_did_not_look_says_nothing() -> None:
+    """It was stopped for an hour, and so may have been nobody else: everybody gets a full deadline again."""
+    desk = Desk(stage_of(policy=PolicySpec(max_inflight_batches=1)))
+    scheduler = Scheduler(desk)
+    worker = desk.join()
+    scheduler.at(0.0)
+    scheduler.beat(worker)
+    scheduler.at(1.0)
+    assert not [event for event in scheduler.after_a_pause(3600.0) if isinstance(event, TaskExpired)]
+    assert not scheduler.liveness.silent(worker, 3600.0)
+    scheduler.at(3600.0 + limits.WORKER_LOST_AFTER_S - 3)
+    assert not scheduler.liveness.silent(worker, 3600.0 + limits.WORKER_LOST_AFTER_S - 3)
+    scheduler.at(3600.0 + limits.WORKER_LOST_AFTER_S + 1)
+    assert scheduler.liveness.silent(worker, 3600.0 + limits.WORKER_LOST_AFTER_S + 1)
 
 
 def test_a_group_closes_once_every_rollout_is_terminal() -> None:
@@ -120,7 +149,7 @@ def test_a_silent_worker_is_given_nothing() -> None:
     desk = Desk()
     scheduler = Scheduler(desk)
     worker = desk.join()
-    scheduler.beat(worker)
+    scheduler.liveness.note(Heartbeat(worker=worker, role="explorer", slot=0, state="wait_tasks"))
     scheduler.liveness.tick(0.0)
     assert scheduler.at(limits.WORKER_LOST_AFTER_S + 1) == []
     scheduler.beat(worker)
