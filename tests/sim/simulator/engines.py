@@ -1,0 +1,59 @@
+"""The fake engines as a world wants them: rollouts that fail and hang, weights that no re-execution repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RolloutError
+from rftd.workers.rollout.engine import Generation, GenerationRequest
+from rftd.workers.rollout.engines.fake import FakeRolloutEngine
+from rftd.workers.trainer.engine import StepResult, TrainBatch
+from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from simulator.loop import PROCESS
+
+
+class Mishaps:
+    """How often rollouts of the present world go wrong."""
+
+    def __init__(self, seed: int, *, fail_p: float, hang_p: float, salted: bool) -> None:
+        self.random = random.Random(seed)
+        self.fail_p, self.hang_p = fail_p, hang_p
+        self.salted = salted
+        """Weights differ between processes that train the same plan, as on a GPU."""
+
+
+class SimRolloutEngine(FakeRolloutEngine):
+    """The fake engine, in a world with mishaps."""
+
+    mishaps: Mishaps
+
+    def __init__(self, arguments: Mapping[str, Any], clock: Clock) -> None:
+        super().__init__(arguments, clock)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        chance = self.mishaps.random.random()
+        if chance < self.mishaps.fail_p:
+            raise RolloutError("injected: the workflow fails")
+        if chance < self.mishaps.fail_p + self.mishaps.hang_p:
+            await asyncio.sleep(1000.0)
+        return await super().generate(request)
+
+
+class SimTrainerEngine(FakeTrainerEngine):
+    """The fake engine; salted, its weights tell which process trained them."""
+
+    mishaps: Mishaps
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        result = super().train(batch)
+        if self.mishaps.salted:
+            salt = f"{self._state.weights} {PROCESS.get().pid}".encode()
+            self._state = msgspec.structs.replace(self._state, weights=hashlib.sha256(salt).hexdigest())
+        return result

@@ -1,0 +1,254 @@
+"""What must hold at the end of every world, whatever happened in it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rftd.ops.errors import RftdError
+from rftd.storage import checkpoints
+from rftd.streams import topics
+from rftd.streams.codec import Decoded, decode, decode_as
+from rftd.streams.envelope import Record
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experiment import Fence
+from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.folds.spine import Status
+from rftd.streams.topics import Partition, partition_of
+from rftd.streams.verify.checker import verify
+from rftd.workers.trainer.assembly import Assembly
+from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+
+if TYPE_CHECKING:
+    from simulator.world import World
+
+LOST_AFTER_S = 15.0
+"""Of silence: what a worker may be declared lost for."""
+
+
+async def judge(world: World) -> None:
+    """Adds everything that is wrong to the world's failures."""
+    failures = world.failures
+    for oracle in (ended, balanced, acknowledged, fenced, confluent, lineage, whole, nothing_uncaught):
+        failures += [f"{oracle.__name__}: {what}" for what in oracle(world)]
+    try:
+        report = await verify(world.log)
+    except RftdError as error:
+        failures.append(f"verify: {error.what}")
+    else:
+        # Repetitions are what this log was asked for; on Kafka they are no finding either.
+        findings = [each for each in report.findings if each.rule != "unique"]
+        failures += [f"verify: {finding.rule}: {finding.what}" for finding in findings]
+    if not world.scenario.salted:
+        failures += [f"recomputed: {what}" for what in await recomputed(world)]
+
+
+def ended(world: World) -> Iterator[str]:
+    """The experiment completed, or was cancelled by its owner."""
+    spine = world.state.spine
+    cancels = any(command.verb == "cancel" for command in world.scenario.commands)
+    if spine.status is Status.COMPLETED or (spine.status is Status.CANCELLED and cancels):
+        return
+    yield f"{spine.status}: {spine.code} {spine.reason}"
+
+
+def balanced(world: World) -> Iterator[str]:
+    """The books balance, and nothing waits after the end."""
+    ledger = world.state.ledger
+    counts = ledger.books.as_counts(len(ledger.waiting))
+    if counts["balance"] or (world.state.spine.status is Status.COMPLETED and counts["waiting"]):
+        yield str(counts)
+
+
+def acknowledged(world: World) -> Iterator[str]:
+    """I1: every acknowledged event is at its place."""
+    for id, place in world.network.acked:
+        records = world.log.stored(place.partition, place.offset, 1)
+        if place.partition.stream == topics.HEARTBEATS and not records:
+            continue  # forgotten by retention
+        if not records or records[0].offset != place.offset or decode(records[0]).head.id.bytes != id:
+            yield f"event {id.hex()} is not at {place.partition}@{place.offset}"
+
+
+def fenced(world: World) -> Iterator[str]:
+    """I7: a fold with a reading of the fences that is written here gives the same state as the product's."""
+    owners: dict[tuple[Partition, Any, str], int] = {}
+    state = RunState(world.experiment)
+    for record in _records(world):
+        decoded = decode(record)
+        head, event = decoded.head, decoded.event
+        if isinstance(event, Fence):
+            key = (record.partition, head.experiment, event.role)
+            if event.previous == owners.get(key, 0) and event.epoch > event.previous:
+                owners[key] = event.epoch
+                state.apply(decoded)
+        elif not head.role or head.epoch >= owners.get((record.partition, head.experiment, head.role), 0):
+            state.apply(decoded)
+    yield from _differences(digest(state), digest(world.state))
+
+
+def confluent(world: World) -> Iterator[str]:
+    """I4 and rule 6: any interleaving of the partitions, with records repeated, folds to the same state."""
+    chance = random.Random(f"fold {world.scenario.seed}")
+    queues: dict[Partition, list[Record]] = {}
+    for record in _records(world):
+        queues.setdefault(record.partition, []).append(record)
+    for partition, queue in queues.items():
+        for _ in range(min(3, len(queue))):
+            source = chance.randrange(len(queue))
+            again = queue[source]
+            place = chance.randint(source + 1, len(queue))
+            queue.insert(place, Record(partition, 1_000_000 + place, again.chain, again.head, again.value))
+    state, fences = RunState(world.experiment), FenceView()
+    left = {partition: iter(queue) for partition, queue in queues.items()}
+    while left:
+        partition = chance.choice(list(left))
+        for _ in range(chance.choice([1, 1, 5, 50])):
+            record_or_none = next(left[partition], None)
+            if record_or_none is None:
+                del left[partition]
+                break
+            decoded = decode(record_or_none)
+            if fences.admit(partition, decoded.head, decoded.event):
+                state.apply(decoded)
+    yield from _differences(digest(state), digest(world.state))
+
+
+def lineage(world: World) -> Iterator[str]:
+    """I5: the chain of generations that leads to the last weights executes each plan once, in order."""
+    spine = world.state.spine
+    events = list(_effective(world, topics.EXPERIMENTS))
+    plans = {each.event.step: each.event.batch for each in events if isinstance(each.event, BatchPlanned)}
+    steps: dict[int, dict[int, StepCompleted]] = {}
+    starts: dict[int, GenerationStarted] = {}
+    for each in events:
+        if isinstance(each.event, StepCompleted):
+            steps.setdefault(each.event.generation, {}).setdefault(each.event.step, each.event)
+        elif isinstance(each.event, GenerationStarted):
+            starts.setdefault(each.event.generation, each.event)
+    committed: dict[str, list[CheckpointCommitted]] = {}
+    for each in _effective(world, topics.CHECKPOINTS):
+        if isinstance(each.event, CheckpointCommitted):
+            committed.setdefault(each.event.path, []).append(each.event)
+    generation, version, chain = spine.generation, spine.version, []
+    while generation >= 0:
+        start = starts[generation]
+        chain += [steps.get(generation, {}).get(step) for step in range(version, start.version, -1)]
+        if not start.checkpoint:
+            break
+        sources = [each for each in committed.get(start.checkpoint, []) if each.step == start.version]
+        sources = [each for each in sources if each.generation < generation]
+        if not sources:
+            yield f"generation {generation} took up a checkpoint that nobody committed: {start.checkpoint}"
+            return
+        version, generation = start.version, max(each.generation for each in sources)
+    if None in chain:
+        yield f"a step of the chain that ends at {spine.version}/{spine.generation} was never executed"
+        return
+    found = [(each.step, each.batch) for each in reversed(chain) if each is not None]
+    wanted = [(step, plans.get(step)) for step in range(1, spine.version + 1)]
+    if found != wanted:
+        yield f"the chain executes {found}, the plans are {wanted}"
+
+
+def whole(world: World) -> Iterator[str]:
+    """I8: every checkpoint that the log shows is on disk as it was committed, unless it was damaged on purpose."""
+    for (step, generation), event in world.state.checkpoints.items():
+        newest = max(key for key, other in world.state.checkpoints.items() if other.path == event.path)
+        if Path(event.path) in world.chaos.damaged or (step, generation) != newest:
+            continue
+        if world.state.spine.checksums.get((step, generation)) != event.checksum:
+            continue  # an announcement without its step has no effect
+        try:
+            checkpoints.verify(Path(event.path), event.files)
+        except RftdError as error:
+            yield f"step {step} of generation {generation}: {error.what}"
+
+
+def lost_in_vain(world: World, worker: WorkerStarted, why: str) -> str | None:
+    """I7: what to say if a worker is declared lost that lives, and that nothing kept from saying so. Asked at once."""
+    process = next(each for each in world.machine.workers if each.pid == worker.pid)
+    weather, now_s = world.scenario.weather, world.loop.time()
+    excused = weather.embedded or weather.slow_s > LOST_AFTER_S / 2 or process.disturbed_s + 2 * LOST_AFTER_S > now_s
+    if not process.running or excused:
+        return None
+    return f"{process.name} was declared lost at {now_s:.1f} s and lives: {why}"
+
+
+def nothing_uncaught(world: World) -> Iterator[str]:
+    """No process met an error that nobody had thought of."""
+    yield from world.loop.errors
+
+
+async def recomputed(world: World) -> list[str]:
+    """I6: the weights of every step follow from the log alone."""
+    spec, state = world.spec, world.state
+    engine, stage = FakeTrainerEngine({}), -1
+    engine.open(spec, spec.stages[0].model.path)
+    assembly = Assembly(world.log, spec)
+    checksums: dict[int, set[str]] = {}
+    for (step, _), checksum in state.spine.checksums.items():
+        checksums.setdefault(step, set()).add(checksum)
+    partition = partition_of(topics.EXPERIMENTS, world.experiment)
+    for step in range(1, state.spine.furthest + 1):
+        offset = state.spine.plan_offsets.get(step)
+        if offset is None:
+            return [f"step {step} was executed and has no plan"]
+        plan = decode_as(world.log.stored(partition, offset, 1)[0], BatchPlanned)
+        if plan.stage != stage:
+            stage = plan.stage
+            engine.begin_stage(spec.stages[stage])
+        engine.train(await assembly.batch(plan, state.spine.first_versions[stage]))
+        if checksums.get(step) != {engine.checksum()}:
+            return [f"step {step} has weights {checksums.get(step)}, its plans give {engine.checksum()}"]
+    return []
+
+
+def digest(state: RunState) -> dict[str, str]:
+    """Everything that decisions rest on, as text, without the order of what has none."""
+    parts = ("spine", "groups", "ledger", "weights", "evals", "roster", "committed")
+    return {name: _plain(getattr(state, name)) for name in parts}
+
+
+def _plain(value: Any) -> str:
+    kind = type(value)
+    if kind is dict or kind is Counter:
+        return "{" + ", ".join(sorted(f"{_plain(key)}: {_plain(item)}" for key, item in value.items())) + "}"
+    if kind in (set, frozenset):
+        return "{" + ", ".join(sorted(map(_plain, value))) + "}"
+    if kind in (list, tuple):
+        return "(" + ", ".join(map(_plain, value)) + ")"
+    if kind.__module__.startswith("rftd.streams.folds") and isinstance(value, msgspec.Struct):
+        return _plain({name: getattr(value, name) for name in value.__struct_fields__})
+    return repr(value)
+
+
+def _differences(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:
+    for name, text in one.items():
+        if text != other[name]:
+            at = next((i for i, (a, b) in enumerate(zip(text, other[name], strict=False)) if a != b), 0)
+            yield f"{name} differs: ...{text[max(0, at - 80) : at + 80]} | ...{other[name][max(0, at - 80) : at + 80]}"
+
+
+def _records(world: World) -> Iterator[Record]:
+    for partition in partitions_of(world.experiment):
+        if partition.stream != topics.HEARTBEATS:
+            yield from world.log.stored(partition, 0, 1 << 30)
+
+
+def _effective(world: World, stream: str) -> Iterator[Decoded]:
+    """Events of the experiment in one stream that a fence did not make void, as the product reads the fences."""
+    fences = FenceView()
+    for record in _records(world):
+        decoded = decode(record)
+        if fences.admit(record.partition, decoded.head, decoded.event) and record.partition.stream == stream:
+            yield decoded

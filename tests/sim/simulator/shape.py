@@ -1,0 +1,172 @@
+"""The experiment of a world: small, of every kind that the seeds can ask for."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from rftd.daemon.supervisor.preflight import preflight
+from rftd.streams.spec import (
+    AlgorithmSpec,
+    ExperimentSpec,
+    FormatSpec,
+    ModelSpec,
+    PolicySpec,
+    RolloutSpec,
+    SamplingSpec,
+    StageSpec,
+    SyncSpec,
+    TasksetSpec,
+    TrainerSpec,
+)
+
+ROLLOUT_TIMEOUT_S = 6.0
+MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What varies between experiments."""
+
+    warmup_steps: int
+    """0: no SFT stage."""
+    steps: int
+    groups: int
+    """Of a batch."""
+    repeat_times: int
+    sync: SyncSpec
+    policy: PolicySpec
+    explorers: int
+    concurrency: int
+    save_interval: int
+    keep: int
+    eval_interval: int
+    evals: bool
+    deterministic: bool
+    selector: str
+    latency_s: float
+    train_rows: int
+
+
+def draw_shape(random: random.Random) -> Shape:
+    """A shape drawn from everything that the product allows."""
+    deterministic = random.random() < 0.25
+    if deterministic:
+        sync, policy = SyncSpec(style="fixed"), PolicySpec(kind="in_order", max_staleness_versions=0)
+    elif random.random() < 0.5:
+        interval, offset = random.choice([(1, 0), (1, 1), (2, 0), (2, 1), (1, 2)])
+        sync = SyncSpec(style="fixed", interval=interval, offset=offset)
+        policy = PolicySpec(max_staleness_versions=interval + offset - 1, max_inflight_batches=interval + offset)
+    else:
+        sync = SyncSpec(style="fully_async", interval=random.choice([1, 1, 2]))
+        policy = PolicySpec(max_staleness_versions=random.randint(1, 3), max_inflight_batches=random.randint(1, 3))
+    return Shape(
+        warmup_steps=random.choice([0, 1, 2]),
+        steps=random.randint(2, 4),
+        groups=random.randint(1, 3),
+        repeat_times=random.randint(2, 3),
+        sync=sync,
+        policy=policy,
+        explorers=random.randint(1, 2),
+        concurrency=random.choice([2, 4, 8]),
+        save_interval=random.choice([0, 1, 1, 2, 3]),
+        keep=random.choice([0, 0, 1, 2]),
+        eval_interval=random.choice([0, 1, 2]),
+        evals=random.random() < 0.5,
+        deterministic=deterministic,
+        selector=random.choice(["sequential", "shuffle"]),
+        latency_s=random.choice([0.0, 0.05, 0.3]),
+        train_rows=random.choice([5, 12, 40]),
+    )
+
+
+def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSpec:
+    """The shape as a specification whose files lie in `data` (shared, only read) and in `job`."""
+    taskset = _taskset(data, "train", shape.train_rows, shape)
+    engines = {
+        "model": MODEL,
+        "rollout": RolloutSpec(
+            engine="fake",
+            explorers=shape.explorers,
+            concurrency=shape.concurrency,
+            max_timeout_s=ROLLOUT_TIMEOUT_S,
+            max_retry_times=1,
+            engine_args={"latency_s": shape.latency_s},
+        ),
+        "trainer": TrainerSpec(engine="fake", save_interval=shape.save_interval, max_checkpoints_to_keep=shape.keep),
+    }
+    warmup = StageSpec(
+        name="warmup",
+        kind="train",
+        folder=str(job / "warmup"),
+        total_steps=shape.warmup_steps,
+        batch_size=2,
+        train_batch_size=2,
+        algorithm=AlgorithmSpec(kind="sft"),
+        dataset=taskset,
+        **engines,
+    )
+    rft = StageSpec(
+        name="rft",
+        kind="both",
+        folder=str(job / "rft"),
+        total_steps=shape.steps,
+        batch_size=shape.groups,
+        train_batch_size=shape.groups * shape.repeat_times,
+        algorithm=AlgorithmSpec(kind="grpo", repeat_times=shape.repeat_times, advantage="grpo", policy_loss="ppo"),
+        taskset=taskset,
+        evals=(_taskset(data, "held_out", 6, shape),) if shape.evals else (),
+        eval_interval=shape.eval_interval,
+        policy=shape.policy,
+        sync=shape.sync,
+        **engines,
+    )
+    return ExperimentSpec(
+        project="sim",
+        name=f"sim-{seed}",
+        job_dir=str(job),
+        stages=(warmup, rft) if shape.warmup_steps else (rft,),
+        deterministic=shape.deterministic,
+        seed=seed,
+        config={},
+    )
+
+
+@lru_cache(maxsize=64)
+def _counted(data: Path, name: str, rows: int) -> TasksetSpec:
+    """A taskset with its rows counted as the daemon does when it accepts an experiment."""
+    path = data / f"{name}-{rows}.jsonl"
+    if not path.exists():
+        lines = (json.dumps({"question": f"{a}+{a % 7}=", "answer": str(a + a % 7)}) + "\n" for a in range(rows))
+        path.write_text("".join(lines))
+    spec = TasksetSpec(
+        name=name,
+        path=str(path),
+        format=FormatSpec(prompt_type="plaintext", prompt_key="question", response_key="answer"),
+        workflow="simple_workflow",
+        reward="exact_match_reward",
+        sampling=SamplingSpec(max_tokens=8),
+    )
+    stage = StageSpec(
+        name="count",
+        kind="both",
+        total_steps=1,
+        batch_size=1,
+        train_batch_size=1,
+        algorithm=AlgorithmSpec(kind="grpo", repeat_times=2),
+        model=MODEL,
+        taskset=spec,
+        rollout=RolloutSpec(engine="fake"),
+        trainer=TrainerSpec(engine="fake"),
+    )
+    counting = ExperimentSpec(project="sim", name="count", job_dir=str(data), stages=(stage,), config={})
+    counted = preflight(counting).stages[0].taskset
+    assert counted is not None
+    return counted
+
+
+def _taskset(data: Path, name: str, rows: int, shape: Shape) -> TasksetSpec:
+    return msgspec.structs.replace(_counted(data, name, rows), selector=shape.selector)

@@ -1,0 +1,288 @@
+"""One seed, from the submission of its experiment to the verdict on everything that happened."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+from rftd.ops.errors import ConflictError
+from rftd.ops.ids import SeededIds, derive
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Decoded, Writer, decode
+from rftd.streams.events import experiment as life
+from rftd.streams.events.worker import WorkerLost
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.folds.spine import Status
+from rftd.streams.role import as_refs
+from simulator.chaos import Chaos, patched
+from simulator.engines import Mishaps, SimRolloutEngine, SimTrainerEngine
+from simulator.loop import SimLoop, SimProcess, StalledError
+from simulator.machine import Machine, SimClock
+from simulator.network import Network
+from simulator.oracles import judge, lost_in_vain
+from simulator.scenario import SECONDS_TO_FINISH, Command, Scenario
+from simulator.shape import make_spec
+
+SETTLE_S = 30.0
+"""After the end everything that was stopped is awake for so long, before the log is judged."""
+FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.trainer.engines.fake.FakeTrainerEngine"
+
+
+@dataclass
+class Verdict:
+    """What became of a world."""
+
+    seed: int
+    failures: list[str]
+    """Empty: every promise was kept."""
+    state: str
+    virtual_s: float
+    turns: int
+    records: int
+    trace: str
+    hits: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+
+
+class World:
+    """Everything of one scenario; used once."""
+
+    def __init__(self, scenario: Scenario, *, story: bool = False) -> None:
+        self.scenario = scenario
+        self.lines: list[str] = []
+        self._tells = story
+        self.root = Path(tempfile.mkdtemp(prefix=f"world-{scenario.seed}-", dir=_memory_folder()))
+        self.job = self.root / "job"
+        self.loop = SimLoop(scenario.seed)
+        self.log = MemoryLog(scenario.faults)
+        self.network = Network(self.loop, self.log, scenario.weather, seed=scenario.seed + 1)
+        self.process = self.loop.process("world", "world", 2)
+        self.machine = Machine(self.loop, self.network, scenario, self.tell, seed=scenario.seed)
+        self.mishaps = Mishaps(scenario.seed, fail_p=scenario.fail_p, hang_p=scenario.hang_p, salted=scenario.salted)
+        self.chaos = Chaos(self.loop, self.machine, scenario, self.job, self.mishaps)
+        self.clock = SimClock(self.loop, 0.0)
+        self.ids = SeededIds(self.clock, scenario.seed)
+        self.experiment = derive(self.ids.new(), "experiment")
+        self.spec = make_spec(scenario.shape, data=_data_folder(), job=self.job, seed=scenario.seed)
+        self.state = RunState(self.experiment)
+        """As an observer sees it who misses nothing."""
+        self.failures: list[str] = []
+        self._fences = FenceView()
+        self._read: dict[topics.Partition, int] = {}
+
+    def tell(self, line: str) -> None:
+        """A line of the story."""
+        if self._tells:
+            self.lines.append(f"{self.loop.time():9.3f}  {line}")
+
+    def run(self) -> Verdict:
+        """Plays the scenario and judges it."""
+        scenario, loop = self.scenario, self.loop
+        longest_s = max([strike.at_s + strike.for_s for strike in scenario.strikes], default=0.0)
+        limit_s = scenario.calm_s + longest_s + SECONDS_TO_FINISH
+        loop.executor_delay_s = self._executor_delay_s
+        SimRolloutEngine.mishaps = SimTrainerEngine.mishaps = self.mishaps
+        with ExitStack() as stack:
+            stack.callback(self._leave)
+            stack.enter_context(mock.patch(FAKES[0], SimRolloutEngine))
+            stack.enter_context(mock.patch(FAKES[1], SimTrainerEngine))
+            stack.enter_context(patched(self.chaos.point))
+            main = self.process.spawn(self._play())
+            try:
+                if not loop.run(main, limit_s=limit_s):
+                    self.failures.append(f"liveness: {self.state.spine.status} after {limit_s:g} s")
+                else:
+                    main.result()
+                    judging = self.process.spawn(judge(self))
+                    if not loop.run(judging, limit_s=loop.time() + 60.0):
+                        self.failures.append("the judgement itself did not end")
+                    else:
+                        judging.result()
+            except StalledError as error:
+                self.failures.append(f"liveness: {error}")
+        return self._verdict()
+
+    def _verdict(self) -> Verdict:
+        heads = self.log.tail.heads
+        return Verdict(
+            seed=self.scenario.seed,
+            failures=self.failures,
+            state=str(self.state.spine.status),
+            virtual_s=self.loop.time(),
+            turns=self.loop.turns,
+            records=sum(mark.next_offset for mark in heads.values()),
+            trace=f"{self.loop.trace:08x}",
+            hits=self.chaos.hits,
+            story=self.lines,
+        )
+
+    def _executor_delay_s(self, process: SimProcess) -> float:
+        mean_s = self.scenario.step_s if process.role == "trainer" else 0.002
+        return self.loop.random.expovariate(1.0 / mean_s)
+
+    def _leave(self) -> None:
+        self.loop.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    async def _play(self) -> None:
+        await self._submit()
+        self.machine.start_daemon()
+        keeping = self.process.spawn(self.machine.keep())
+        self.chaos.start(self.process)
+        for command in self.scenario.commands:
+            self.process.spawn(self._order(command))
+        asked_s = 0.0
+        while not self._ended():
+            await asyncio.sleep(1.0)
+            if (
+                self.state.spine.status is Status.PAUSED
+                and self.loop.time() > max(asked_s, self.scenario.calm_s) + 30.0
+            ):
+                asked_s = self.loop.time()
+                self.process.spawn(self._order(Command("resume", asked_s)))
+        self.tell(f"the experiment is {self.state.spine.status}")
+        while any(each.alive and each.stopped for each in self.loop.processes):  # noqa: ASYNC110 nobody tells
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(SETTLE_S)
+        self.observe()
+        keeping.cancel()
+
+    async def _submit(self) -> None:
+        writer = Writer(source="world", clock=self.clock, ids=self.ids)
+        submitted = writer.draft(life.ExperimentSubmitted(spec=self.spec), experiment=self.experiment)
+        await MemoryLog.append(_without_faults(self.log), [submitted])
+        accepted = life.ExperimentAccepted(start=as_refs(await self.log.heads()))
+        await MemoryLog.append(_without_faults(self.log), [writer.draft(accepted, experiment=self.experiment)])
+        self.log.faults = self.scenario.faults
+
+    async def _order(self, command: Command) -> None:
+        """As an owner who asks again until the daemon answers, with the same request id."""
+        await asyncio.sleep(max(0.0, command.at_s - self.loop.time()))
+        request = derive(self.experiment, command.verb, round(command.at_s * 1e6))
+        for _ in range(20):
+            daemons = [each for each in self.machine.daemons if each.running]
+            if daemons:
+                supervisor = self.machine.daemons[daemons[-1]]
+                work = getattr(supervisor, command.verb)(self.experiment, reason="asked", request_id=request)
+                asked = daemons[-1].spawn(work)
+                await asyncio.wait({asked}, timeout=8.0)
+                if asked.done() and not asked.cancelled():
+                    error = asked.exception()
+                    self.tell(f"{command.verb.upper()}: {error or 'done'}")
+                    if error is None or isinstance(error, ConflictError):
+                        return
+            await asyncio.sleep(1.0)
+
+    def _ended(self) -> bool:
+        self.observe()
+        status = self.state.spine.status
+        return status is not None and status.ended
+
+    def observe(self) -> None:
+        """Folds what landed since the last time."""
+        for partition in partitions_of(self.experiment):
+            if partition.stream == topics.HEARTBEATS:
+                continue
+            for record in self.log.stored(partition, self._read.get(partition, 0), 1 << 30):
+                self._read[partition] = record.offset + 1
+                decoded = decode(record)
+                if self._fences.admit(partition, decoded.head, decoded.event):
+                    self._watch(decoded)
+                    self.state.apply(decoded)
+                if self._tells and decoded.head.type in TOLD and partition.stream != topics.TASKS:
+                    self.lines.append(f"{self.loop.time():9.3f}    {partition}@{record.offset} {_shown(decoded)}")
+
+    def _watch(self, decoded: Decoded) -> None:
+        event = decoded.event
+        if isinstance(event, WorkerLost) and (started := self.state.roster.live.get(event.worker)) is not None:
+            what = lost_in_vain(self, started, event.reason)
+            self.failures += [f"lost in vain: {what}"] if what else []
+
+
+TOLD = frozenset(
+    {
+        "fence",
+        "generation.started",
+        "step.completed",
+        "checkpoint.committed",
+        "checkpoint.deleted",
+        "weights.retired",
+        "worker.started",
+        "worker.stopped",
+        "worker.lost",
+        "batch.planned",
+        "stage.started",
+        "stage.completed",
+        "eval.completed",
+        "experiment.started",
+        "experiment.paused",
+        "experiment.resumed",
+        "experiment.cancelled",
+        "experiment.completed",
+        "experiment.failed",
+    }
+)
+
+
+def _shown(decoded: Decoded) -> str:
+    head, event = decoded.head, decoded.event
+    names = ("role", "epoch", "step", "version", "generation", "stage", "slot", "pid", "reason", "code")
+    fields = " ".join(f"{name}={getattr(event, name)}" for name in names if getattr(event, name, "") not in ("", None))
+    return f"{head.type} {fields} by {head.source[:22]} {f'as {head.role}/{head.epoch}' if head.role else ''}"
+
+
+def _without_faults(log: MemoryLog) -> MemoryLog:
+    log.faults = type(log.faults)(seed=log.faults.seed)
+    return log
+
+
+@cache
+def _memory_folder() -> str:
+    """A folder in memory where the machine has one: thousands of worlds write small files."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() else tempfile.gettempdir()
+
+
+@cache
+def _data_folder() -> Path:
+    """Datasets that every world of this process reads."""
+    import atexit
+
+    folder = Path(tempfile.mkdtemp(prefix="worlds-", dir=_memory_folder()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _quiet_collection() -> Iterator[None]:
+    """No garbage is collected while a world runs: it would end what a dead process left, at a time nobody chose."""
+    was_enabled, hook = gc.isenabled(), sys.unraisablehook
+    gc.disable()
+    sys.unraisablehook = lambda _unraisable: None
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
+        sys.unraisablehook = hook
+        if was_enabled:
+            gc.enable()
+
+
+def play(scenario: Scenario, *, story: bool = False) -> Verdict:
+    """The verdict on a scenario's world; nothing of the world is left."""
+    with _quiet_collection():
+        return World(scenario, story=story).run()
