@@ -11,6 +11,7 @@ external_worker  a worker that nobody ordered joins what is under way
 data_folder     what lies where in the daemon's folder
 http_server     uvicorn inside the daemon's loop
 operations      the commands that the API may give
+why/            what each role waits for, and what would unblock it
 supervisor/     which experiment runs, and its life
 config/         the experiment file
 api/            the HTTP API

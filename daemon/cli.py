@@ -32,6 +32,7 @@ VERBS: Final = {
     "logs": Verb(f"{_HERE}.logs:command", "Log lines of an experiment's workers, merged by time."),
     "events": Verb(f"{_HERE}.events:command", "The events of an experiment, from the log."),
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
+    "why": Verb(f"{_HERE}.why:command", "What each role of an experiment waits for, and what would unblock it."),
     "lineage": Verb(f"{_HERE}.lineage:command", "What a thing was made of, and what became of it."),
     "pause": Verb(f"{_HERE}.transitions:pause", "Pause running experiments."),
     "resume": Verb(f"{_HERE}.transitions:resume", "Let paused experiments go on."),

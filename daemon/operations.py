@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.why.wait import Why
 from rftd.streams.envelope import Position
 
 
@@ -43,4 +44,8 @@ class Operations(Protocol):
 
     async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
         """Ends one that has not ended. Raises as `pause`."""
+        ...
+
+    async def why(self, experiment: UUID) -> Why:
+        """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
         ...

@@ -17,6 +17,7 @@ experience_view  one of them with its tokens
 event_pages      the log's records of one experiment, page by page
 event_json       an event as JSON for people: arrays as their shape
 events           routes: events and the live stream
+why              route: what each role waits for
 lineage          route: what a thing was made of, and what became of it
 log_lines        the workers' log files, merged by time
 logs             route of those

@@ -17,6 +17,7 @@ from rftd.daemon.api.pages import BatchPage, EvalList, ExperienceList, Experimen
 from rftd.daemon.api.problem import MEDIA_TYPE, Problem
 from rftd.daemon.api.receipts import Receipt, SubmitReceipt, VersionView
 from rftd.daemon.api.wire import schemas
+from rftd.daemon.why.wait import Why
 from rftd.ops.health import Verdict
 from rftd.storage.lineage.graph import LineageGraph
 
@@ -39,6 +40,7 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     SubmitReceipt,
     Verdict,
     VersionView,
+    Why,
 ]
 
 

@@ -88,6 +88,10 @@ class Client:
         body = self._get(f"/v1/experiments/{_quoted(name)}/events", parameters, extra_s=wait_s)
         return Answer(body, replies.Events)
 
+    def why(self, name: str) -> Answer[replies.Why]:
+        """What each role of an experiment does or waits for."""
+        return Answer(self._get(f"/v1/experiments/{_quoted(name)}/why", {}), replies.Why)
+
     def lineage(self, id: str, **parameters: str | int | None) -> Answer[replies.Lineage]:
         """What a thing was made of, and what became of it."""
         return Answer(self._get("/v1/lineage", {"id": id, **parameters}), replies.Lineage)

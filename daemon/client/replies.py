@@ -279,6 +279,30 @@ class Lineage(Reply, frozen=True, kw_only=True):
     cut: list[str]
 
 
+class Wait(Reply, frozen=True, kw_only=True):
+    """What one role does or waits for."""
+
+    role: str
+    slot: int | None
+    level: int
+    """0 stuck, 1 waits, 2 works, 3 done."""
+    state: str
+    waiting_for: str
+    on_whom: str
+    unblock: str
+    since_at: str | None
+
+
+class Why(Reply, frozen=True, kw_only=True):
+    """The waits of one experiment, worst first."""
+
+    experiment: str
+    name: str
+    status: str
+    live: bool
+    waits: list[Wait]
+
+
 class Version(Reply, frozen=True, kw_only=True):
     """What the daemon is."""
 

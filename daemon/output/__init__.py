@@ -5,6 +5,7 @@ data        JSON, JSON lines or YAML on standard output
 sparkline   a curve in one line of text
 quantity    ages, sizes and rates in few characters
 table       plain tables
+why         what each role waits for
 lineage     a lineage as a tree, or for Graphviz
 page        the one page of `rftd get` and `rftd watch`
 """

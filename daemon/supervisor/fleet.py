@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, UnreachableError, WorkError
@@ -63,6 +64,23 @@ class Fleet:
         self._start_timeout_s = start_timeout_s
         self._draining = False
         self._berths = [Berth(order=order) for order in _orders(state.experiment, spec, spine_offset) if local_workers]
+
+    def processes(self) -> list[Process]:
+        """What becomes of each wanted worker, for those who ask why."""
+        now_s = self._clock.monotonic_s()
+        return [
+            Process(
+                role=berth.order.role,
+                slot=berth.order.slot,
+                pid=None if berth.handle is None else berth.handle.pid,
+                joined=berth.joined,
+                start_in_s=max(0.0, berth.start_at_s - now_s),
+                running_s=now_s - berth.seen_s,
+                restarts=berth.restarts,
+                last_why=berth.last_why,
+            )
+            for berth in self._berths
+        ]
 
     def adopt(self) -> None:
         """Takes over the workers that the log shows as live, where their process still runs (rule 13)."""

@@ -10,6 +10,10 @@ from uuid import UUID
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.snapshotter import Snapshotter
+from rftd.daemon.why.answer import waits_of
+from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.tracker import Tracker
+from rftd.daemon.why.wait import Wait
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, UnreachableError
@@ -40,6 +44,7 @@ from rftd.workers.planner.planner import Planner
 from rftd.workers.taking_up import resumed_follower, snapshots_of
 
 TICK_S = 0.1
+LOOK_S = 0.5
 STUCK_S = 4.0
 """A run that does not leave its loop for so long waits for the log."""
 
@@ -84,6 +89,8 @@ class Run:
         self._fleet: Fleet | None = None
         self._commands: asyncio.Queue[tuple[Event, UUID, asyncio.Future[Position]]] = asyncio.Queue(64)
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+        self._phase, self._appending_s = Phase.READING, 0.0
+        self._tracker, self._looked_s = Tracker(), 0.0
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
@@ -115,6 +122,30 @@ class Run:
             self._leaving.set()
             self._gone.set()
 
+    def waits(self) -> list[Wait]:
+        """What each role does or waits for now."""
+        now_s, now_ns = self._clock.monotonic_s(), self._clock.now_ns()
+        spec = self.state.spine.spec
+        scene = Scene(
+            name=spec.name if spec is not None else str(self.state.experiment),
+            state=self.state,
+            liveness=self._liveness,
+            processes=self._fleet.processes() if self._fleet is not None else (),
+            local_workers=self._local_workers,
+            phase=self._phase,
+            append_s=now_s - self._appending_s if self._appending_s else 0.0,
+            failure=self._log.failure,
+            now_s=now_s,
+            now_ns=now_ns,
+        )
+        return self._tracker.dated(waits_of(scene), now_ns)
+
+    def _look(self) -> None:
+        """Notes who waits for what, so that whoever asks later is told since when."""
+        if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self.waits()
+
     async def drain(self) -> None:
         """Returns once the workers have finished what is under way and left; the experiment goes on another time.
 
@@ -141,6 +172,7 @@ class Run:
         state = self.state
         spine = partition_of(topics.EXPERIMENTS, state.experiment)
         tasks = [partition for partition in follower.positions if partition.stream == topics.TASKS]
+        self._phase = Phase.FENCING
         controller_lease = await self._acquire(follower, "controller", [spine])
         planner_lease = await self._acquire(follower, "planner", [spine])
         dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
@@ -159,10 +191,11 @@ class Run:
         )
         fleet.adopt()
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
-        wait_s = TICK_S
+        wait_s, self._phase = TICK_S, Phase.LEADING
         while not (self._stopping or (state.spine.status is not None and state.spine.status.ended)):
             await follower.pump(wait_s)
             await self._snapshotter.look()
+            self._look()
             await self._obey(controller_lease)
             await self._append(
                 Decided(controller_lease, "controller", [Decision(event) for event in controller.decide()])
@@ -185,6 +218,7 @@ class Run:
                 Decided(planner_lease, "planner", [Decision(event) for event in plans]),
             )
         self._leaving.set()
+        self._phase = Phase.DRAINING
         await fleet.drain()
         await follower.catch_up()
         await self._snapshotter.take()
@@ -209,7 +243,9 @@ class Run:
         for part in decided:
             faults.point(f"{part.role}.before_append")
         first, *others = ((part.lease, self._drafts(part)) for part in decided)
+        self._appending_s = self._clock.monotonic_s()
         await first[0].append_with(first[1], others)
+        self._appending_s = 0.0
         for part in decided:
             faults.point(f"{part.role}.after_append")
 

@@ -13,6 +13,9 @@ from rftd.daemon.operations import Accepted
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run, check_transition
+from rftd.daemon.why.answer import worst_first
+from rftd.daemon.why.life import entry_waits
+from rftd.daemon.why.wait import Why
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, FencedError, LogFullError, NotFoundError
@@ -142,6 +145,25 @@ class Supervisor:
     async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
         """See `Operations.cancel`."""
         return await self._command(experiment, life.ExperimentCancelled(reason=reason), request_id)
+
+    async def why(self, experiment: UUID) -> Why:
+        """See `Operations.why`."""
+        await self._refresh()
+        entry = self._registry.entries.get(experiment)
+        if entry is None:
+            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        if self.run is not None and self.run.state.experiment == experiment:
+            waits = self.run.waits()
+        else:
+            waits = worst_first(list(entry_waits(entry, list(self._registry.entries.values()))))
+        return Why(
+            experiment=str(experiment),
+            name=entry.name,
+            status=entry.status.value if entry.status is not None else "unknown",
+            live=True,
+            asked_ns=self._clock.now_ns(),
+            waits=waits,
+        )
 
     async def _command(self, experiment: UUID, event: Event, request_id: UUID) -> Position:
         await self._refresh()

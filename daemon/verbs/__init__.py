@@ -10,6 +10,7 @@ watch        the same, live
 logs         lines of its workers
 events       its history
 experiences  what its rollouts left
+why          what each role waits for
 lineage      what a thing was made of, and what became of it
 transitions  pause, resume, cancel
 config       what an experiment file says

@@ -7,6 +7,9 @@ from uuid import UUID
 
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.operations import Accepted
+from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.why.life import entry_waits
+from rftd.daemon.why.wait import Why
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.ops.ids import SystemIds, derive
@@ -46,6 +49,15 @@ class LogOperations:
     async def cancel(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
         allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
         return await self._change(experiment.ExperimentCancelled(reason=reason), experiment_id, request_id, allowed)
+
+    async def why(self, experiment_id: UUID) -> Why:
+        registry = Registry(self._log)
+        await registry.catch_up()
+        await registry.close()
+        entry = registry.entries[experiment_id]
+        waits = list(entry_waits(entry, list(registry.entries.values())))
+        status = str(entry.status)
+        return Why(experiment=str(experiment_id), name=entry.name, status=status, live=True, asked_ns=0, waits=waits)
 
     async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Position:
         spine, known = Spine(), set()

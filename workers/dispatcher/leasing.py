@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
 
 from rftd.ops.ids import derive
 from rftd.streams.events.task import TaskLeased
@@ -12,6 +14,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.planner.planner import view_of
+from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
 from rftd.workers.policies.schedule import required_step
 from rftd.workers.tasksets.order import locate
@@ -40,6 +43,40 @@ class Credits:
         return self._workers[best]
 
 
+class Hold(StrEnum):
+    """What keeps the next group from being given out."""
+
+    NONE = "none"
+    POLICY = "policy"
+    """The stage's policy admits no more."""
+    WEIGHTS = "weights"
+    """Those that it must begin on are not announced."""
+    CREDITS = "credits"
+    """No explorer has a free place."""
+
+
+class Held(NamedTuple):
+    """Why nothing is leased, if so."""
+
+    kind: Hold
+    version: int = -1
+    """The weight version that is missing."""
+
+
+def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
+    """What `lease_groups` would stop at, were it asked now. Changes nothing but the credits that it was given."""
+    if next(lease_groups(state, stage, credits), None) is not None:
+        return Held(Hold.NONE)
+    if any(group.sequence >= 0 and not group.leases and group.missing for group in state.groups.open.values()):
+        return Held(Hold.CREDITS)
+    view = view_of(state, stage)
+    if make_policy(stage.policy).admit(view) <= 0:
+        return Held(Hold.POLICY)
+    version = _needed(state, stage, view, 0)
+    there = _there(state, version, pinned=stage.sync.style == "fixed")
+    return Held(Hold.CREDITS) if there else Held(Hold.WEIGHTS, version)
+
+
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     """Leases: first what expired leases left undone, then new groups as far as the policy admits them."""
     for group in list(state.groups.open.values()):
@@ -54,19 +91,25 @@ def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterato
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     view = view_of(state, stage)
     sequence = state.groups.next_sequence.get(state.spine.stage, 0)
-    repeat_times = stage.algorithm.repeat_times
-    supply = view.planned_experiences + len(view.waiting) + view.inflight_rollouts
     for number in range(make_policy(stage.policy).admit(view)):
-        # The batch that this group will feed, not its sequence, says which weights it needs: groups that failed or
-        # went stale were replaced by later ones.
-        feeds_step = 1 + (supply + number * repeat_times) // stage.train_batch_size
-        version = state.spine.first_version + required_step(stage.sync, feeds_step)
+        version = _needed(state, stage, view, number)
         if not _there(state, version, pinned=stage.sync.style == "fixed"):
             return
-        worker = credits.take(repeat_times)
+        worker = credits.take(stage.algorithm.repeat_times)
         if worker is None:
             return
         yield _first(state, stage, worker, sequence + number, version)
+
+
+def _needed(state: RunState, stage: StageSpec, view: PolicyView, number: int) -> int:
+    """The weight version on which the next group but `number` must begin.
+
+    The batch that the group will feed, not its sequence, says which: groups that failed or went stale were replaced by
+    later ones.
+    """
+    supply = view.planned_experiences + len(view.waiting) + view.inflight_rollouts
+    feeds_step = 1 + (supply + number * stage.algorithm.repeat_times) // stage.train_batch_size
+    return state.spine.first_version + required_step(stage.sync, feeds_step)
 
 
 def _there(state: RunState, version: int, *, pinned: bool) -> bool:

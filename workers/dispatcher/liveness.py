@@ -48,6 +48,15 @@ class Liveness:
         looked_s = self._looked(now_s)
         return looked_s - self._heard_s.setdefault(worker, looked_s) > self.lost_after_s
 
+    def quiet_s(self, worker: UUID, now_s: float) -> float | None:
+        """For how long nothing was heard of the worker; None if it was never looked for."""
+        heard_s = self._heard_s.get(worker)
+        return None if heard_s is None else now_s - heard_s
+
+    def unheard(self, worker: UUID, now_s: float) -> bool:
+        """The same as `silent`, for those who only look."""
+        return (self.quiet_s(worker, now_s) or 0.0) > self.lost_after_s
+
     def overdue(self, lease: UUID, deadline_s: float, now_s: float) -> bool:
         """True if the lease made no progress for its whole deadline."""
         looked_s = self._looked(now_s)

@@ -49,6 +49,7 @@ class Explorer:
         self._evaluator: Evaluator | None = None
         self._places = asyncio.Semaphore(1)
         self._orphans = Orphans(log)
+        self._loading = self._leaving = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
@@ -127,6 +128,7 @@ class Explorer:
             await self._gate.notify()
 
     async def _drain(self, rollouts: asyncio.TaskGroup) -> None:
+        self._leaving = True
         work = [task for tasks in self._running.values() for task in tasks if not task.done()]
         if work:
             await asyncio.wait(work, timeout=limits.DRAIN_TIMEOUT_S)
@@ -205,10 +207,13 @@ class Explorer:
     async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
         began_s = self._member.clock.monotonic_s()
         try:
+            self._loading = True
             checksum = await engine.load_weights(as_ref(target))
         except RftdError as error:
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             return False
+        finally:
+            self._loading = False
         self._member.pulse.version = target.version
         await self._gate.set_version(target.version)
         await self._outbox.put(
@@ -233,7 +238,19 @@ class Explorer:
             stats = self._engine.stats()
             pulse.tokens_total = stats.tokens_total
             pulse.free = max(0, self._stage(0).rollout.concurrency - stats.running)
-        pulse.state = "busy" if running else ("wait_weights" if self._gate.version < 0 else "wait_tasks")
+        pulse.state = self._doing(running)
+
+    def _doing(self, tasks: int) -> str:
+        """The state of a heartbeat; of a worker that does several things the one that makes progress."""
+        if self._leaving:
+            return "drain"
+        if tasks > self._gate.waiting:
+            return "busy"
+        if self._loading:
+            return "load_weights"
+        if self._gate.version < 0:
+            return "wait_weights"
+        return "wait_version" if tasks else "wait_tasks"
 
     def _stage(self, index: int) -> StageSpec:
         assert self._view.spine.spec is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -13,6 +13,8 @@ class Gate:
 
     def __init__(self) -> None:
         self.version = -1
+        self.waiting = 0
+        """Rollouts that may not pass yet."""
         self._pinned_running = 0
         self._pinned_waiting: Counter[int] = Counter()
         self._changed = asyncio.Condition()
@@ -22,14 +24,14 @@ class Gate:
         """Holds a place from the moment that the weights fit until the rollout ends."""
         if not pinned:
             async with self._changed:
-                await self._changed.wait_for(lambda: self.version >= version)
+                await self._passes(lambda: self.version >= version)
             yield
             return
         self._pinned_waiting[version] += 1
         await self.notify()
         try:
             async with self._changed:
-                await self._changed.wait_for(lambda: self.version == version)
+                await self._passes(lambda: self.version == version)
                 self._pinned_running += 1
         finally:
             self._pinned_waiting[version] -= 1
@@ -38,6 +40,13 @@ class Gate:
         finally:
             self._pinned_running -= 1
             await self.notify()
+
+    async def _passes(self, fits: Callable[[], bool]) -> None:
+        self.waiting += 1
+        try:
+            await self._changed.wait_for(fits)
+        finally:
+            self.waiting -= 1
 
     @property
     def may_change(self) -> bool:

@@ -86,6 +86,7 @@ class Trainer:
     ) -> None:
         """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
         spine = self._state.spine
+        self._member.pulse.state = "take_up"
         resumption = await asyncio.to_thread(resume_from, self._state)
         version = await execution.take_up(resumption)
         checkpoint = resumption.checkpoint
@@ -124,8 +125,9 @@ class Trainer:
                 await self._follower.pump(wait_s=0.5)
                 lease.check()
                 continue
-            pulse.state = "busy"
+            pulse.state = "assemble"
             batch = await execution.batch(plan)
+            pulse.state = "busy"
             following = spine.plans.get(plan.step + 1)
             async with asyncio.TaskGroup() as both:
                 both.create_task(execution.build_ahead(following.event if following else None))
@@ -133,6 +135,7 @@ class Trainer:
             pulse.version = done.step
             stage, stage_step = spec.stages[plan.stage], batch.stage_step
             if publish_due(stage, stage_step):
+                pulse.state = "publish"
                 await publisher.publish_aside(tasks, done.step, done.generation, plan.stage, done.checksum)
             if checkpoint_due(stage, stage_step):
                 pulse.state = "checkpoint"

@@ -1,0 +1,187 @@
+"""The experiment itself, the log under it, and its controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.wait import Level, Wait
+from rftd.streams.folds.spine import Spine, Status
+from rftd.workers.dispatcher.evaluation import due_evals
+
+SLOW_APPEND_S: Final = 5.0
+
+
+def entry_waits(entry: Entry, others: Sequence[Entry]) -> Iterator[Wait]:
+    """Why an experiment that this daemon does not drive now stands where it stands."""
+    spine = entry.spine
+    if spine.status is not None and spine.status.ended:
+        yield ended(spine)
+    elif spine.status is Status.SUBMITTED:
+        yield Wait(
+            role="experiment",
+            level=Level.STUCK,
+            state="not_accepted",
+            waiting_for="its acceptance: its submission did not end",
+            on_whom="you",
+            unblock=f"submit it again with the same --request-id, or: rftd cancel {entry.id}",
+            since_ns=entry.submitted_ns,
+        )
+    else:
+        yield _queued(entry, others)
+
+
+def _queued(entry: Entry, others: Sequence[Entry]) -> Wait:
+    """Behind which experiments, which run one at a time."""
+    active = [each for each in others if each.status in (Status.RUNNING, Status.PAUSED) and each is not entry]
+    queued = [each for each in others if each.status is Status.QUEUED and each.submitted_ns < entry.submitted_ns]
+    first = entry.status is Status.QUEUED
+    ahead = [*active, *(sorted(queued, key=lambda each: each.submitted_ns) if first else ())]
+    if not ahead:
+        return Wait(
+            role="experiment",
+            level=Level.WAITS,
+            state="taken_up",
+            waiting_for="this daemon to take it up",
+            on_whom="supervisor",
+            unblock="nothing to do: within a second",
+            since_ns=entry.spine.status_ns,
+        )
+    paused = next((each for each in active if each.status is Status.PAUSED), None)
+    names = ", ".join(f"{each.name} ({each.status})" for each in ahead[:5])
+    more = f" and {len(ahead) - 5} more" if len(ahead) > 5 else ""
+    return Wait(
+        role="experiment",
+        level=Level.STUCK if paused else Level.WAITS,
+        state="queued",
+        waiting_for=f"its turn behind {names}{more}",
+        on_whom=ahead[0].name,
+        unblock=f"rftd resume {paused.name}, or cancel it" if paused else f"{ahead[0].name} ends",
+        since_ns=entry.spine.status_ns,
+    )
+
+
+def ended(spine: Spine) -> Wait:
+    """How it ended."""
+    assert spine.status is not None
+    bad = spine.status in (Status.FAILED, Status.REJECTED)
+    reason = ": ".join(part for part in (spine.code, spine.reason) if part)
+    return Wait(
+        role="experiment",
+        level=Level.STUCK if bad else Level.DONE,
+        state=spine.status.value,
+        waiting_for=reason,
+        on_whom="you" if bad else "",
+        unblock=f"rftd explain {spine.code}" if spine.code else "",
+        since_ns=spine.status_ns,
+    )
+
+
+def experiment_wait(scene: Scene) -> Wait:
+    """An experiment that this daemon drives."""
+    spine = scene.state.spine
+    if spine.status is not None and spine.status.ended:
+        return ended(spine)
+    if scene.phase is Phase.READING:
+        return Wait(
+            role="experiment",
+            level=Level.WAITS,
+            state="reading",
+            waiting_for="its events: this daemon folds what the log holds of it",
+            on_whom="the log",
+            unblock="the log is read to its end",
+        )
+    if scene.phase is Phase.FENCING:
+        return Wait(
+            role="experiment",
+            level=Level.WAITS,
+            state="fencing",
+            waiting_for="its roles: the fences are not read back yet",
+            on_whom="the log",
+            unblock="the log acknowledges and delivers them",
+        )
+    if scene.phase is Phase.DRAINING:
+        return Wait(
+            role="experiment",
+            level=Level.WAITS,
+            state="draining",
+            waiting_for="its workers to finish what is under way and leave",
+            on_whom="trainer and explorers",
+            unblock="about ten seconds, then they are ended",
+        )
+    if spine.status is Status.PAUSED:
+        why = f": {spine.reason}" if spine.reason else ""
+        return Wait(
+            role="experiment",
+            level=Level.STUCK,
+            state="paused",
+            waiting_for=f"being resumed; it was paused by a command{why}",
+            on_whom="you",
+            unblock=f"rftd resume {scene.name}",
+            since_ns=spine.status_ns,
+        )
+    return Wait(
+        role="experiment", level=Level.WORKS, state="running", waiting_for=_progress(spine), since_ns=spine.status_ns
+    )
+
+
+def _progress(spine: Spine) -> str:
+    if spine.spec is None or spine.stage < 0:
+        return ""
+    stage = spine.stage_spec()
+    return f"stage {stage.name}, step {max(0, spine.version)} of {spine.last_version}"
+
+
+def log_wait(scene: Scene) -> Wait | None:
+    """The log, if it takes no appends."""
+    if scene.failure is not None:
+        return Wait(
+            role="log",
+            level=Level.STUCK,
+            state=scene.failure.code,
+            waiting_for=scene.failure.what,
+            on_whom="you",
+            unblock=scene.failure.fix or "see the daemon's log",
+        )
+    if scene.append_s > SLOW_APPEND_S:
+        return Wait(
+            role="log",
+            level=Level.STUCK,
+            state="append",
+            waiting_for=f"the acknowledgement of an append, for {scene.append_s:.0f} s",
+            on_whom="the log",
+            unblock="its disk or its brokers answer; see /readyz?verbose",
+        )
+    return None
+
+
+def controller_wait(scene: Scene) -> Wait:
+    """What the stage still lacks before the next can begin: the first that is missing."""
+    state, spine = scene.state, scene.state.spine
+    stage = spine.stage_spec() if spine.spec is not None and spine.stage >= 0 else None
+    if stage is None or spine.stage_completed:
+        return _controller(Level.WAITS, "stage_starts", "its own next event", "controller", "the log takes it")
+    if spine.version < spine.last_version:
+        text = f"step {max(0, spine.version)} of {spine.last_version} is done"
+        return _controller(
+            Level.WAITS, "steps", f"the steps of stage {stage.name}: {text}", "trainer", "the last step is executed"
+        )
+    if not any(step == spine.last_version for step, _ in state.checkpoints):
+        what = f"the checkpoint of step {spine.last_version}"
+        return _controller(Level.WAITS, "checkpoint", what, "trainer", "it is committed")
+    if state.groups.open:
+        what = f"{len(state.groups.open)} groups of the stage to be closed"
+        return _controller(Level.WAITS, "groups_close", what, "dispatcher", "their leases end")
+    if state.ledger.waiting:
+        what = f"{len(state.ledger.waiting)} experiences to be retired"
+        return _controller(Level.WAITS, "books_close", what, "planner", "the planner retires them")
+    if (due := next(due_evals(state, stage), None)) is not None:
+        what = f"the evaluation of weight version {due[0]} on {stage.evals[due[1]].name}"
+        return _controller(Level.WAITS, "evaluations", what, "evaluation", "every row is scored")
+    return _controller(Level.WORKS, "stage_ends", "", "", "")
+
+
+def _controller(level: Level, state: str, what: str, on_whom: str, unblock: str) -> Wait:
+    return Wait(role="controller", level=level, state=state, waiting_for=what, on_whom=on_whom, unblock=unblock)

@@ -1,0 +1,60 @@
+"""What an answer is made from: one reading of everything that a running experiment depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from rftd.ops.errors import RftdError
+from rftd.streams.folds.run_state import RunState
+from rftd.workers.dispatcher.liveness import Liveness
+
+
+class Phase(StrEnum):
+    """Where the run's loop is."""
+
+    READING = "reading"
+    """It folds what the log holds."""
+    FENCING = "fencing"
+    LEADING = "leading"
+    DRAINING = "draining"
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of one wanted worker, as the fleet sees it."""
+
+    role: str
+    slot: int
+    pid: int | None
+    """None while none runs."""
+    joined: bool
+    start_in_s: float
+    """Until it is started again."""
+    running_s: float
+    """Since it was started, or last seen as a member."""
+    restarts: int
+    """In a row, without progress between them."""
+    last_why: str
+    """Why the one before ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One reading."""
+
+    name: str
+    state: RunState
+    liveness: Liveness
+    processes: Sequence[Process]
+    local_workers: bool
+    phase: Phase
+    append_s: float
+    """For how long the append under way has been; 0 if there is none."""
+    failure: RftdError | None
+    """Why the log takes no appends."""
+    now_s: float
+    """Monotonic."""
+    now_ns: int

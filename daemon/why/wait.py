@@ -1,0 +1,52 @@
+"""One wait, and the answer as a whole."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Level(IntEnum):
+    """How bad it is."""
+
+    STUCK = 0
+    """It goes on only if something is mended or somebody acts."""
+    WAITS = 1
+    """It goes on by itself once somebody else has done his part."""
+    WORKS = 2
+    DONE = 3
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """What one role does or waits for."""
+
+    role: str
+    slot: int | None = None
+    """Of an explorer."""
+    worker: str | None = None
+    """Its id, if it has joined."""
+    level: Level
+    state: str
+    """The wait's name; stable."""
+    waiting_for: str
+    """In words; empty for one that works."""
+    on_whom: str = ""
+    """Whose part comes next: a role, `you`, `the log`, ..."""
+    unblock: str = ""
+    """What would end it."""
+    since_ns: int | None = None
+    """When this state was first seen."""
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one experiment."""
+
+    experiment: str
+    name: str
+    status: str
+    live: bool
+    """False: read from the log, without a daemon."""
+    asked_ns: int
+    waits: list[Wait]
+    """Worst first."""

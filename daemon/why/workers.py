@@ -1,0 +1,136 @@
+"""The trainer and the explorers: what their heartbeats say, and what the fleet knows of their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from rftd.daemon.why.scene import Process, Scene
+from rftd.daemon.why.wait import Level, Wait
+from rftd.ops import limits
+from rftd.streams.events.worker import Heartbeat, WorkerStarted
+
+
+class Said(NamedTuple):
+    """What a heartbeat's state means."""
+
+    level: Level
+    what: str
+    on_whom: str = ""
+    unblock: str = ""
+
+
+_QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
+"""A worker that says nothing for so long is told of before it counts as silent."""
+_SAID: Final = {
+    "load": Said(Level.WORKS, "loads its model and its state"),
+    "take_up": Said(Level.WORKS, "takes up the history: loads the newest good checkpoint"),
+    "wait_batch": Said(Level.WAITS, "the plan of its next step", "planner", "batch.planned"),
+    "assemble": Said(Level.WORKS, "reads the records of its next batch"),
+    "busy": Said(Level.WORKS, "works"),
+    "publish": Said(Level.WORKS, "publishes weights"),
+    "checkpoint": Said(Level.WORKS, "writes a checkpoint"),
+    "paused": Said(Level.WAITS, "the experiment to be resumed", "you", "rftd resume"),
+    "wait_tasks": Said(Level.WAITS, "leases", "dispatcher", "a group is given to it"),
+    "wait_weights": Said(Level.WAITS, "first weights that it can load", "trainer", "weights.published"),
+    "wait_version": Said(
+        Level.WAITS, "the weight version on which its rollouts must begin", "trainer", "it is published and loaded"
+    ),
+    "load_weights": Said(Level.WORKS, "loads weights"),
+    "wait_log": Said(Level.WAITS, "the log to take its events", "the log", "it has space, and answers"),
+    "drain": Said(Level.WORKS, "finishes what is under way, and leaves"),
+}
+"""Every state of a heartbeat. One that a newer release sends is shown as it is."""
+
+
+def worker_waits(scene: Scene) -> Iterator[Wait]:
+    """One for each live worker, and one for each place that has none."""
+    live = list(scene.state.roster.live.values())
+    for started in sorted(live, key=lambda each: (each.role, each.slot, each.worker)):
+        yield _live(scene, started)
+    places = {(each.role, each.slot) for each in live}
+    for process in scene.processes:
+        if (process.role, process.slot) not in places:
+            yield _absent(process)
+    if not scene.local_workers and ("trainer", -1) not in places:
+        yield Wait(
+            role="trainer",
+            level=Level.STUCK,
+            state="not_joined",
+            waiting_for="a trainer: none has joined, and this daemon starts none (--workers external)",
+            on_whom="you",
+            unblock="rftd worker trainer",
+        )
+
+
+def _live(scene: Scene, started: WorkerStarted) -> Wait:
+    beat = scene.liveness.latest.get(started.worker)
+    quiet_s = scene.liveness.quiet_s(started.worker, scene.now_s)
+    if quiet_s is not None and quiet_s > _QUIET_S:
+        lost_s = scene.liveness.lost_after_s
+        return _of(
+            started,
+            Level.STUCK,
+            "no_heartbeat",
+            f"a heartbeat; the last came {quiet_s:.0f} s ago",
+            "its process",
+            f"it is heard of again, or after {lost_s:g} s ended and started anew",
+        )
+    if beat is None:
+        return _of(started, Level.WAITS, "first_heartbeat", "its first heartbeat", "its process", "it is heard of")
+    said = _SAID.get(beat.state, Said(Level.WORKS, beat.state))
+    return _of(started, said.level, beat.state, _more(said, beat), said.on_whom, said.unblock)
+
+
+def _more(said: Said, beat: Heartbeat) -> str:
+    version = f" (weight version {beat.version})" if beat.version >= 0 else ""
+    leases = f" on {len(beat.leases)} leases" if beat.leases else ""
+    return f"{said.what}{leases}{version}"
+
+
+def _of(started: WorkerStarted, level: Level, state: str, what: str, on_whom: str, unblock: str) -> Wait:
+    return Wait(
+        role=started.role,
+        slot=started.slot if started.slot >= 0 else None,
+        worker=str(started.worker),
+        level=level,
+        state=state,
+        waiting_for=what,
+        on_whom=on_whom,
+        unblock=unblock,
+    )
+
+
+def _absent(process: Process) -> Wait:
+    slot = process.slot if process.slot >= 0 else None
+    before = f"; the one before: {process.last_why}" if process.last_why else ""
+    if process.pid is None:
+        return Wait(
+            role=process.role,
+            slot=slot,
+            level=Level.STUCK if process.restarts else Level.WAITS,
+            state="restarting",
+            waiting_for=f"its process to be started, try {process.restarts + 1}{before}",
+            on_whom="fleet",
+            unblock=f"in {max(0.0, process.start_in_s):.1f} s; after {limits.RESTARTS_IN_A_ROW} restarts without "
+            "progress the experiment fails",
+        )
+    if process.joined:
+        return Wait(
+            role=process.role,
+            slot=slot,
+            level=Level.WAITS,
+            state="leaving",
+            waiting_for=f"process {process.pid}, which has left, to end",
+            on_whom="its process",
+            unblock=f"it ends, or is killed after {limits.DRAIN_TIMEOUT_S:g} s",
+        )
+    return Wait(
+        role=process.role,
+        slot=slot,
+        level=Level.WAITS,
+        state="starting",
+        waiting_for=f"process {process.pid} to join: it loads its libraries and its model{before}",
+        on_whom="its process",
+        unblock=f"it joins, or is killed after {limits.WORKER_START_TIMEOUT_S:g} s; see rftd logs",
+    )

@@ -1,0 +1,320 @@
+"""Every wait has a name: a state is put into each, through events, and asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from desk import BATCH, REPEAT, Desk, stage_of
+
+from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.why.answer import waits_of
+from rftd.daemon.why.life import entry_waits
+from rftd.daemon.why.scene import Phase, Process, Scene
+from rftd.daemon.why.tracker import Tracker
+from rftd.daemon.why.wait import Level, Wait
+from rftd.ops import limits
+from rftd.ops.errors import LogFullError
+from rftd.streams.events import experiment, step, worker
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.worker import Heartbeat
+from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.spec import PolicySpec, SyncSpec, TasksetSpec
+from rftd.workers.dispatcher.dispatcher import Dispatcher
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.planner.planner import Planner
+
+NOBODY = UUID(int=5)
+
+
+def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> Scene:
+    scene = Scene(
+        name="n",
+        state=desk.state,
+        liveness=liveness or Liveness(),
+        processes=(),
+        local_workers=True,
+        phase=Phase.LEADING,
+        append_s=0.0,
+        failure=None,
+        now_s=10.0,
+        now_ns=desk.tape.clock.now_ns(),
+    )
+    return replace(scene, **changes)
+
+
+def wait_of(scene: Scene, role: str) -> Wait:
+    return next(wait for wait in waits_of(scene) if wait.role == role)
+
+
+def name_of(desk: Desk, role: str, **changes: Any) -> str:
+    return wait_of(scene_of(desk, **changes), role).state
+
+
+def plan(desk: Desk) -> None:
+    desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()))
+
+
+def train(desk: Desk, steps: int) -> None:
+    for _ in range(steps):
+        desk.supply(BATCH // REPEAT, version=max(0, desk.state.spine.version))
+        plan(desk)
+        desk.execute()
+        desk.publish(desk.state.spine.version)
+
+
+def test_the_planner() -> None:
+    desk = Desk()
+    wait = wait_of(scene_of(desk), "planner")
+    assert (wait.state, wait.on_whom) == ("experiences", "dispatcher") and "0 of 8" in wait.waiting_for
+    desk.lease(0, desk.join())
+    wait = wait_of(scene_of(desk), "planner")
+    assert wait.on_whom == "explorers" and "4 rollouts are under way in 1 groups" in wait.waiting_for
+    desk.produce(desk.lease(0, desk.id), range(REPEAT))
+    desk.supply(8)
+    assert name_of(desk, "planner") == "plans"
+    plan(desk)
+    assert name_of(desk, "planner") == "plan_ahead"
+    desk.execute()
+    desk.execute()
+    desk.put(step.GenerationStarted(generation=1, version=0))
+    wait = wait_of(scene_of(desk), "planner")
+    assert wait.state == "steps_again" and "steps 1 to 2" in wait.waiting_for and wait.on_whom == "trainer"
+
+
+def test_the_planner_before_a_trainer_and_at_the_end() -> None:
+    desk = Desk(stage_of(total_steps=1))
+    desk.state.spine.generation = -1
+    assert name_of(desk, "planner") == "trainer_takes_up"
+    desk.state.spine.generation = 0
+    train(desk, 1)
+    assert name_of(desk, "planner") == name_of(desk, "dispatcher") == "stage_planned"
+    desk.supply(1, version=1)
+    assert name_of(desk, "planner") == "closes_books"
+
+
+def test_the_dispatcher() -> None:
+    desk = Desk()
+    assert wait_of(scene_of(desk), "dispatcher").level is Level.WAITS
+    external = wait_of(scene_of(desk, local_workers=False), "dispatcher")
+    assert (external.state, external.level, external.unblock) == ("explorers", Level.STUCK, "rftd worker explorer")
+    desk.join(0, capacity=REPEAT)
+    assert name_of(desk, "dispatcher") == "leases"
+    dispatcher = Dispatcher(desk.state, Liveness())
+    desk.obey(dispatcher.decide(1.0))
+    wait = wait_of(scene_of(desk), "dispatcher")
+    assert (wait.state, wait.on_whom) == ("credits", "explorers") and "8 rollouts" in wait.waiting_for
+    desk.join(1)
+    desk.obey(dispatcher.decide(2.0))
+    wait = wait_of(scene_of(desk), "dispatcher")
+    assert (wait.state, wait.on_whom) == ("policy", "trainer") and "24 in flight" in wait.waiting_for
+
+
+def test_the_dispatcher_waits_for_weights() -> None:
+    desk = Desk(
+        stage_of(
+            sync=SyncSpec(style="fixed", interval=1, offset=0),
+            policy=PolicySpec(kind="in_order", max_staleness_versions=2, max_inflight_batches=3),
+        )
+    )
+    desk.join()
+    desk.supply(BATCH // REPEAT)
+    plan(desk)
+    wait = wait_of(scene_of(desk), "dispatcher")
+    assert (wait.state, wait.on_whom) == ("weights", "trainer") and "weight version 1" in wait.waiting_for
+
+
+def test_a_dataset_needs_no_rollouts() -> None:
+    desk = Desk(stage_of(kind="train", taskset=None))
+    assert (name_of(desk, "dispatcher"), name_of(desk, "planner")) == ("no_rollouts", "plans")
+
+
+def test_the_controller() -> None:
+    desk = Desk(stage_of(total_steps=1, evals=(TasksetSpec(name="held", path="x", rows=3),), eval_at_end=True))
+    assert name_of(desk, "controller") == "steps"
+    train(desk, 1)
+    assert wait_of(scene_of(desk), "controller").state == "checkpoint"
+    committed = CheckpointCommitted(
+        step=1, generation=0, stage=0, stage_step=1, path="p", files=(), size_bytes=1, checksum="c1", sha256="s"
+    )
+    desk.put(committed)
+    assert name_of(desk, "controller") == "evaluations"
+    lease = desk.lease(99, NOBODY)
+    assert name_of(desk, "controller") == "groups_close"
+    desk.produce(lease, range(REPEAT), version=1)
+    desk.obey(Dispatcher(desk.state, Liveness()).decide(0.0))
+    assert name_of(desk, "controller") == "books_close"
+
+
+def test_evaluations() -> None:
+    held = TasksetSpec(name="held", path="x", rows=3)
+    desk = Desk(stage_of(evals=(held,), eval_on_startup=True))
+    assert name_of(desk, "evaluation") == "explorers"
+    desk.join()
+    assert name_of(desk, "evaluation") == "explorer_free"
+    desk.obey(Dispatcher(desk.state, Liveness()).decide(0.0))
+    wait = wait_of(scene_of(desk), "evaluation")
+    assert (wait.state, wait.level) == ("scores", Level.WORKS) and "0 of 3 rows" in wait.waiting_for
+    bare = Desk(stage_of(evals=(held,), eval_on_startup=True))
+    bare.state.weights.retired.add((0, 0))
+    assert name_of(bare, "evaluation") == "weights"
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "on_whom"),
+    [
+        ("wait_tasks", Level.WAITS, "dispatcher"),
+        ("wait_weights", Level.WAITS, "trainer"),
+        ("wait_version", Level.WAITS, "trainer"),
+        ("load_weights", Level.WORKS, ""),
+        ("busy", Level.WORKS, ""),
+        ("drain", Level.WORKS, ""),
+        ("something_newer", Level.WORKS, ""),
+    ],
+)
+def test_a_worker_is_what_it_says(said: str, level: Level, on_whom: str) -> None:
+    desk, liveness = Desk(), Liveness()
+    id = desk.join(3)
+    liveness.note(Heartbeat(worker=id, role="explorer", slot=3, state=said, version=7))
+    liveness.tick(9.0)
+    wait = wait_of(scene_of(desk, liveness), "explorer")
+    assert (wait.slot, wait.worker, wait.state, wait.level, wait.on_whom) == (3, str(id), said, level, on_whom)
+    assert "weight version 7" in wait.waiting_for
+
+
+def test_a_worker_that_says_nothing() -> None:
+    desk, liveness = Desk(), Liveness()
+    id = desk.join()
+    assert wait_of(scene_of(desk, liveness), "explorer").state == "first_heartbeat"
+    liveness.note(Heartbeat(worker=id, role="explorer", slot=0, state="busy"))
+    liveness.tick(1.0)
+    wait = wait_of(scene_of(desk, liveness), "explorer")
+    assert (wait.state, wait.level) == ("no_heartbeat", Level.STUCK) and "9 s ago" in wait.waiting_for
+    before = dict(liveness._heard_s)
+    waits_of(scene_of(desk, liveness))
+    assert liveness._heard_s == before, "looking changes nothing"
+
+
+def process(**changes: Any) -> Process:
+    fields: dict[str, Any] = {
+        "role": "trainer",
+        "slot": -1,
+        "pid": 7,
+        "joined": False,
+        "start_in_s": 0.0,
+        "running_s": 9.0,
+        "restarts": 0,
+        "last_why": "",
+    }
+    return Process(**fields | changes)
+
+
+def test_workers_that_are_not_there() -> None:
+    desk = Desk()
+    starting = wait_of(scene_of(desk, processes=[process()]), "trainer")
+    assert (starting.state, starting.level) == ("starting", Level.WAITS)
+    again = process(pid=None, start_in_s=4.5, restarts=3, last_why="RFTD-X: no")
+    restarting = wait_of(scene_of(desk, processes=[again]), "trainer")
+    assert (restarting.state, restarting.level) == ("restarting", Level.STUCK)
+    assert "RFTD-X: no" in restarting.waiting_for and "in 4.5 s" in restarting.unblock
+    assert wait_of(scene_of(desk, processes=[process(joined=True)]), "trainer").state == "leaving"
+    absent = wait_of(scene_of(desk, local_workers=False), "trainer")
+    assert (absent.state, absent.unblock) == ("not_joined", "rftd worker trainer")
+
+
+def test_the_log() -> None:
+    desk = Desk()
+    full = wait_of(scene_of(desk, failure=LogFullError("no space", fix="free some")), "log")
+    assert (full.state, full.level, full.unblock) == ("RFTD-LOG-004", Level.STUCK, "free some")
+    assert waits_of(scene_of(desk, failure=LogFullError("no space")))[0].role == "log", "worst first"
+    assert wait_of(scene_of(desk, append_s=6.0), "log").state == "append"
+    assert "log" not in {wait.role for wait in waits_of(scene_of(desk, append_s=1.0))}
+
+
+def test_paused_and_the_phases_of_a_run() -> None:
+    desk = Desk()
+    desk.join()
+    assert {wait.role for wait in waits_of(scene_of(desk, phase=Phase.READING))} == {"experiment"}
+    assert name_of(desk, "experiment", phase=Phase.READING) == "reading"
+    assert name_of(desk, "experiment", phase=Phase.FENCING) == "fencing"
+    assert name_of(desk, "experiment", phase=Phase.DRAINING) == "draining"
+    desk.put(experiment.ExperimentPaused(reason="the machine is needed"))
+    waits = waits_of(scene_of(desk))
+    assert waits[0].state == "paused" and "the machine is needed" in waits[0].waiting_for
+    assert waits[0].since_ns == desk.state.spine.status_ns and waits[0].unblock == "rftd resume n"
+    assert {wait.state for wait in waits if wait.role in ("controller", "planner", "dispatcher")} == {"paused"}
+
+
+def test_between_stages_and_after_the_end() -> None:
+    desk = Desk()
+    desk.put(experiment.StageCompleted(stage=0, last_version=10))
+    assert {name_of(desk, role) for role in ("planner", "dispatcher")} == {"stage"}
+    assert name_of(desk, "controller") == "stage_starts"
+    desk.put(experiment.ExperimentFailed(code="RFTD-WRK-002", reason="no luck"))
+    [end] = waits_of(scene_of(desk))
+    assert (end.state, end.level, end.waiting_for) == ("failed", Level.STUCK, "RFTD-WRK-002: no luck")
+    assert end.unblock == "rftd explain RFTD-WRK-002"
+
+
+def entry(number: int, status: Status) -> Entry:
+    spine = Spine()
+    spine.status = status
+    spine.status_ns = 100 + number
+    return Entry(id=UUID(int=number), name=f"e{number}", job_dir="", submitted_ns=number, spine=spine, spine_offset=0)
+
+
+def test_a_queue() -> None:
+    running, one, two = entry(1, Status.RUNNING), entry(2, Status.QUEUED), entry(3, Status.QUEUED)
+    everyone = [running, one, two]
+    [wait] = entry_waits(two, everyone)
+    assert (wait.state, wait.level, wait.on_whom) == ("queued", Level.WAITS, "e1")
+    assert wait.waiting_for == "its turn behind e1 (running), e2 (queued)" and wait.since_ns == 103
+    running.spine.status = Status.PAUSED
+    [wait] = entry_waits(one, everyone)
+    assert wait.level is Level.STUCK and wait.unblock.startswith("rftd resume e1")
+    [wait] = entry_waits(one, [one])
+    assert wait.state == "taken_up"
+    [wait] = entry_waits(entry(4, Status.SUBMITTED), everyone)
+    assert (wait.state, wait.level) == ("not_accepted", Level.STUCK)
+    [wait] = entry_waits(entry(5, Status.COMPLETED), everyone)
+    assert (wait.state, wait.level) == ("completed", Level.DONE)
+
+
+def test_since_when() -> None:
+    tracker = Tracker()
+    first = Wait(role="planner", level=Level.WAITS, state="experiences", waiting_for="0 of 8")
+    assert [wait.since_ns for wait in tracker.dated([first], 5)] == [5]
+    more = msgspec.structs.replace(first, waiting_for="4 of 8")
+    assert tracker.dated([more], 9)[0].since_ns == 5, "the same wait, further on"
+    other = msgspec.structs.replace(first, state="plan_ahead")
+    assert tracker.dated([other], 11)[0].since_ns == 11
+    assert tracker.dated([first], 12)[0].since_ns == 12
+    tracker.dated([], 13)
+    assert tracker.dated([first], 14)[0].since_ns == 14
+    known = msgspec.structs.replace(first, since_ns=1)
+    assert tracker.dated([known], 15)[0].since_ns == 1
+
+
+def test_every_state_of_a_heartbeat_is_named() -> None:
+    """What trainer and explorers put into a heartbeat is in the table."""
+    import re
+    from pathlib import Path
+
+    from rftd.daemon.why.workers import _SAID
+
+    workers = Path(limits.__file__).parents[1] / "workers"
+    sources = "\n".join((workers / name).read_text() for name in ("trainer/trainer.py", "membership.py"))
+    said = set(re.findall(r'state(?:: str)? = "(\w+)"', sources)) | set(re.findall(r'else "(\w+)"', sources))
+    explorer = (workers / "explorer" / "explorer.py").read_text()
+    said |= set(re.findall(r'"(\w+)"', explorer.partition("def _doing")[2].partition("def _stage")[0]))
+    assert said >= {"load", "busy", "wait_batch", "wait_tasks", "publish"} and said <= set(_SAID), said - set(_SAID)
+
+
+def test_a_lost_worker_has_no_line_of_its_own() -> None:
+    desk = Desk()
+    id = desk.join()
+    desk.put(worker.WorkerLost(worker=id, role="explorer", slot=0, reason="x"), key=id)
+    assert "explorer" not in {wait.role for wait in waits_of(scene_of(desk))}
