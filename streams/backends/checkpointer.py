@@ -58,11 +58,9 @@ class Checkpointer:
                     connection = schema.connect_checkpointer(self._path)
                 self._round(connection)
             except (apsw.Error, OSError):
-                if connection is not None:
-                    connection.close(True)
-                    connection = None
-        if connection is not None:
-            connection.close(True)
+                _close(connection)
+                connection = None
+        _close(connection)
 
     def _round(self, connection: apsw.Connection) -> None:
         copied = 0
@@ -75,3 +73,9 @@ class Checkpointer:
                     break
                 copied = moved
         self._nearly_done = True
+
+
+def _close(connection: apsw.Connection | None) -> None:
+    if connection is not None:
+        with suppress(apsw.Error):  # a disk that fails at the close too: the thread must live
+            connection.close(True)

@@ -48,9 +48,9 @@ def verify_newest(connection: apsw.Connection, path: Path, size_bytes: int = lim
             heads |= seen.heads
             records += seen.records
             size += seen.size_bytes
+        check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
     except (apsw.Error, OSError, TypeError, ValueError) as error:
         raise translate(error, str(path), reading=True) from error
-    check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
     return Scan(records, size, heads)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain as flatten
 from pathlib import Path
 from typing import Any
@@ -239,7 +240,8 @@ class Store:
     def _abandon(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close(True)
+            with suppress(apsw.Error):  # a disk that fails at the close too: the writer's thread must live
+                connection.close(True)
 
 
 def _insert(connection: apsw.Connection, many: str, one: str, rows: Sequence[tuple[Any, ...]]) -> None:
