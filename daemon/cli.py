@@ -40,6 +40,7 @@ VERBS: Final = {
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
     "doctor": Verb(f"{_HERE}.doctor:command", "Check this machine, folder and daemon; each finding with its fix."),
     "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, without a daemon."),
+    "replay": Verb(f"{_HERE}.replay:command", "Train an experiment again from the log, and compare the weights."),
     "rebuild": Verb(f"{_HERE}.rebuild:command", "Make the state database anew from the log."),
     "export": Verb(f"{_HERE}.export:command", "Write an experiment, whole, to a file."),
     "import": Verb(f"{_HERE}.import_:command", "Load an exported experiment into this log."),

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops.errors import NotFoundError, UsageError
 from rftd.streams import topics
 from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Record
@@ -91,3 +92,27 @@ class Registry:
             )
         if (entry := self.entries.get(head.experiment)) is not None:
             entry.spine.apply(decoded)
+
+
+async def find_entry(log: EventLog, wanted: str) -> Entry:
+    """The experiment that `wanted` names, by the log alone. Raises NotFoundError, UsageError."""
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
+    base, _, attempt = wanted.rpartition("@")
+    attempts = [entry for entry in known if entry.name == base]
+    if attempt.isascii() and attempt.isdigit() and 0 < int(attempt) <= len(attempts):
+        return attempts[int(attempt) - 1]
+    prefix = wanted.replace("-", "").lower()
+    found = [entry for entry in known if entry.name == wanted]
+    found = found or [entry for entry in known if prefix and entry.id.hex.startswith(prefix)]
+    if not found:
+        names = ", ".join(entry.name for entry in known[-8:])
+        raise NotFoundError(f"no experiment {wanted!r} in this log", fix=f"known: {names}" if names else None)
+    if len(found) > 1:
+        candidates = ", ".join(f"{entry.name} ({entry.id})" for entry in found[-8:])
+        raise UsageError(f"{wanted!r} names {len(found)} experiments", fix=f"use the id of one of {candidates}")
+    return found[0]

@@ -16,6 +16,7 @@ transitions  pause, resume, cancel
 config       what an experiment file says
 doctor       is this machine fit to work?
 verify       a log against the rules
+replay       an experiment's training, once more
 rebuild      the state database from the log
 export       an experiment into a file
 import_      and out of one

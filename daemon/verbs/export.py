@@ -37,6 +37,7 @@ def command(
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
+    from rftd.daemon.supervisor.registry import find_entry
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
 
@@ -44,7 +45,7 @@ def command(
 
     async def export() -> tuple[Exported, Path]:
         async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
-            entry = await _find(log, experiment)
+            entry = await find_entry(log, experiment)
             path = here / (to or f"{entry.name}.rftd")
             lock = _at_rest(entry, folder, kafka, force)
             try:
@@ -83,33 +84,6 @@ async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, sett
     return await export_experiment(
         log, entry.id, path, release=installed_version(), clock=SystemClock(), checkpoints=checkpoints
     )
-
-
-async def _find(log: EventLog, wanted: str) -> Entry:
-    """The experiment that `wanted` names, by the log alone. Raises NotFoundError, UsageError."""
-    from rftd.daemon.supervisor.registry import Registry
-    from rftd.ops.errors import NotFoundError, UsageError
-
-    registry = Registry(log)
-    try:
-        await registry.catch_up()
-    finally:
-        await registry.close()
-    known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
-    base, _, attempt = wanted.rpartition("@")
-    attempts = [entry for entry in known if entry.name == base]
-    if attempt.isascii() and attempt.isdigit() and 0 < int(attempt) <= len(attempts):
-        return attempts[int(attempt) - 1]
-    prefix = wanted.replace("-", "").lower()
-    found = [entry for entry in known if entry.name == wanted]
-    found = found or [entry for entry in known if prefix and entry.id.hex.startswith(prefix)]
-    if not found:
-        names = ", ".join(entry.name for entry in known[-8:])
-        raise NotFoundError(f"no experiment {wanted!r} in this log", fix=f"known: {names}" if names else None)
-    if len(found) > 1:
-        candidates = ", ".join(f"{entry.name} ({entry.id})" for entry in found[-8:])
-        raise UsageError(f"{wanted!r} names {len(found)} experiments", fix=f"use the id of one of {candidates}")
-    return found[0]
 
 
 def _at_rest(entry: Entry, folder: Any, kafka: str | None, force: bool) -> Any:

@@ -11,4 +11,5 @@ environment what the bits of the weights may depend on beside the log
 trainer     the process's loop
 record      what the log says about the training: which executions survive
 rerun       planned batches executed again and compared; nothing is appended
+replay      a whole history executed again: what to do, what came of it
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 
+import msgspec
+
 from rftd.ops.releases import release_of
 from rftd.workers.trainer.engine import TrainerEngine
 
@@ -15,10 +17,25 @@ def environment_of(engine: TrainerEngine) -> dict[str, str]:
     return here | engine.environment()
 
 
-def drift(recorded: Mapping[str, str], present: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """What differs, by name: (recorded, present). Nothing, if nothing was recorded: earlier releases did not."""
-    if not recorded:
-        return {}
-    names = sorted(recorded.keys() | present.keys())
-    pairs = {name: (recorded.get(name, "-"), present.get(name, "-")) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is not as it was recorded."""
+
+    generation: int
+    """The newest that recorded it so."""
+    name: str
+    recorded: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.name} was {self.recorded}, here it is {self.here}"
+
+
+def drift(generation: int, recorded: Mapping[str, str], here: Mapping[str, str]) -> tuple[Drift, ...]:
+    """What differs, by name. Nothing, if nothing was recorded: earlier releases did not."""
+    names = sorted(recorded.keys() | here.keys()) if recorded else ()
+    pairs = [(name, recorded.get(name, "unknown"), here.get(name, "unknown")) for name in names]
+    return tuple(
+        Drift(generation=generation, name=name, recorded=before, here=now)
+        for name, before, now in pairs
+        if before != now
+    )

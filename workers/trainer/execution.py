@@ -97,7 +97,12 @@ class Execution:
     async def batch(self, plan: BatchPlanned) -> TrainBatch:
         """The plan's batch, built now or ahead. Raises LogLossError if the log lacks what the plan names."""
         if self._ahead is None or self._ahead[0] != plan.batch:
-            first_version = self._state.spine.first_versions[plan.stage]
+            first_version = self._state.spine.first_versions.get(plan.stage)
+            if first_version is None:
+                raise LogLossError(
+                    f"step {plan.step} belongs to stage {plan.stage}, which never started",
+                    fix="run rftd verify on the log",
+                )
             self._ahead = plan.batch, await self._assembly.batch(plan, first_version)
         return self._ahead[1]
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import LogLossError, NotFoundError
+from rftd.ops.errors import LogLossError, NotFoundError, RftdError
 from rftd.streams.log import EventLog
 from rftd.workers.trainer.engine import TrainerEngine
+from rftd.workers.trainer.environment import Drift, drift
 from rftd.workers.trainer.execution import Execution
 from rftd.workers.trainer.history import Resumption, resume_from
 from rftd.workers.trainer.record import TrainingRecord
+
+T = TypeVar("T")
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +52,8 @@ class Rerun:
     def __init__(self, log: EventLog, record: TrainingRecord, engine: TrainerEngine, *, thread: Executor) -> None:
         """`record` was read to where the rerun shall see; engine calls happen on `thread`."""
         spec = record.state.spine.spec
-        assert spec is not None
+        if spec is None:
+            raise LogLossError("the log has lost what was submitted", fix="run rftd verify on the log")
         self.record = record
         self.surviving = record.surviving()
         self.version = -1
@@ -73,6 +80,16 @@ class Rerun:
         )
         self.version = await self._execution.take_up(resumption)
         return resumption
+
+    def drift(self, here: Mapping[str, str], last: int) -> tuple[Drift, ...]:
+        """What is not as it was where the steps up to `last` were executed; of several generations each thing once."""
+        used = {done.generation for step, done in self.surviving.items() if self.version < step <= last}
+        found: dict[tuple[str, str], Drift] = {}
+        for generation in sorted(used, reverse=True):
+            started = self.record.generations.get(generation)
+            for each in drift(generation, started.environment if started else {}, here):
+                found.setdefault((each.name, each.recorded), each)
+        return tuple(found[key] for key in sorted(found))
 
     async def reach(self, version: int) -> None:
         """Executes steps until the engine holds this weight version."""
@@ -115,5 +132,11 @@ class Rerun:
         )
 
     async def _build_ahead(self, number: int) -> None:
-        if number in self.surviving:
-            await self._execution.build_ahead(await self._execution.plan(number))
+        # What is wrong with the next batch is raised when its step is due.
+        with contextlib.suppress(RftdError):
+            if number in self.surviving:
+                await self._execution.build_ahead(await self._execution.plan(number))
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Runs a call of the engine off the loop."""
+        return await self._execution.call(work)
