@@ -13,7 +13,7 @@ from rftd.ops.releases import release_of
 def environment(device: torch.device, *, threads: int) -> dict[str, str]:
     """Releases, threads, device, and the processor: its model decides which kernels the libraries choose."""
     found = {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "transformers": release_of("transformers"),
         "safetensors": release_of("safetensors"),
         "threads": str(threads),
