@@ -170,9 +170,9 @@ def _difference(compared: Compared) -> str:
 
 
 def _verdict(outcome: Outcome, into: Path | None) -> str:
+    equal = f"{outcome.steps - len(outcome.different)} of {outcome.steps} steps equal"
     speed = f"{outcome.duration_s:.1f} s for what took {outcome.recorded_duration_s:.1f} s to train"
-    lines = [f"{outcome.steps - len(outcome.different)} of {outcome.steps} steps equal, {outcome.digests} of them "]
-    lines[0] += f"with a sha256; {speed}"
+    lines = [f"{equal}; sha256 compared at {outcome.digests}; {speed}"]
     if outcome.different:
         lines.append(f"first difference: {_difference(outcome.different[0])}")
     if into is not None:

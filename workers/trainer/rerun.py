@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -132,10 +131,11 @@ class Rerun:
         )
 
     async def _build_ahead(self, number: int) -> None:
-        # What is wrong with the next batch is raised when its step is due.
-        with contextlib.suppress(RftdError):
+        try:
             if number in self.surviving:
                 await self._execution.build_ahead(await self._execution.plan(number))
+        except* RftdError:
+            pass  # raised again when its step is due, after the present one was compared
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the engine off the loop."""
