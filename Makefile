@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test check bench torture torture-crash lock clean
 
 STACK ?= embedded
 
@@ -25,6 +25,12 @@ BENCHES := start_up log_append log_socket experience_path rollout_torch train_st
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about an hour
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
+
+torture: torture-crash              ## the long versions of the tests that break things; hours
+# To come: torture-sim.
+
+torture-crash: $(READY)             ## 10,000 logs that lose power, 1,000 kills of real processes
+	$(BIN)/python -P tests/crash/torture.py
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

@@ -1,0 +1,60 @@
+"""A worker that stands still, is given up and replaced, and then wakes: what it does afterwards has no effect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from scene import Scene
+
+STEPS = 150
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["trainer", "explorer"])
+def test_a_worker_that_wakes_after_its_replacement_changes_nothing(tmp_path: Path, role: str) -> None:
+    """The daemon did not start these processes, so it does not end them: they may wake, as on another machine."""
+    from scene import EXPERIMENT, Scene
+
+    scene = Scene(tmp_path, "--workers", "external", "--worker-lost-after", "3s")
+    where = ("--log", f"unix:{scene.data.socket}")
+    with scene.host, ExitStack() as stack:
+        started = {each: scene.spawn(each, "worker", each, *where) for each in ("trainer", "explorer")}
+        name = scene.submit(EXPERIMENT, "stages=[]", f"buffer.total_steps={STEPS}")
+        for process in started.values():
+            stack.callback(process.kill)
+        scene.until_step(name, 10)
+        zombie = started[role]
+        os.kill(zombie.pid, signal.SIGSTOP)
+        stack.callback(scene.spawn("second", "worker", role, *where).kill)
+        _until_replaced(scene, name, role, zombie.pid)
+        scene.until_step(name, 30)
+        os.kill(zombie.pid, signal.SIGCONT)
+        page = scene.until_ended(name)
+        assert page.experiment.summary.state == "completed", page.experiment.summary
+        assert page.experiment.books.balance == 0
+        report = scene.verified()
+        assert report.clean, report.findings
+        assert report.experiments[0].steps == STEPS
+        assert report.experiments[0].generations == (2 if role == "trainer" else 1)
+        if role == "trainer":
+            assert "newer owner" in (tmp_path / "trainer.log").read_text()
+
+
+def _until_replaced(scene: Scene, name: str, role: str, pid: int, timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        page = scene.page(name)
+        live = [each.pid for each in page.workers if each.role == role and each.state == "live"] if page else []
+        if live and pid not in live:
+            return
+        assert time.monotonic() < deadline_s, f"{pid} is not replaced: {page}"
+        time.sleep(0.05)

@@ -1,0 +1,58 @@
+"""The long versions of the crash tests, with figures: kills of real processes, and power cuts of the embedded log.
+
+Each prints a JSON object and ends with status 1 if anything was lost or broken.
+Run: python -P tests/crash/torture.py [--kills 1000] [--power-losses 10000] [--first-seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+
+
+def kills(count: int, seed: int) -> bool:
+    """SIGKILLs of daemon, explorer and trainer, with fake engines. True if no promise was broken."""
+    from killing import killed_series
+    from scene import Scene
+
+    with tempfile.TemporaryDirectory(prefix="rftd-") as folder:
+        scene = Scene(Path(folder))
+        with scene.host:
+            counts = killed_series(scene, random.Random(seed), count)
+    print(msgspec.json.encode(counts).decode(), flush=True)
+    return not counts.lost and not counts.broken
+
+
+def power_losses(count: int, seed: int) -> bool:
+    """As many logs, each with up to three power cuts. True if nothing acknowledged was lost and every log opened."""
+    from power_loss import cut_power
+
+    began_s = time.monotonic()
+    counts = cut_power(range(seed, seed + count))
+    wall_s = round(time.monotonic() - began_s, 1)
+    print(msgspec.json.encode({**msgspec.structs.asdict(counts), "wall_s": wall_s}).decode(), flush=True)
+    return not counts.refused and not counts.broken
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000, help="0: none")
+    parser.add_argument("--power-losses", type=int, default=10000, help="logs that lose power; 0: none")
+    parser.add_argument("--first-seed", type=int, default=0)
+    chosen = parser.parse_args()
+    kept = [power_losses(chosen.power_losses, chosen.first_seed)] if chosen.power_losses else []
+    kept += [kills(chosen.kills, chosen.first_seed)] if chosen.kills else []
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
