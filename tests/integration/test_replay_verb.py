@@ -235,7 +235,7 @@ def test_what_the_log_has_lost_is_named(rftd: Rftd, play: Play) -> None:
             connection.execute(f"DELETE FROM p{part} WHERE off = 9")
     said = rftd("replay", "fake")
     assert said.status == 70 and "rftd.experiments/" in said.err and "is missing" in said.err
-    assert rftd("verify").status == 1
+    assert rftd("verify").status != 0
 
 
 def test_a_log_that_was_cut_off_is_replayed_as_far_as_it_goes(rftd: Rftd, play: Play) -> None:
@@ -250,4 +250,4 @@ def test_a_log_that_was_cut_off_is_replayed_as_far_as_it_goes(rftd: Rftd, play: 
             connection.execute(f"DELETE FROM p{part} WHERE off >= {offset}")
     said = rftd("replay", "fake", "--check")
     assert said.status == 0 and "4 of 4 steps equal" in said.out
-    assert rftd("verify").status == 1
+    assert rftd("verify").status != 0
