@@ -51,7 +51,7 @@ class Liveness:
     def quiet_s(self, worker: UUID, now_s: float) -> float | None:
         """For how long nothing was heard of the worker; None if it was never looked for."""
         heard_s = self._heard_s.get(worker)
-        return None if heard_s is None else now_s - heard_s
+        return None if heard_s is None else self._looked(now_s) - heard_s
 
     def unheard(self, worker: UUID, now_s: float) -> bool:
         """The same as `silent`, for those who only look."""

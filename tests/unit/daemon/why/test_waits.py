@@ -190,7 +190,8 @@ def test_a_worker_that_says_nothing() -> None:
     id = desk.join()
     assert wait_of(scene_of(desk, liveness), "explorer").state == "first_heartbeat"
     liveness.note(Heartbeat(worker=id, role="explorer", slot=0, state="busy"))
-    liveness.tick(1.0)
+    for second in range(1, 11):
+        liveness.tick(float(second))
     wait = wait_of(scene_of(desk, liveness), "explorer")
     assert (wait.state, wait.level) == ("no_heartbeat", Level.STUCK) and "9 s ago" in wait.waiting_for
     before = dict(liveness._heard_s)
