@@ -49,7 +49,7 @@ class Liveness:
         return looked_s - self._heard_s.setdefault(worker, looked_s) > self.lost_after_s
 
     def quiet_s(self, worker: UUID, now_s: float) -> float | None:
-        """For how long nothing was heard of the worker; None if it was never looked for."""
+        """For how long nothing was heard of the worker, while looking; None if it was never looked for."""
         heard_s = self._heard_s.get(worker)
         return None if heard_s is None else self._looked(now_s) - heard_s
 
