@@ -26,6 +26,7 @@ VERBS: Final = {
     "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model through the log, in a minute and a half."),
     "stack": Verb(f"{_HERE}.stack:stack", "A real Kafka and Postgres on this machine, for development."),
     "submit": Verb(f"{_HERE}.submit:command", "Hand in the experiment of a YAML file."),
+    "fork": Verb(f"{_HERE}.fork:command", "Go on from a step of an experiment, with changes, in a new one."),
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
     "get": Verb(f"{_HERE}.get:command", "One page about one experiment."),
     "watch": Verb(f"{_HERE}.watch:command", "Follow an experiment until it ends."),

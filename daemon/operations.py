@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -23,6 +24,14 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
+class Forked(Accepted, frozen=True, kw_only=True):
+    """A fork that is in the log."""
+
+    parent: UUID
+    """Whose history it shares."""
+    at_step: int
+
+
 class Operations(Protocol):
     """Commands. Each is idempotent by its request id, and is in the log when it returns."""
 
@@ -31,6 +40,23 @@ class Operations(Protocol):
 
         `config` is the client's normalised configuration (`rftd.daemon.config`). Raises ConfigError, DataError (nothing
         was appended), ConflictError (its folder is in use).
+        """
+        ...
+
+    async def fork(
+        self,
+        experiment: UUID,
+        *,
+        at_step: int,
+        overrides: Sequence[str],
+        name: str | None,
+        labels: dict[str, str],
+        request_id: UUID,
+    ) -> Forked:
+        """Takes in an experiment that goes on from weight version `at_step` of another, with changes.
+
+        `overrides` are `key=value`, as for `submit -s`. Without a name it is PARENT-fork-STEP. Raises NotFoundError,
+        ConfigError, DataError (nothing was appended), ConflictError (the step was not executed, its folder is in use).
         """
         ...
 

@@ -26,6 +26,19 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     labels: dict[str, str] = {}
 
 
+class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/experiments/{name}/fork."""
+
+    at_step: int
+    """The weight version from which the fork goes on; 0 is the base model."""
+    set: list[str] = []
+    """`key=value` overrides of the parent's configuration, the value as YAML; paths absolute, no `${...}`."""
+    name: str | None = None
+    """Without one: PARENT-fork-STEP."""
+    labels: dict[str, str] = {}
+    """Added to the parent's."""
+
+
 class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of pause, resume and cancel; it may be missing."""
 

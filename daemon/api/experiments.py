@@ -1,4 +1,4 @@
-"""Routes: submit, list, get, pause, resume, cancel."""
+"""Routes: submit, list, get, fork, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from rftd.daemon.api.body import Reason, Submit, read
+from rftd.daemon.api.body import Fork, Reason, Submit, read
 from rftd.daemon.api.pages import ExperimentList, ExperimentPage, page_of
 from rftd.daemon.api.place import show
-from rftd.daemon.api.receipts import Receipt, SubmitReceipt
+from rftd.daemon.api.receipts import ForkReceipt, Receipt, SubmitReceipt
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
@@ -87,6 +87,16 @@ def router(services: Services) -> APIRouter:
         async with services.read() as connection:
             return respond(await page_of(connection, id, services.waiting()))
 
+    routes.add_api_route(
+        "/{name}/fork",
+        _fork(services),
+        methods=["POST"],
+        status_code=202,
+        name="fork",
+        summary="Fork",
+        responses=answers(ForkReceipt, status=202),
+        openapi_extra=takes(Fork, required=True),
+    )
     operations = services.operations
     for verb, transition in (("pause", operations.pause), ("resume", operations.resume), ("cancel", operations.cancel)):
         routes.add_api_route(
@@ -132,6 +142,34 @@ def request_id(key: str | None, ids: Ids) -> UUID:
         return UUID(key)
     except ValueError:
         return derive(_REQUESTS, key)
+
+
+def _fork(services: Services) -> Callable[..., Awaitable[Response]]:
+    async def route(name: str, request: Request, key: Key = None) -> Response:
+        """A new experiment that shares this one's history up to a step and goes on from there, with changes."""
+        body = await read(request, Fork)
+        id = await services.find(name)
+        async with bounded():
+            forked = await services.operations.fork(
+                id,
+                at_step=body.at_step,
+                overrides=body.set,
+                name=body.name,
+                labels=body.labels,
+                request_id=request_id(key, services.ids),
+            )
+        receipt = ForkReceipt(
+            id=str(forked.experiment),
+            name=forked.name,
+            event=str(forked.event),
+            position=show(forked.position),
+            warnings=list(forked.warnings),
+            parent=str(forked.parent),
+            at_step=forked.at_step,
+        )
+        return respond(receipt, status=202, headers={"Location": f"/v1/experiments/{forked.experiment}"})
+
+    return route
 
 
 def _transition(services: Services, transition: _Transition) -> Callable[..., Awaitable[Response]]:

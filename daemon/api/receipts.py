@@ -17,6 +17,14 @@ class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
+class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
+    """The fork is in the log."""
+
+    parent: str
+    """The experiment whose history it shares."""
+    at_step: int
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The command is in the log."""
 

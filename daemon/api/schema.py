@@ -8,14 +8,14 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rftd.daemon.api.body import Reason, Submit
+from rftd.daemon.api.body import Fork, Reason, Submit
 from rftd.daemon.api.event_json import EventView
 from rftd.daemon.api.event_pages import EventPage
 from rftd.daemon.api.experience_view import ExperienceView
 from rftd.daemon.api.log_lines import LogPage
 from rftd.daemon.api.pages import BatchPage, EvalList, ExperienceList, ExperimentList, ExperimentPage, StepList
 from rftd.daemon.api.problem import MEDIA_TYPE, Problem
-from rftd.daemon.api.receipts import Receipt, SubmitReceipt, VersionView
+from rftd.daemon.api.receipts import ForkReceipt, Receipt, SubmitReceipt, VersionView
 from rftd.daemon.api.wire import schemas
 from rftd.daemon.why.wait import Why
 from rftd.ops.health import Verdict
@@ -30,6 +30,8 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     ExperienceView,
     ExperimentList,
     ExperimentPage,
+    Fork,
+    ForkReceipt,
     LineageGraph,
     LogPage,
     Problem,

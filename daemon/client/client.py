@@ -60,6 +60,20 @@ class Client:
         body = {"config": config, "labels": labels}
         return Answer(self._post("/v1/experiments", body, request_id), replies.Submitted)
 
+    def fork(
+        self,
+        name: str,
+        *,
+        at_step: int,
+        overrides: Sequence[str],
+        fork_name: str | None,
+        labels: Mapping[str, str],
+        request_id: str,
+    ) -> Answer[replies.Forked]:
+        """Hands in an experiment that goes on from a step of another."""
+        body = {"at_step": at_step, "set": overrides, "name": fork_name, "labels": labels}
+        return Answer(self._post(f"/v1/experiments/{_quoted(name)}/fork", body, request_id), replies.Forked)
+
     def command(self, verb: str, name: str, *, reason: str, request_id: str) -> Answer[replies.Commanded]:
         """Pauses, resumes or cancels an experiment."""
         path = f"/v1/experiments/{_quoted(name)}/{verb}"

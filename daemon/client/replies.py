@@ -29,6 +29,9 @@ class Summary(Reply, frozen=True, kw_only=True):
     submitted_at: str
     started_at: str | None
     state_at: str
+    parent: str | None = None
+    """The experiment whose history it shares, up to `forked_step`."""
+    forked_step: int | None = None
 
 
 class Summaries(Reply, frozen=True, kw_only=True):
@@ -48,6 +51,7 @@ class Stage(Reply, frozen=True, kw_only=True):
     first_version: int | None
     started_at: str | None
     completed_at: str | None
+    shared_steps: int = 0
 
 
 class Books(Reply, frozen=True, kw_only=True):
@@ -74,6 +78,7 @@ class Detail(Reply, frozen=True, kw_only=True):
     books: Books
     groups_closed: int
     generations: int
+    parent_name: str | None = None
 
 
 class Point(Reply, frozen=True, kw_only=True):
@@ -149,6 +154,13 @@ class Submitted(Reply, frozen=True, kw_only=True):
     event: str
     position: str
     warnings: list[str]
+
+
+class Forked(Submitted, frozen=True, kw_only=True):
+    """A fork that is in the log."""
+
+    parent: str
+    at_step: int
 
 
 class Commanded(Reply, frozen=True, kw_only=True):

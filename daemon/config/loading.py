@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rftd.daemon.config.field_path import FieldPath
+import msgspec
+
+from rftd.daemon.config.field_path import FieldPath, child, parse, show
 from rftd.daemon.config.interpolation import resolve_interpolations
 from rftd.daemon.config.issue import Interpolation, Issue, SyntaxIssue
-from rftd.daemon.config.normalise import normalise
+from rftd.daemon.config.normalise import current_name, normalise
 from rftd.daemon.config.overrides import apply_overrides
 from rftd.daemon.config.paths import absolute_paths
 from rftd.daemon.config.plain import check_plain
@@ -76,8 +78,8 @@ def load_text(
     return Submission(spec.config, spec, source, (*notes, *spec.warnings))
 
 
-def check_config(config: Mapping[str, Any], *, gpus: int = 0) -> ExperimentSpec:
-    """The specification of a config that a client sent. Raises ConfigErrors.
+def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), gpus: int = 0) -> ExperimentSpec:
+    """The specification of a config that a client sent, with `key=value` overrides. Raises ConfigErrors.
 
     Either spelling, plain data; a `${...}` is refused, for nothing of this side's environment may be read by it, and
     so are literal secrets and relative paths.
@@ -90,8 +92,39 @@ def check_config(config: Mapping[str, Any], *, gpus: int = 0) -> ExperimentSpec:
         raise report(issues, source)
     tree, spelling, _ = normalise(_copy(config), source)
     issues += spelling
+    issues += apply_overrides(tree, overrides, source)
     issues += withhold_secrets(tree, source)
     return _spec(tree, source, issues, set(), gpus=gpus)
+
+
+def portable_overrides(
+    config: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> list[str]:
+    """Overrides of a config that lies elsewhere, as another side reads them: `key=JSON`.
+
+    Their `${...}` are resolved, their secrets withheld and their paths absolute. Raises ConfigErrors.
+    """
+    tree, source = _copy(config), SourceMap("")
+    issues = apply_overrides(tree, overrides, source)
+    environ = os.environ if environ is None else environ
+    tree, unresolved, _ = resolve_interpolations(tree, source, environ)
+    issues += [*unresolved, *withhold_secrets(tree, source)]
+    if issues:
+        raise report(issues, source)
+    absolute_paths(tree, cwd=(cwd or Path.cwd()).absolute(), environ=environ)
+    portable = []
+    for override in overrides:
+        key = parse(override.partition("=")[0].strip())
+        assert key is not None, override
+        path, value = current_name(key), tree
+        for part in path:
+            value = child(value, part if isinstance(value, list) else str(part))
+        portable.append(f"{show(path)}={msgspec.json.encode(value).decode()}")
+    return portable
 
 
 def read_text(path: Path) -> str:

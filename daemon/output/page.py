@@ -34,6 +34,9 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
         yield _line("waiting", Text(page.waiting, style="yellow"))
     for position, stage in enumerate(detail.stages):
         yield _line("stages" if position == 0 else "", Text(_stage(stage, summary.step)))
+    if summary.parent is not None:
+        parent = f"{detail.parent_name or 'an experiment that is not here'} ({summary.parent})"
+        yield _line("forked", Text(f"at step {summary.forked_step} of {parent}"))
     yield _line("steps", Text(f"{summary.step} of {summary.total_steps}" + _generation(summary.generation)))
     rewards = [point.reward_mean for point in page.reward_curve]
     if rewards:
@@ -68,6 +71,8 @@ def _line(label: str, text: Text) -> Text:
 
 def _stage(stage: Stage, step: int) -> str:
     progress = "done" if stage.completed_at else "under way" if stage.started_at else "waits"
+    if stage.shared_steps:
+        progress = f"{stage.shared_steps} of them shared" if stage.shared_steps < stage.total_steps else "shared"
     done = 0 if stage.first_version is None else max(0, min(stage.total_steps, step - stage.first_version))
     return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
 

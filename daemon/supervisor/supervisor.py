@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.operations import Accepted
+from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run, check_transition
@@ -29,6 +32,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
+from rftd.streams.shared_history import shared_history
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.executors.executor import Executor
 
@@ -134,6 +138,75 @@ class Supervisor:
             experiment=experiment, name=spec.name, event=request_id, position=position, warnings=spec.warnings
         )
 
+    async def fork(
+        self,
+        experiment: UUID,
+        *,
+        at_step: int,
+        overrides: Sequence[str],
+        name: str | None,
+        labels: dict[str, str],
+        request_id: UUID,
+    ) -> Forked:
+        """See `Operations.fork`."""
+        async with self._one_submission:
+            await self._refresh()
+            child = derive(request_id, "experiment")
+            known = self._registry.entries.get(child)
+            if known is None or known.status is Status.SUBMITTED:
+                spec, event = await self._forked(experiment, at_step, overrides, name, labels)
+                if known is None:
+                    spec = await self._housed(spec)
+                    self._room()
+                else:
+                    assert known.spine.spec is not None
+                    spec = known.spine.spec
+            elif known.spine.forked is None or known.spine.spec is None:
+                raise ConflictError("this request id is that of another command", fix="send a new one")
+            else:
+                spec, event = known.spine.spec, known.spine.forked
+            drafts = [
+                self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=request_id),
+                self._writer.draft(event, experiment=child, id=derive(child, "fork")),
+            ]
+            position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
+            if known is None or known.status is Status.SUBMITTED:
+                await self._accept(child, spec)
+        self._changed.set()
+        return Forked(
+            experiment=child,
+            name=spec.name,
+            event=request_id,
+            position=position,
+            warnings=spec.warnings,
+            parent=event.parent,
+            at_step=event.at_step,
+        )
+
+    async def _forked(
+        self, experiment: UUID, at_step: int, overrides: Sequence[str], name: str | None, labels: dict[str, str]
+    ) -> tuple[ExperimentSpec, life.ExperimentForked]:
+        """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
+        entry = self._registry.entries.get(experiment)
+        if entry is None or entry.spine.spec is None:
+            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        check_parent(entry.name, entry.spine)
+        parent = entry.spine.spec
+        shared = await shared_history(self._log, experiment, at_step)
+        if shared.forked.parent != experiment and shared.spine.spec is not None:
+            check_parent(shared.spine.spec.name, shared.spine)
+        wanted = name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
+        spec = await asyncio.to_thread(forked_spec, parent, shared, overrides, name=wanted, labels=labels)
+        notes = lineage_note(experiment, entry.name, shared)
+        spec = msgspec.structs.replace(spec, warnings=(*spec.warnings, *notes))
+        return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
+
+    def _free_name(self, name: str, folder: Path) -> str:
+        """The name, or with a number behind it if an experiment or a folder has it."""
+        taken = {entry.name for entry in self._registry.entries.values()}
+        candidates = chain([name], (f"{name}-{number}" for number in count(2)))
+        return next(each for each in candidates if each not in taken and not (folder / each).exists())
+
     async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
         """See `Operations.pause`."""
         return await self._command(experiment, life.ExperimentPaused(reason=reason), request_id)
@@ -207,7 +280,7 @@ class Supervisor:
                 fix="choose another name, or set continue_from_checkpoint: false for a folder with a time stamp",
             )
         stamp = _stamp(self._clock.now_ns())
-        return msgspec.structs.replace(spec, name=f"{spec.name}_{stamp}", job_dir=f"{spec.job_dir}_{stamp}")
+        return moved(spec, f"{spec.name}_{stamp}", f"{spec.job_dir}_{stamp}")
 
     def _room(self) -> None:
         queued = sum(1 for entry in self._registry.entries.values() if entry.status is Status.QUEUED)

@@ -4,6 +4,7 @@ serve        the daemon
 demo         a model that learns, here and now
 stack        a Kafka and a Postgres for development
 submit       hand in an experiment
+fork         a new experiment out of another's history
 ls           the experiments
 get          one page about one
 watch        the same, live

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from rftd.daemon.settings import Settings, shared_options
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from rftd.daemon.client.replies import Summary
 
 STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "cancelled", "rejected")
 
@@ -15,7 +23,7 @@ STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "ca
 @shared_options
 @click.pass_obj
 def command(settings: Settings, states: str | None, limit: int) -> None:
-    """List the experiments, newest first."""
+    """List the experiments, newest first; a fork below what it was forked from."""
     from rftd.daemon.client.client import Client
 
     chosen = [state.strip() for state in states.split(",")] if states else []
@@ -33,9 +41,10 @@ def command(settings: Settings, states: str | None, limit: int) -> None:
     from rftd.ops.clock import SystemClock
 
     clock = SystemClock()
-    rows = [
+    names = {row.id: row.name for row in answer.value.items}
+    rows: list[tuple[str | Text, ...]] = [
         (
-            row.name,
+            f"{'  ' * (depth - 1)}└ {row.name}" if depth else row.name,
             state(row.state),
             row.stage or "-",
             f"{row.step}/{row.total_steps}",
@@ -43,13 +52,29 @@ def command(settings: Settings, states: str | None, limit: int) -> None:
             "-" if row.staleness_p95 is None else str(row.staleness_p95),
             age(row.submitted_at, clock),
             row.id,
+            "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, row.parent)}",
         )
-        for row in answer.value.items
+        for depth, row in tree_of(answer.value.items)
     ]
     if not rows:
         click.echo("no experiments" + (" in these states" if chosen else "; start with `rftd submit FILE`"), err=True)
         return
-    headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID")
+    headers: tuple[str, ...] = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "FORKED-AT")
+    if not any(row.parent for row in answer.value.items):
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
     console_of(settings).print(table(headers, rows, right=frozenset({"STEP", "REWARD", "STALE-P95", "AGE"})))
     if answer.value.next is not None:
         click.echo(f"more than {limit}; give --limit", err=True)
+
+
+def tree_of(rows: Sequence[Summary]) -> Iterator[tuple[int, Summary]]:
+    """The rows in their order, each with its depth; a fork follows what it was forked from, if that is listed."""
+    here = {row.id for row in rows}
+    forks: dict[str | None, list[Summary]] = {}
+    for row in rows:
+        forks.setdefault(row.parent if row.parent in here else None, []).append(row)
+    waiting = [(0, row) for row in reversed(forks.get(None, []))]
+    while waiting:
+        depth, row = waiting.pop()
+        yield depth, row
+        waiting += [(depth + 1, fork) for fork in reversed(forks.get(row.id, []))]

@@ -35,7 +35,7 @@ def command(
     from rftd.daemon.client.client import Client
 
     settings: Settings = ctx.obj
-    named = dict(_pair(label) for label in labels)
+    named = dict(pair(label) for label in labels)
     submission = _load(file, overrides)
     if settings.verbosity >= 0:
         for warning in submission.warnings:
@@ -44,9 +44,9 @@ def command(
         _show_dry(submission, settings)
         return
     with Client(settings) as client:
-        accepted = client.submit(submission.config, labels=named, request_id=request_id or _new_id())
+        accepted = client.submit(submission.config, labels=named, request_id=request_id or new_id())
         receipt = accepted.value
-        handle = _handle(client, receipt.name, receipt.id, receipt.position)
+        handle = handle_of(client, receipt.name, receipt.id, receipt.position)
         if settings.machine_readable and not wait:
             from rftd.daemon.output.data import emit
 
@@ -93,7 +93,7 @@ def _show_dry(submission: Submission, settings: Settings) -> None:
     click.echo(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was sent")
 
 
-def _handle(client: Client, name: str, id: str, position: str) -> str:
+def handle_of(client: Client, name: str, id: str, position: str) -> str:
     """How to call it from now on: by its name if that is unique."""
     from rftd.ops.errors import RftdError
 
@@ -103,14 +103,16 @@ def _handle(client: Client, name: str, id: str, position: str) -> str:
         return id
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
+    """A label: its key and value."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
     return key, value
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """A fresh request id."""
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
 

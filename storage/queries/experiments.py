@@ -41,6 +41,9 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """When the last transition was."""
     labels: dict[str, str]
+    parent: str | None
+    """The experiment whose history it shares, up to weight version `forked_step`."""
+    forked_step: int | None
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,8 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     last_version: int | None
     started_ns: int | None
     completed_ns: int | None
+    shared_steps: int = 0
+    """How many of its steps are those of the experiment that this is a fork of."""
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +78,8 @@ class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
     groups_closed: int
     generations: int
     """How often the training history was taken up."""
+    parent_name: str | None
+    """Of the experiment that this is a fork of."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -82,6 +89,7 @@ class _Fields(msgspec.Struct, frozen=True):
     config: Any
     groups_closed: int
     generations: int
+    parent_name: str | None
 
 
 class _Warning(msgspec.Struct, frozen=True):
@@ -92,10 +100,10 @@ class _Warning(msgspec.Struct, frozen=True):
 _SUMMARY: Final = """
 SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state_reason AS reason,
     x.state_code AS code, x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
-    x.total_steps, x.labels,
+    x.total_steps, x.labels, x.parent, x.forked_step,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
         ORDER BY s.stage DESC LIMIT 1) AS stage,
-    COALESCE((SELECT MAX(t.step) FROM steps t WHERE t.experiment = x.id), 0) AS step,
+    COALESCE((SELECT MAX(t.step) FROM steps t WHERE t.experiment = x.id), x.forked_step, 0) AS step,
     (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation,
     (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id
         ORDER BY e.produced_ns DESC LIMIT :recent) r) AS reward_mean,
@@ -137,7 +145,8 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID) -> Exper
         _Fields,
         """SELECT x.job_dir, x.deterministic, x.seed, x.config,
             (SELECT COUNT(*) FROM groups g WHERE g.experiment = x.id) AS groups_closed,
-            (SELECT COUNT(*) FROM generations n WHERE n.experiment = x.id) AS generations
+            (SELECT COUNT(*) FROM generations n WHERE n.experiment = x.id) AS generations,
+            (SELECT p.name FROM experiments p WHERE p.id = x.parent) AS parent_name
         FROM experiments x WHERE x.id = :experiment""",
         experiment=key,
     )
@@ -153,12 +162,26 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID) -> Exper
         deterministic=fields[0].deterministic,
         seed=fields[0].seed,
         config=fields[0].config,
-        stages=await list_stages(connection, experiment),
+        stages=_with_shared(await list_stages(connection, experiment), summaries[0].forked_step or 0),
         warnings=[warning.text for warning in warnings],
         books=await books_of(connection, experiment),
         groups_closed=fields[0].groups_closed,
         generations=fields[0].generations,
+        parent_name=fields[0].parent_name,
     )
+
+
+def _with_shared(stages: list[StageRow], shared: int) -> list[StageRow]:
+    """The stages of a fork, which shares `shared` steps: stage after stage, as many as each has."""
+    rows, first = [], 0
+    for stage in stages:
+        steps = min(stage.total_steps, max(0, shared - first))
+        if steps:
+            over = first + steps if steps == stage.total_steps else stage.last_version
+            stage = msgspec.structs.replace(stage, first_version=first, last_version=over, shared_steps=steps)
+        rows.append(stage)
+        first += stage.total_steps
+    return rows
 
 
 async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[StageRow]:

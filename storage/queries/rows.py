@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-_IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject"})
+_IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject", "parent"})
 _JSON = frozenset({"metrics", "labels", "config"})
 
 

@@ -107,9 +107,14 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
     decided_at_ns: int
     """The last clock reading that the shared history recorded (rule 9)."""
     next_sequence: int = 0
-    """Of that stage: the groups below were given out in the shared history, and used there, but for `redo`."""
+    """Of that stage: the groups below were given out in the shared history, and settled there, but for `redo`.
+
+    Of a stage that trains on a dataset: the rows that the shared steps took.
+    """
     redo: tuple[int, ...] = ()
-    """Groups below `next_sequence` that no shared batch holds: they are given out again here."""
+    """Groups below it that were open or waited when batch `at_step` was planned: they are given out again here."""
+    evaluated: tuple[int, ...] = ()
+    """Tasksets that the parent has answered with the weights of `at_step`, in the stage that goes on from them."""
 
 
 @event("experiment.archived", stream=topics.EXPERIMENTS)

@@ -57,5 +57,7 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     """The folder it resumed from; empty for the base model."""
     reason: str = ""
     """Why a newer checkpoint was not used, if one was not."""
+    checksum: str = ""
+    """Of weights that another experiment's history made (a fork's first ones), as this generation computed them."""
     environment: dict[str, str] = {}
     """What the bits of its weights may depend on: releases of the libraries, threads, the processor's abilities."""

@@ -109,7 +109,7 @@ class Spine(msgspec.Struct):
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
-                self.planned = max(self.plan_offsets, default=0)
+                self.planned = max(self.plan_offsets, default=self.forked.at_step if self.forked else 0)
             case batch.BatchPlanned() | batch.BatchAbandoned():
                 pass  # again
             case batch.ExperienceRetired():
@@ -120,6 +120,8 @@ class Spine(msgspec.Struct):
                 if event.generation > self.generation:
                     self.generation = event.generation
                     self.version = event.version
+                    if event.checksum:
+                        self.checksums[event.version, event.generation] = event.checksum
             case step.EvalCompleted():
                 self.evaluated.add(event.eval)
             case _:
@@ -136,6 +138,11 @@ class Spine(msgspec.Struct):
     def last_version(self) -> int:
         """The weight version with which the stage under way ends."""
         return self.first_version + self.stage_spec().total_steps
+
+    @property
+    def shared_steps(self) -> int:
+        """Steps of the stage under way that another experiment's history made."""
+        return max(0, self.forked.at_step - self.first_version) if self.forked else 0
 
     @property
     def caught_up(self) -> bool:
@@ -195,14 +202,20 @@ class Spine(msgspec.Struct):
             self.status_ns = decoded.head.time_ns
 
     def _fork(self, event: experiment.ExperimentForked) -> None:
-        """The shared history, as if its stages, plans and steps had been read here."""
+        """The shared history, as if its stages, plans and steps had been read here.
+
+        The stage that `at_step` lies in has to be started here, unless it ends there.
+        """
+        assert self.spec is not None
         self.forked = event
-        self.stage = event.stage
         self.first_versions = dict(enumerate(event.first_versions))
-        self.first_version = event.first_versions[event.stage]
         self.planned = self.furthest = event.at_step
         self.decided_at_ns = event.decided_at_ns
         self.checksums[event.at_step, -1] = event.checksum
+        ends = event.first_versions[event.stage] + self.spec.stages[event.stage].total_steps == event.at_step
+        self.stage = event.stage if ends else event.stage - 1
+        self.first_version = self.first_versions.get(self.stage, 0)
+        self.stage_completed = self.stage >= 0
 
     def _end(self, status: Status, code: str, reason: str) -> None:
         self.status, self.code, self.reason = status, code, reason

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from rftd.daemon.config.loading import check_config
-from rftd.daemon.operations import Accepted
+from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.registry import Registry
 from rftd.daemon.why.life import entry_waits
 from rftd.daemon.why.wait import Why
@@ -38,6 +39,40 @@ class LogOperations:
         await self._append(experiment.ExperimentAccepted(start=()), id, derive(request_id, "accepted"))
         return Accepted(experiment=id, name=spec.name, event=request_id, position=position, warnings=spec.warnings)
 
+    async def fork(
+        self,
+        experiment_id: UUID,
+        *,
+        at_step: int,
+        overrides: Sequence[str],
+        name: str | None,
+        labels: dict[str, str],
+        request_id: UUID,
+    ) -> Forked:
+        """A fork at the base: what a bare log can tell of."""
+        spine = await self._spine(experiment_id)
+        if spine.spec is None:
+            raise NotFoundError(f"no experiment {experiment_id}")
+        if at_step:
+            raise ConflictError(f"step {at_step} was not executed", field="at_step")
+        named = name or f"{spine.spec.name}-fork-{at_step}"
+        spec = check_config({**spine.spec.config, "name": named, "labels": labels}, overrides=overrides)
+        id = derive(request_id, "experiment")
+        await self._append(experiment.ExperimentSubmitted(spec=spec), id, request_id)
+        event = experiment.ExperimentForked(
+            parent=experiment_id, at_step=0, checksum="c", stage=0, first_versions=(0,), decided_at_ns=0
+        )
+        position = await self._append(event, id, derive(id, "fork"))
+        return Forked(
+            experiment=id,
+            name=named,
+            event=request_id,
+            position=position,
+            warnings=(),
+            parent=experiment_id,
+            at_step=at_step,
+        )
+
     async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
         allowed = (Status.RUNNING, Status.QUEUED)
         return await self._change(experiment.ExperimentPaused(reason=reason), experiment_id, request_id, allowed)
@@ -60,17 +95,23 @@ class LogOperations:
         return Why(experiment=str(experiment_id), name=entry.name, status=status, live=True, asked_ns=0, waits=waits)
 
     async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Position:
-        spine, known = Spine(), set()
-        for record in await self._log.read(partition_of(topics.EXPERIMENTS, id), 0):
-            decoded = decode(record)
-            if decoded.head.experiment == id:
-                spine.apply(decoded)
-                known.add(decoded.head.id)
+        known: set[UUID] = set()
+        spine = await self._spine(id, known)
         if spine.status is None:
             raise NotFoundError(f"no experiment {id}")
         if request_id not in known and spine.status not in allowed:
             raise ConflictError(f"the experiment is {spine.status.value}", fix="see rftd get")
         return await self._append(event, id, request_id)
+
+    async def _spine(self, id: UUID, known: set[UUID] | None = None) -> Spine:
+        spine = Spine()
+        for record in await self._log.read(partition_of(topics.EXPERIMENTS, id), 0):
+            decoded = decode(record)
+            if decoded.head.experiment == id:
+                spine.apply(decoded)
+                if known is not None:
+                    known.add(decoded.head.id)
+        return spine
 
     async def _append(self, event: Event, id: UUID, request_id: UUID) -> Position:
         return (await self._log.append([self._writer.draft(event, experiment=id, id=request_id)]))[0]

@@ -26,11 +26,16 @@ def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
     """(version, taskset index) of each evaluation of the stage that is due and not completed, oldest first."""
     spine = state.spine
     done = min(spine.furthest, spine.last_version) - spine.first_version
+    shared = spine.forked.at_step if spine.forked else -1
     for step in eval_steps(stage):
+        version = spine.first_version + step
         if step > done:
             return
+        if version < shared:  # the parent's to evaluate
+            continue
         for taskset in range(len(stage.evals)):
-            version = spine.first_version + step
+            if version == shared and spine.forked and taskset in spine.forked.evaluated:
+                continue
             if eval_id(state.experiment, spine.stage, version, taskset) not in spine.evaluated:
                 yield version, taskset
 

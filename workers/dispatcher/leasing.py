@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import count
 from typing import NamedTuple
 
 from rftd.ops.ids import derive
@@ -90,7 +91,7 @@ def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterato
 
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     view = view_of(state, stage)
-    sequence = state.groups.next_sequence.get(state.spine.stage, 0)
+    sequences = sequences_to_lease(state)
     for number in range(make_policy(stage.policy).admit(view)):
         version = _needed(state, stage, view, number)
         if not _there(state, version, pinned=stage.sync.style == "fixed"):
@@ -98,7 +99,21 @@ def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator
         worker = credits.take(stage.algorithm.repeat_times)
         if worker is None:
             return
-        yield _first(state, stage, worker, sequence + number, version)
+        yield _first(state, stage, worker, next(sequences), version)
+
+
+def sequences_to_lease(state: RunState) -> Iterator[int]:
+    """The places in the dataset that the stage's next groups take, in order.
+
+    A fork gives out again what the shared history left undone, then goes on where that ended. It does so in order, so
+    what was leased last says how far it has come.
+    """
+    spine = state.spine
+    position = state.groups.next_sequence.get(spine.stage, 0)
+    if spine.forked is not None and spine.shared_steps:
+        yield from (sequence for sequence in spine.forked.redo if sequence >= position)
+        position = max(position, spine.forked.next_sequence)
+    yield from count(position)
 
 
 def _needed(state: RunState, stage: StageSpec, view: PolicyView, number: int) -> int:
@@ -109,7 +124,9 @@ def _needed(state: RunState, stage: StageSpec, view: PolicyView, number: int) ->
     """
     supply = view.planned_experiences + len(view.waiting) + view.inflight_rollouts
     feeds_step = 1 + (supply + number * stage.algorithm.repeat_times) // stage.train_batch_size
-    return state.spine.first_version + required_step(stage.sync, feeds_step)
+    version = state.spine.first_version + required_step(stage.sync, feeds_step)
+    # A fork announces no weights that are older than the ones it began with.
+    return max(version, state.spine.forked.at_step) if state.spine.forked is not None else version
 
 
 def _there(state: RunState, version: int, *, pinned: bool) -> bool:

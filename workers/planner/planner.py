@@ -34,7 +34,8 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
         planned_steps=max(0, spine.planned - spine.first_version),
         train_batch_size=stage.train_batch_size,
         repeat_times=stage.algorithm.repeat_times,
-        planned_experiences=state.ledger.planned_in_stage.get(spine.stage, 0),
+        planned_experiences=state.ledger.planned_in_stage.get(spine.stage, 0)
+        + spine.shared_steps * stage.train_batch_size,
         inflight_rollouts=sum(group.repeat_times - len(group.failed) for group in state.groups.open.values()),
         waiting=state.ledger.waiting.values(),
         oldest_waiting=min(state.ledger.oldest_versions, default=None),
@@ -64,13 +65,16 @@ class Planner:
         if not spine.caught_up or step > last:
             return ()
         if stage.kind == "train":
-            return [
-                self._plan(each, positions, now_ns, rows=rows_of_step(stage, each - spine.first_version))
-                for each in range(step, last + 1)
-            ]
+            return [self._plan(each, positions, now_ns, rows=self._rows(stage, each)) for each in range(step, last + 1)]
         if incomplete := self._incomplete(stage):
             return [self._retire(incomplete, "group_incomplete", positions, now_ns)]
         return self._explored(stage, step, last, positions, now_ns)
+
+    def _rows(self, stage: StageSpec, step: int) -> Sequence[RowItem]:
+        spine = self._state.spine
+        shared = spine.shared_steps
+        taken = spine.forked.next_sequence if spine.forked and shared else 0
+        return rows_of_step(stage, step - spine.first_version, shared_steps=shared, shared_rows=taken)
 
     def _incomplete(self, stage: StageSpec) -> Sequence[UUID]:
         minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)

@@ -7,11 +7,16 @@ from rftd.streams.spec import StageSpec
 from rftd.workers.tasksets.order import locate
 
 
-def rows_of_step(stage: StageSpec, stage_step: int) -> tuple[RowItem, ...]:
-    """The rows of the stage's step (from 1): the dataset position is a fold of the steps planned."""
+def rows_of_step(
+    stage: StageSpec, stage_step: int, *, shared_steps: int = 0, shared_rows: int = 0
+) -> tuple[RowItem, ...]:
+    """The rows of the stage's step (from 1): the dataset position is a fold of the steps planned.
+
+    Of a fork's stage the first `shared_steps` were another experiment's, and took `shared_rows` rows.
+    """
     dataset = stage.dataset
     assert dataset is not None and dataset.rows > 0, stage.name
-    first = (stage_step - 1) * stage.train_batch_size
+    first = shared_rows + (stage_step - 1 - shared_steps) * stage.train_batch_size
     places = (
         locate(sequence, rows=dataset.rows, selector=dataset.selector, seed=dataset.seed)
         for sequence in range(first, first + stage.train_batch_size)

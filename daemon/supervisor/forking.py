@@ -1,0 +1,180 @@
+"""A fork's specification: its parent's configuration with changes, over a history that is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.config.loading import check_config
+from rftd.daemon.supervisor.preflight import preflight
+from rftd.ops.errors import ConfigError, ConflictError
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.folds.spine import Kept, Spine, Status
+from rftd.streams.shared_history import SharedHistory
+from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.dispatcher.evaluation import eval_id
+
+_DATA: Final = ("digest", "rows", "selector", "seed")
+"""What says which row a place in a dataset is."""
+
+
+def check_parent(name: str, spine: Spine) -> None:
+    """Raises ConflictError for an experiment that cannot be forked now."""
+    if spine.status in (None, Status.SUBMITTED, Status.REJECTED):
+        raise ConflictError(
+            f"{name} is {spine.status or 'unknown'}: it has no history to share", fix="fork one that was accepted"
+        )
+    if spine.kept is Kept.ARCHIVED:
+        raise ConflictError(f"the files of {name} are in an archive", fix=f"restore it first: rftd restore {name}")
+
+
+def forked_spec(
+    parent: ExperimentSpec,
+    shared: SharedHistory,
+    overrides: Sequence[str],
+    *,
+    name: str,
+    labels: dict[str, str] | None = None,
+) -> ExperimentSpec:
+    """The fork's specification. Raises ConfigError (with every field that is wrong), DataError. Blocks.
+
+    Stages that the shared history completed stay as they were trained; the others are as `overrides` make them.
+    """
+    config: dict[str, Any] = {**parent.config, "name": name, "labels": {**parent.labels, **(labels or {})}}
+    spec = check_config(config, overrides=overrides)
+    history, event = shared.spine.spec, shared.forked
+    assert history is not None
+    _same_stages(spec, history, event)
+    _same_base(spec, history)
+    stages = tuple(
+        msgspec.structs.replace(old, folder=new.folder)
+        for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
+    )
+    rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :])).stages
+    ignored = tuple(_ignored(spec, parent, stages))
+    forked = msgspec.structs.replace(spec, stages=(*stages, *rest), warnings=(*spec.warnings, *ignored))
+    _goes_on(forked, history, event)
+    return forked
+
+
+def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
+    """The tasksets of the stage that goes on which the parent has answered with the shared weights."""
+    history, event = shared.spine.spec, shared.forked
+    assert history is not None
+    stage = event.stage + (event.at_step == event.first_versions[-1] + spec.stages[event.stage].total_steps)
+    if stage >= min(len(spec.stages), len(history.stages)):
+        return ()
+    return tuple(
+        index
+        for index, taskset in enumerate(spec.stages[stage].evals)
+        for known, other in enumerate(history.stages[stage].evals)
+        if _same_taskset(taskset, other)
+        and eval_id(event.parent, stage, event.at_step, known) in shared.spine.evaluated
+    )
+
+
+def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
+    """The specification under another name and in another folder, its stages' folders with it."""
+    stages = tuple(
+        msgspec.structs.replace(stage, folder=str(Path(job_dir, Path(stage.folder).relative_to(spec.job_dir))))
+        for stage in spec.stages
+    )
+    config = {**spec.config, "name": name}
+    return msgspec.structs.replace(spec, name=name, job_dir=job_dir, stages=stages, config=config)
+
+
+def lineage_note(wanted: UUID, parent: str, shared: SharedHistory) -> tuple[str, ...]:
+    """What to say if the step is not the wanted experiment's own."""
+    spec = shared.spine.spec
+    if shared.forked.parent == wanted or spec is None:
+        return ()
+    return (
+        f"step {shared.forked.at_step} of {parent} is one that it shares with {spec.name}, "
+        f"so this is a fork of {spec.name} with the configuration of {parent}",
+    )
+
+
+def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+    names = [stage.name for stage in history.stages[: event.stage + 1]]
+    found = [stage.name for stage in spec.stages[: event.stage + 1]]
+    if found != names:
+        raise ConfigError(
+            f"the stages up to step {event.at_step} are {', '.join(names)}; here they would be {', '.join(found)}",
+            field="stages",
+            fix="keep their number, names and order; later stages may change",
+        )
+    old, new = history.stages[event.stage], spec.stages[event.stage]
+    if old.kind != new.kind and event.at_step > event.first_versions[-1]:
+        raise ConfigError(
+            f"stage {old.name!r} has begun in mode {old.kind}, it cannot go on in mode {new.kind}",
+            field="mode",
+            fix="change the mode of a stage that has not begun",
+        )
+
+
+def _same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
+    old, new = history.stages[0], spec.stages[0]
+    if new.model.path != old.model.path:
+        raise ConfigError(
+            f"its history began with {old.model.path}",
+            field="model.model_path",
+            fix="submit an experiment for another model",
+        )
+    if new.trainer.engine != old.trainer.engine:
+        raise ConfigError(
+            f"its history was trained by the engine {old.trainer.engine!r}",
+            field="trainer.trainer_type",
+            fix="keep the engine, or submit a new experiment",
+        )
+
+
+def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+    """Raises ConfigError unless the stage that the step lies in can go on from there, or the next begin."""
+    stage, old = spec.stages[event.stage], history.stages[event.stage]
+    done = event.at_step - event.first_versions[-1]
+    if done > stage.total_steps:
+        raise ConfigError(
+            f"stage {stage.name!r} would have {stage.total_steps} steps; {done} of them are trained",
+            field="buffer.total_steps",
+            fix=f"give at least {done}, or fork at an earlier step",
+        )
+    if done == stage.total_steps and event.stage + 1 == len(spec.stages):
+        raise ConfigError(
+            f"nothing is left to do after step {event.at_step}: its last stage has {stage.total_steps} steps",
+            field="buffer.total_steps",
+            fix="give more steps or epochs, for example --set buffer.total_steps=..., or fork at an earlier step",
+        )
+    if 0 < done < stage.total_steps:
+        for field, before, after in (
+            ("buffer.trainer_input.experience_buffer", old.dataset, stage.dataset),
+            ("buffer.explorer_input.taskset", old.taskset, stage.taskset),
+        ):
+            _same_data(field, stage, before, after)
+
+
+def _same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: TasksetSpec | None) -> None:
+    if before is None and after is None:
+        return
+    differs = [name for name in _DATA if getattr(before, name, None) != getattr(after, name, None)]
+    if differs:
+        raise ConfigError(
+            f"stage {stage.name!r} has begun on another dataset (its {', '.join(differs)} differs)",
+            field=field,
+            fix="keep the data of a stage that has begun, or fork at a step where a stage ends",
+        )
+
+
+def _same_taskset(one: TasksetSpec, other: TasksetSpec) -> bool:
+    return one == msgspec.structs.replace(other, path=one.path)
+
+
+def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec]) -> Iterator[str]:
+    """What an override changes of a stage that is over."""
+    before = check_config(parent.config)
+    for old, new, kept in zip(before.stages, spec.stages, settled, strict=False):
+        if msgspec.structs.replace(new, folder=old.folder) != old:
+            yield f"stage {kept.name} was trained before the fork: what is changed of it has no effect there"

@@ -1,0 +1,79 @@
+"""`rftd fork`: a new experiment that shares another's history up to a step, and goes on from there with changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.names import experiment_argument
+
+if TYPE_CHECKING:
+    from rftd.daemon.client.client import Client
+
+
+@click.command("fork")
+@experiment_argument
+@click.option("--at-step", type=click.IntRange(min=0), required=True, metavar="N", help="Go on from weight version N.")
+@click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one field; repeatable.")
+@click.option("--name", "fork_name", metavar="NAME", help="Name of the fork; else PARENT-fork-N.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the fork; repeatable.")
+@click.option("--wait", is_flag=True, help="Follow it to its end; exit 1 if it did not complete.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@shared_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    name: str,
+    at_step: int,
+    overrides: tuple[str, ...],
+    fork_name: str | None,
+    labels: tuple[str, ...],
+    wait: bool,
+    request_id: str | None,
+) -> None:
+    """Go on from step N of experiment NAME in a new experiment, with its configuration but for what is set."""
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.verbs.submit import handle_of, new_id, pair
+
+    settings: Settings = ctx.obj
+    named = dict(pair(label) for label in labels)
+    with Client(settings) as client:
+        accepted = client.fork(
+            name,
+            at_step=at_step,
+            overrides=_portable(client, name, overrides),
+            fork_name=fork_name,
+            labels=named,
+            request_id=request_id or new_id(),
+        )
+        receipt = accepted.value
+        if settings.verbosity >= 0:
+            for warning in receipt.warnings:
+                click.echo(f"warning: {warning}", err=True)
+        handle = handle_of(client, receipt.name, receipt.id, receipt.position)
+        if settings.machine_readable and not wait:
+            from rftd.daemon.output.data import emit
+
+            emit(accepted.plain(), settings)
+        elif settings.verbosity >= 0:
+            click.echo(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
+            click.echo(f"  shares steps 1 to {receipt.at_step} of {receipt.parent}", err=wait)
+            click.echo(
+                f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait
+            )
+        if wait:
+            from rftd.daemon.verbs.watch import follow_to_end
+
+            ctx.exit(follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle))
+
+
+def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str]:
+    """The overrides as the daemon reads them: paths absolute, `${...}` resolved here."""
+    if not overrides:
+        return []
+    from rftd.daemon.config.loading import portable_overrides
+
+    config = client.experiment(name).plain()["experiment"]["config"]
+    return portable_overrides(config, overrides)
