@@ -8,6 +8,7 @@ execution   planned batches on an engine, whoever asks
 saving      checkpoints: files first, then their event
 publishing  weights for explorers: files first, then their event; old ones retired
 environment what the bits of the weights may depend on beside the log
+inheritance the weights that a fork begins with
 trainer     the process's loop
 record      what the log says about the training: which executions survive
 rerun       planned batches executed again and compared; nothing is appended

@@ -62,21 +62,36 @@ class Execution:
         """
         path = self._spec.stages[0].model.path
         await self.call(lambda: self.engine.open(self._spec, path))
-        base = self._state.weights.base()
+        base = self._base()
         found = await self.call(self.engine.checksum)
-        if base is not None and base.checksum != found:
+        if base and base != found:
             raise DataError(
-                f"the model has checksum {found}; the experiment began with {base.checksum}",
+                f"the model has checksum {found}; the experiment began with {base}",
                 where=path,
                 fix="put the model back that the experiment was started with",
             )
         checkpoint = resumption.checkpoint
         if checkpoint is None:
             return 0
-        self._stage = checkpoint.stage
-        stage = self._spec.stages[checkpoint.stage]
-        await self.call(lambda: self.engine.load(Path(checkpoint.path), stage))
+        await self._load(Path(checkpoint.path), checkpoint.stage)
         return checkpoint.step
+
+    async def load(self, folder: Path, stage: int) -> None:
+        """Loads what an engine saved, to go on with it under this experiment's specification."""
+        await self.call(lambda: self.engine.open(self._spec, self._spec.stages[0].model.path))
+        await self._load(folder, stage)
+
+    async def _load(self, folder: Path, stage: int) -> None:
+        self._stage = stage
+        await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
+
+    def _base(self) -> str:
+        """Checksum of the base model that the history began with; empty if that is not known here."""
+        forked = self._state.spine.forked
+        if forked is not None and forked.at_step == 0:
+            return forked.checksum
+        base = self._state.weights.base()
+        return base.checksum if base is not None else ""
 
     async def plan(self, step: int) -> BatchPlanned | None:
         """The plan of a step, None if there is none; one that was executed before is read again from the log."""

@@ -22,6 +22,8 @@ class TrainingRecord:
 
     def __init__(self, experiment: UUID) -> None:
         self.state = RunState(experiment)
+        self.parent: TrainingRecord | None = None
+        """Of the experiment whose history this one shares."""
         self.generations: dict[int, GenerationStarted] = {}
         self._steps: dict[int, dict[int, StepCompleted]] = {}
         """By generation, then by step; without metrics."""
@@ -58,7 +60,10 @@ class TrainingRecord:
 
 
 async def read_record(log: EventLog, experiment: UUID, *, clock: Clock) -> TrainingRecord:
-    """The record up to the log's present heads. Raises NotFoundError if the experiment was never accepted."""
+    """The record up to the log's present heads, with its ancestors'.
+
+    Raises NotFoundError if the experiment, or one of those, was never accepted.
+    """
     record = TrainingRecord(experiment)
     start = await start_of_experiment(log, experiment)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
@@ -69,4 +74,6 @@ async def read_record(log: EventLog, experiment: UUID, *, clock: Clock) -> Train
         await follower.catch_up()
     finally:
         await follower.close()
+    if (forked := record.state.spine.forked) is not None:
+        record.parent = await read_record(log, forked.parent, clock=clock)
     return record

@@ -82,8 +82,10 @@ async def replay(
     if spec is None or not surviving:
         raise NotFoundError("no step of this experiment was ever executed, so there is nothing to replay")
     last = max(surviving) if order.to_step is None else order.to_step
-    if not 1 <= last <= max(surviving):
-        raise UsageError(f"there is no step {last}", field="--to-step", fix=f"executed were 1 to {max(surviving)}")
+    first = min(surviving)
+    if not first <= last <= max(surviving):
+        fix = f"executed were {first} to {max(surviving)}" + ("; replay its parent for the others" * (first > 1))
+        raise UsageError(f"there is no step {last} of its own", field="--to-step", fix=fix)
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
     engine = make_engine(spec.stages[0].trainer)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import LogLossError, NotFoundError, RftdError
+from rftd.ops.errors import DataError, LogLossError, NotFoundError, RftdError
+from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.log import EventLog
 from rftd.workers.trainer.engine import TrainerEngine
 from rftd.workers.trainer.environment import Drift, drift
@@ -57,6 +60,7 @@ class Rerun:
         self.surviving = record.surviving()
         self.version = -1
         """The weight version that the engine holds; -1 before `take_up`."""
+        self._log, self._thread = log, thread
         self._execution = Execution(log, record.state, spec, engine, thread=thread)
 
     @property
@@ -67,17 +71,21 @@ class Rerun:
     async def take_up(self, *, at_most: int) -> Resumption:
         """Loads the newest good checkpoint of the surviving history at or below a weight version; 0 means the base.
 
-        Raises DataError if the model's folder holds another base than was recorded.
+        A fork without one takes up its parent's history, and executes it up to the version that both share. Raises
+        DataError if the model's folder holds another base than was recorded.
         """
+        forked = self.record.state.spine.forked
+        shared = forked.at_step if forked is not None else 0
 
-        def accept(checkpoint_step: int, checksum: str) -> bool:
-            done = self.surviving.get(checkpoint_step)
-            return checkpoint_step <= at_most and done is not None and done.checksum == checksum
+        def accept(checkpoint: CheckpointCommitted) -> bool:
+            if checkpoint.step == shared > 0:
+                return shared <= at_most
+            done = self.surviving.get(checkpoint.step)
+            return checkpoint.step <= at_most and done is not None and done.checksum == checkpoint.checksum
 
-        resumption = await asyncio.to_thread(
-            resume_from, self.record.state, lambda checkpoint: accept(checkpoint.step, checkpoint.checksum)
-        )
-        self.version = await self._execution.take_up(resumption)
+        resumption = await self._resumed(accept)
+        if resumption.checkpoint is None and shared:
+            resumption = await self._inherit(shared, at_most=min(at_most, shared))
         return resumption
 
     def drift(self, here: Mapping[str, str], last: int) -> tuple[Drift, ...]:
@@ -89,6 +97,37 @@ class Rerun:
             for each in drift(generation, started.environment if started else {}, here):
                 found.setdefault((each.name, each.recorded), each)
         return tuple(found[key] for key in sorted(found))
+
+    async def _resumed(self, accept: Callable[[CheckpointCommitted], bool]) -> Resumption:
+        """Loads the newest good checkpoint that can be loaded, or the base."""
+        passed: dict[str, str] = {}
+        while True:
+            resumption = await asyncio.to_thread(
+                resume_from, self.record.state, lambda each: each.path not in passed and accept(each)
+            )
+            checkpoint = resumption.checkpoint
+            try:
+                self.version = await self._execution.take_up(resumption)
+            except DataError as error:
+                if checkpoint is None:
+                    raise
+                passed[checkpoint.path] = f"step {checkpoint.step}: {error.what}"
+            else:
+                reasons = filter(None, (*passed.values(), resumption.reason))
+                return msgspec.structs.replace(resumption, reason="; ".join(reasons))
+
+    async def _inherit(self, shared: int, *, at_most: int) -> Resumption:
+        """The parent's history up to the shared version, then the weights and optimizer under this specification."""
+        assert self.record.parent is not None and self.record.state.spine.forked is not None
+        parent = Rerun(self._log, self.record.parent, self._execution.engine, thread=self._thread)
+        resumption = await parent.take_up(at_most=at_most)
+        await parent.reach(shared)
+        engine, stage = self._execution.engine, self.record.state.spine.forked.stage
+        with TemporaryDirectory(prefix="rftd-rerun-") as folder:
+            await self.call(lambda: engine.save(Path(folder), hf=False))
+            await self._execution.load(Path(folder), stage)
+        self.version = shared
+        return resumption
 
     async def reach(self, version: int) -> None:
         """Executes steps until the engine holds this weight version."""

@@ -14,7 +14,7 @@ from rftd.ops import faults
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoints import Staged, mark_latest, place_folder, stage_folder, verify
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
-from rftd.streams.events.step import StepCompleted
+from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease, as_refs
@@ -44,30 +44,50 @@ class Saver:
 
     async def save(self, done: StepCompleted, stage_step: int) -> None:
         """Commits a checkpoint of the step that was just completed, unless an equal one is committed and whole."""
-        off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        if await off_loop(self._is_saved, done):
+        if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
             return
-        stage = self._spec.stages[done.stage]
-        final = stage_step == stage.total_steps
-        hf = stage.trainer.save_hf == "always" or (stage.trainer.save_hf == "last" and final)
-        folder = self.folder_of(done.stage) / f"global_step_{stage_step}"
+        event = await self._written(done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256)
+        await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
+        faults.point("checkpoint.after_append")
+        await self._retain(done.stage, self._spec.stages[done.stage].trainer.max_checkpoints_to_keep)
+
+    async def begin(self, started: GenerationStarted, stage: int, stage_step: int) -> CheckpointCommitted:
+        """Starts a fork's generation with a checkpoint of its own: what the engine holds is the shared version.
+
+        From then on the fork needs nothing of its parent's files.
+        """
+        event = await self._written(started.version, started.generation, stage, stage_step, started.checksum, None)
+        writer, experiment = self._lease.writer, self._state.experiment
+        await self._lease.append([writer.draft(each, experiment=experiment) for each in (started, event)])
+        faults.point("checkpoint.after_append")
+        return event
+
+    async def _written(
+        self, step: int, generation: int, stage: int, stage_step: int, checksum: str, sha256: str | None
+    ) -> CheckpointCommitted:
+        """The event of a checkpoint whose files are durable."""
+        off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+        spec = self._spec.stages[stage]
+        final = stage_step == spec.total_steps
+        hf = spec.trainer.save_hf == "always" or (spec.trainer.save_hf == "last" and final)
+        folder = self.folder_of(stage) / f"global_step_{stage_step}"
 
         def write() -> Staged:
-            return stage_folder(folder, lambda beside: self._engine.save(beside, hf=hf), generation=done.generation)
+            return stage_folder(folder, lambda beside: self._engine.save(beside, hf=hf), generation=generation)
 
         def place(staged: Staged) -> CheckpointCommitted:
             place_folder(staged, folder)
-            mark_latest(folder.parent, stage_step, generation=done.generation)
+            mark_latest(folder.parent, stage_step, generation=generation)
             return CheckpointCommitted(
-                step=done.step,
-                generation=done.generation,
-                stage=done.stage,
+                step=step,
+                generation=generation,
+                stage=stage,
                 stage_step=stage_step,
                 path=str(folder),
                 files=staged.files,
                 size_bytes=sum(file.size_bytes for file in staged.files),
-                checksum=done.checksum,
-                sha256=done.sha256 or self._engine.sha256(),
+                checksum=checksum,
+                sha256=sha256 or self._engine.sha256(),
                 final=final,
             )
 
@@ -76,11 +96,7 @@ class Saver:
         await self._lease.confirm()
         committed = await off_loop(place, staged)
         faults.point("checkpoint.after_files")
-        heads = as_refs(await self._log.heads())
-        event = msgspec.structs.replace(committed, heads=heads)
-        await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
-        faults.point("checkpoint.after_append")
-        await self._retain(done.stage, stage.trainer.max_checkpoints_to_keep)
+        return msgspec.structs.replace(committed, heads=as_refs(await self._log.heads()))
 
     def _is_saved(self, done: StepCompleted) -> bool:
         """True if equal weights are committed and their files are whole; a damaged checkpoint is written again."""

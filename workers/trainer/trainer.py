@@ -9,6 +9,7 @@ from rftd.ops import faults
 from rftd.ops.logs import Logger
 from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.fencing import Role
 from rftd.streams.folds.run_state import RunState
@@ -22,7 +23,8 @@ from rftd.workers.policies.schedule import checkpoint_due, publish_due
 from rftd.workers.trainer.engine import TrainBatch, TrainerEngine
 from rftd.workers.trainer.environment import environment_of
 from rftd.workers.trainer.execution import Execution
-from rftd.workers.trainer.history import resume_from
+from rftd.workers.trainer.history import Resumption, resume_from
+from rftd.workers.trainer.inheritance import inherit
 from rftd.workers.trainer.publishing import Publisher
 from rftd.workers.trainer.saving import Saver
 
@@ -60,7 +62,7 @@ class Trainer:
                 lease = await self._acquire()
                 publisher = Publisher(self._engine, lease, self._state, spec, self._thread)
                 saver = Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread)
-                await self._take_up(lease, execution, publisher, spec)
+                await self._take_up(stop, lease, execution, publisher, saver, spec)
                 await self._work(stop, tasks, lease, execution, publisher, saver, spec)
             finally:
                 beat.cancel()
@@ -82,12 +84,21 @@ class Trainer:
         )
 
     async def _take_up(
-        self, lease: RoleLease, execution: Execution, publisher: Publisher, spec: ExperimentSpec
+        self,
+        stop: asyncio.Event,
+        lease: RoleLease,
+        execution: Execution,
+        publisher: Publisher,
+        saver: Saver,
+        spec: ExperimentSpec,
     ) -> None:
         """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
         spine = self._state.spine
         self._member.pulse.state = "take_up"
         resumption = await asyncio.to_thread(resume_from, self._state)
+        if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
+            await self._inherit(stop, lease, execution, publisher, saver, spine.forked, resumption.reason)
+            return
         version = await execution.take_up(resumption)
         checkpoint = resumption.checkpoint
         started = GenerationStarted(
@@ -104,8 +115,55 @@ class Trainer:
         self._log.info("generation.started", generation=spine.generation, version=version, reason=resumption.reason)
         if checkpoint is None:
             await publisher.publish(0, 0, 0, checksum)
-        elif publish_due(spec.stages[checkpoint.stage], checkpoint.stage_step):
+        elif publish_due(spec.stages[checkpoint.stage], checkpoint.stage_step) or (
+            spine.forked is not None and version == spine.forked.at_step
+        ):
             await publisher.publish(version, checkpoint.generation, checkpoint.stage, checksum)
+
+    async def _inherit(
+        self,
+        stop: asyncio.Event,
+        lease: RoleLease,
+        execution: Execution,
+        publisher: Publisher,
+        saver: Saver,
+        forked: ExperimentForked,
+        reason: str,
+    ) -> None:
+        """A fork without a checkpoint: its parent's history up to the shared version becomes its own first one."""
+        spine = self._state.spine
+
+        async def carry_on() -> bool:
+            await self._follower.pump(wait_s=0.0)
+            lease.check()
+            return not stop.is_set() and not (spine.status and spine.status.ended)
+
+        inherited = await inherit(
+            self._member.log,
+            forked,
+            self._engine,
+            thread=self._thread,
+            clock=self._member.clock,
+            carry_on=carry_on,
+        )
+        if inherited is None:
+            stop.set()
+            return
+        if inherited.warning:
+            self._log.warning("fork.other_weights", reason=inherited.warning)
+        started = GenerationStarted(
+            generation=spine.generation + 1,
+            version=forked.at_step,
+            checkpoint=inherited.checkpoint,
+            reason="; ".join(filter(None, (reason, inherited.reason, inherited.warning))),
+            checksum=inherited.checksum,
+            environment=environment_of(self._engine),
+        )
+        stage_step = forked.at_step - spine.first_versions[forked.stage]
+        checkpoint = await saver.begin(started, forked.stage, stage_step)
+        self._log.info("generation.started", generation=started.generation, version=started.version, fork=True)
+        await execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
+        await publisher.publish(started.version, started.generation, forked.stage, inherited.checksum)
 
     async def _work(
         self,
