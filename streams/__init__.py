@@ -13,6 +13,7 @@ socket/       the embedded log for other processes, over a Unix socket
 deadletters   records that are not ours
 fencing       epochs of roles in a partition
 start         where an experiment begins in the log
+shared_history what a fork shares with its parent
 follower      reads partitions into a fold
 role          a leased role: fenced, its appends read back
 patience      appends that wait for space

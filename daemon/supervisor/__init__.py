@@ -1,6 +1,7 @@
 """The supervisor: which experiment runs, and its life from start to end.
 
 registry     every experiment in the log, by state, folded from the spines
+forking      a fork's specification, and what it may change
 preflight    what only the daemon can know before it accepts: models, rows, digests
 controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain

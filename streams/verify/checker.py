@@ -107,6 +107,9 @@ class _Checker:
         for what in self._heads.findings():
             self._note("heads-remembered", None, what)
         for evidence in self._evidence.values():
+            if evidence.forked is not None:
+                evidence.parent = self._evidence.get(evidence.forked.parent)
+        for evidence in self._evidence.values():
             if evidence.spec is None:
                 self._note("submitted", evidence.id, f"experiment {evidence.id} has events and was never submitted")
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -34,6 +35,9 @@ class Evidence:
     def __init__(self, id: UUID) -> None:
         self.id = id
         self.spec: ExperimentSpec | None = None
+        self.forked: experiment.ExperimentForked | None = None
+        self.parent: Evidence | None = None
+        """Of the experiment whose history it shares, if the log holds it."""
         self.state = "unknown"
         self.void = 0
         self.leased: dict[tuple[int, int], set[tuple[int, int]]] = {}
@@ -90,6 +94,19 @@ class Evidence:
             case _:
                 self._life(event)
 
+    @property
+    def shared(self) -> int:
+        """The last step that another experiment's history made; 0 without one."""
+        return self.forked.at_step if self.forked else 0
+
+    def history(self, until: int | None = None) -> Iterator[tuple[int, Evidence, batch.BatchPlanned]]:
+        """Every plan up to step `until`, the shared ones with the experiment that made them."""
+        if self.parent is not None and self.shared:
+            yield from self.parent.history(self.shared if until is None else min(until, self.shared))
+        for number, (plan, _) in self.plans.items():
+            if until is None or number <= until:
+                yield number, self, plan
+
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         oldest = min((span.version for span in event.spans), default=0)
         self.produced.setdefault(
@@ -103,6 +120,8 @@ class Evidence:
             case experiment.ExperimentSubmitted():
                 self.spec = event.spec
                 self.state = "submitted"
+            case experiment.ExperimentForked():
+                self.forked = event
             case experiment.StageStarted():
                 self.stages[event.stage] = event.first_version
             case experiment.ExperimentStarted() | experiment.ExperimentResumed():

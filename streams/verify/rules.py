@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rftd.streams import topics
+from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.verify.evidence import Evidence
 
 
@@ -40,15 +41,23 @@ def no_task_is_skipped(evidence: Evidence) -> Iterator[str]:
             if other != sequence:
                 yield f"stage {stage}: row {row} of epoch {epoch} is group {other} and group {sequence}"
     for stage, sequences in stages.items():
-        if missing := set(range(max(sequences) + 1)) - sequences:
+        forked = evidence.forked if evidence.forked and evidence.forked.stage == stage else None
+        expected = set(range(forked.next_sequence if forked else 0, max(sequences) + 1))
+        if forked:
+            past = max(sequences) >= forked.next_sequence
+            expected |= {sequence for sequence in forked.redo if past or sequence <= max(sequences)}
+            if again := sequences - expected:
+                yield f"stage {stage}: groups {sorted(again)[:10]} were settled in the history that it shares"
+        if missing := expected - sequences:
             yield f"stage {stage}: groups {sorted(missing)[:10]} were skipped"
 
 
 def rows_come_in_order(evidence: Evidence) -> Iterator[str]:
     """A dataset's row is planned once in an epoch, and an epoch begins when the one before is complete."""
     seen: dict[tuple[int, str], Counter[tuple[int, int]]] = {}
-    for plan, _ in evidence.plans.values():
-        for item in plan.rows:
+    own = {plan.stage for plan, _ in evidence.plans.values()}
+    for _, _, plan in evidence.history():
+        for item in plan.rows if plan.stage in own else ():
             seen.setdefault((plan.stage, item.digest), Counter())[item.epoch, item.row] += 1
     for (stage, _), counts in seen.items():
         for (epoch, row), count in counts.items():
@@ -141,6 +150,7 @@ def announcements_have_a_step(evidence: Evidence) -> Iterator[str]:
     if evidence.state != "completed":
         return
     known = {(done.event.step, done.event.generation): done.event.checksum for done in evidence.executions}
+    known |= {(event.version, event.generation): event.checksum for event, _ in evidence.generations if event.checksum}
     for published in evidence.published:
         if published.version > 0 and known.get((published.version, published.generation)) != published.checksum:
             yield f"weights {published.version} of generation {published.generation} have no step"
@@ -155,10 +165,53 @@ def completed_is_complete(evidence: Evidence) -> Iterator[str]:
         return
     total = sum(stage.total_steps for stage in evidence.spec.stages)
     done = {execution.event.step for execution in evidence.executions}
-    if missing := set(range(1, total + 1)) - done:
+    if missing := set(range(evidence.shared + 1, total + 1)) - done:
         yield f"steps {sorted(missing)[:10]} of {total} were never executed"
     if still_open := evidence.leased_groups - set(evidence.closed):
         yield f"{len(still_open)} groups never closed, among them {next(iter(still_open))}"
+
+
+def forks_share_history(evidence: Evidence) -> Iterator[str]:
+    """A fork goes on from a step that its parent executed: its weights, its stages and what was done of its data."""
+    forked, parent = evidence.forked, evidence.parent
+    if forked is None:
+        return
+    if parent is None:
+        yield f"it shares steps 1 to {forked.at_step} of experiment {forked.parent}, which is not in the log"
+        return
+    known = {done.event.checksum for done in parent.executions if done.event.step == forked.at_step}
+    if forked.at_step == 0:
+        known = {published.checksum for published in parent.published if published.version == 0}
+    if forked.checksum not in known:
+        yield f"its parent has no step {forked.at_step} with checksum {forked.checksum}"
+    if evidence.spec is not None and evidence.spec.deterministic:
+        for event, _ in evidence.generations:
+            if event.checksum and event.checksum != forked.checksum:
+                yield f"generation {event.generation} began with weights {event.checksum}, not with {forked.checksum}"
+    inherited = enumerate(parent.forked.first_versions if parent.forked else (0,))
+    starts = dict(inherited) | parent.stages
+    if differs := [index for index, first in enumerate(forked.first_versions) if starts.get(index) != first]:
+        yield f"stages {differs} began elsewhere in its parent's history"
+    yield from _data_goes_on(evidence, forked)
+
+
+def _data_goes_on(evidence: Evidence, forked: ExperimentForked) -> Iterator[str]:
+    """Groups of the stage that the step lies in: each was settled before it, is given out again, or comes after."""
+    used, settled, ancestor = set(), set(), evidence.parent
+    for _, owner, plan in evidence.history(forked.at_step):
+        groups = plan.groups if plan.stage == forked.stage else ()
+        closed = [owner.closed_at.get((group.partition, group.offset)) for group in groups]
+        used |= {owner.closed[group].sequence for group in closed if group is not None}
+    while ancestor is not None:
+        settled |= {closed.sequence for closed in ancestor.closed.values() if closed.stage == forked.stage}
+        ancestor = ancestor.parent
+    if twice := used.intersection(forked.redo):
+        yield f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them"
+    if late := {sequence for sequence in used if sequence >= forked.next_sequence}:
+        yield f"groups {sorted(late)[:10]} come after {forked.next_sequence}, and batches that it shares hold them"
+    given = set(range(forked.next_sequence)) if used else set()
+    if lost := given - settled - set(forked.redo):
+        yield f"groups {sorted(lost)[:10]} were never settled, and are not given out again"
 
 
 Rule = Callable[[Evidence], Iterator[str]]
@@ -173,4 +226,5 @@ RULES: Final[dict[str, Rule]] = {
     "trained-once": trained_once,
     "announcements-have-a-step": announcements_have_a_step,
     "completed-is-complete": completed_is_complete,
+    "forks-share-history": forks_share_history,
 }

@@ -121,3 +121,23 @@ async def test_media_type_method_path_and_parameters(client: httpx.AsyncClient) 
     problem(await client.get("/v1/experiments/small/logs", params={"after": "{"}), 422, "RFTD-USE-001", "after")
     empty = await client.post("/v1/experiments", json={"config": config()}, headers={"Idempotency-Key": " "})
     problem(empty, 422, "RFTD-USE-001", "Idempotency-Key")
+
+
+async def test_a_fork_over_http(client: httpx.AsyncClient) -> None:
+    parent = (await submit(client)).json()
+    path = f"/v1/experiments/{parent['id']}/fork"
+    await client.get(f"/v1/experiments/{parent['id']}", params={"after": parent["position"]})
+    body = {"at_step": 0, "set": ["buffer.total_steps=7"], "name": "other"}
+    first, again = [await client.post(path, json=body, headers={"Idempotency-Key": "fork"}) for _ in range(2)]
+    assert first.status_code == 202 and first.json() == again.json()
+    receipt = first.json()
+    assert (receipt["parent"], receipt["at_step"], receipt["name"]) == (parent["id"], 0, "other")
+    page = (await client.get(first.headers["location"], params={"after": receipt["position"]})).json()
+    assert page["experiment"]["summary"]["parent"] == parent["id"]
+    assert page["experiment"]["parent_name"] == "mine"
+    problem(await client.post(path, json={"at_step": 2}), 409, "RFTD-CON-001", "at_step")
+    problem(await client.post(path, json={}), 422, "RFTD-USE-001")
+    for wrong, field in (("no.such=1", "no"), ("algorithm.repeat_times=no", "algorithm.repeat_times"), ("a", None)):
+        answer = await client.post(path, json={"at_step": 0, "set": [wrong]})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field), answer.text
+    problem(await client.post("/v1/experiments/nope/fork", json={"at_step": 0}), 404, "RFTD-NOF-001")

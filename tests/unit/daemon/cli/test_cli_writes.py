@@ -93,3 +93,32 @@ def test_wait_exits_1_when_it_did_not_complete(rftd: Rftd, experiment_file: Path
     assert said.status == 1
     assert "cancelled" in said.out and "ended cancelled  no need" in said.err and "accepted" in said.err
     assert rftd("watch", "ended").status == 1
+
+
+def test_a_fork_is_an_experiment_below_its_parent(rftd: Rftd, experiment_file: Path) -> None:
+    submitted(rftd, experiment_file, "root")
+    said = rftd("fork", "root", "--at-step", "0", "-s", "buffer.total_steps=9", "--label", "team=b")
+    assert said.status == 0, said.err
+    assert "name=root-fork-0" in said.out and "shares steps 1 to 0 of" in said.out
+    listed = rftd("ls").out.splitlines()
+    parent, fork = (next(i for i, line in enumerate(listed) if word in line) for word in ("root ", "└ root-fork-0"))
+    assert fork == parent + 1 and listed[fork].endswith("step 0 of root")
+    page = json.loads(rftd("get", "root-fork-0", "--json").out)["experiment"]
+    root = json.loads(rftd("get", "root", "--json").out)["experiment"]["summary"]
+    assert (page["summary"]["parent"], page["summary"]["forked_step"]) == (root["id"], 0)
+    assert (page["summary"]["total_steps"], page["summary"]["labels"]) == (9, {"team": "b"})
+    assert f"at step 0 of root ({root['id']})" in rftd("get", "root-fork-0").out
+
+
+def test_what_is_set_of_a_fork_is_read_here(rftd: Rftd, experiment_file: Path, tmp_path: Path) -> None:
+    submitted(rftd, experiment_file, "paths")
+    taskset = "buffer.explorer_input.taskset"
+    assert rftd("fork", "paths", "--at-step", "0", "--name", "moved", "-s", f"{taskset}.path=./other.jsonl").status == 0
+    config = json.loads(rftd("get", "moved", "--json").out)["experiment"]["config"]
+    assert config["buffer"]["explorer_input"]["taskset"]["path"] == str(tmp_path / "other.jsonl")
+    wrong = rftd("fork", "paths", "--at-step", "0", "-s", "buffer.total_stepz=1", "--json")
+    assert wrong.status == 2 and "buffer.total_stepz" in wrong.err
+    assert rftd("fork", "paths", "--at-step", "0", "-s", "nonsense").status == 2
+    assert rftd("fork", "paths", "--at-step", "3").status == 5
+    assert rftd("fork", "nowhere", "--at-step", "0").status == 3
+    assert rftd("fork", "paths").status == 2 and rftd("fork", "paths", "--at-step", "-1").status == 2

@@ -1,0 +1,143 @@
+"""A supervisor on a log, with fake engines: experiments are submitted, forked, and run to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from rftd.daemon.config.loading import load_text
+from rftd.daemon.operations import Forked
+from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops.clock import Clock
+from rftd.ops.ids import Ids
+from rftd.ops.logs import logger
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.workers.trainer.record import TrainingRecord, read_record
+
+EXPERIMENT = """
+project: forks
+name: sums
+deterministic: true
+checkpoint_root_dir: ./checkpoints
+algorithm: {algorithm_type: grpo, repeat_times: 4, optimizer: {lr: 0.5}}
+model: {model_path: fake, max_model_len: 64, max_prompt_tokens: 32}
+buffer:
+  batch_size: 4
+  total_steps: 6
+  explorer_input:
+    taskset:
+      name: sums
+      path: ./train.jsonl
+      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      default_workflow_type: simple_workflow
+      default_reward_fn_type: exact_match_reward
+    eval_tasksets:
+    - name: held
+      path: ./eval.jsonl
+      format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+      default_workflow_type: simple_workflow
+      default_reward_fn_type: exact_match_reward
+explorer:
+  eval_interval: 2
+  runner_per_model: 16
+  max_timeout: 20
+  rollout_model: {engine_type: fake, engine_num: 1}
+trainer: {trainer_type: fake, save_interval: 2}
+synchronizer: {sync_method: checkpoint, sync_style: fixed, sync_interval: 1, sync_offset: 0}
+stages:
+- stage_name: warmup
+  mode: train
+  algorithm: {algorithm_type: sft}
+  buffer:
+    train_batch_size: 4
+    total_steps: 4
+    trainer_input:
+      experience_buffer:
+        name: warmup
+        path: ./train.jsonl
+        format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
+- stage_name: rft
+"""
+"""Steps 1 to 4 are of a dataset, 5 to 10 of explored tasks."""
+
+STEPS = 10
+
+
+class ForkDesk:
+    """Submits and forks on one log."""
+
+    def __init__(self, folder: Path, log: EventLog, executor: Any, clock: Clock, ids: Ids) -> None:
+        self.folder, self.log, self.executor = folder, log, executor
+        self._clock, self._ids = clock, ids
+        for name, rows in (("train", 40), ("eval", 12)):
+            lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Supervisor]:
+        """One daemon's supervisor, at work."""
+        supervisor = Supervisor(
+            self.log, self.executor, owner=self._ids.new(), clock=self._clock, ids=self._ids, logger=logger()
+        )
+        drive = asyncio.ensure_future(supervisor.drive())
+        try:
+            yield supervisor
+        finally:
+            drive.cancel()
+            await asyncio.gather(drive, return_exceptions=True)
+
+    async def submit(self, supervisor: Supervisor, *overrides: str) -> UUID:
+        """An experiment, at its end."""
+        config = load_text(EXPERIMENT, "test.yaml", overrides=overrides, environ={}, cwd=self.folder).config
+        accepted = await supervisor.submit(config, request_id=self._ids.new())
+        await self.ended(accepted.experiment)
+        return accepted.experiment
+
+    async def fork(
+        self,
+        supervisor: Supervisor,
+        experiment: UUID,
+        at_step: int,
+        *overrides: str,
+        name: str | None = None,
+        request_id: UUID | None = None,
+    ) -> Forked:
+        """A fork, just taken in."""
+        return await supervisor.fork(
+            experiment,
+            at_step=at_step,
+            overrides=overrides,
+            name=name,
+            labels={},
+            request_id=request_id or self._ids.new(),
+        )
+
+    async def record(self, experiment: UUID) -> TrainingRecord:
+        """What the log says of it now."""
+        return await read_record(self.log, experiment, clock=self._clock)
+
+    async def state(self, experiment: UUID) -> RunState:
+        """Likewise, of its spine, weights and checkpoints."""
+        return (await self.record(experiment)).state
+
+    async def ended(self, experiment: UUID, *, timeout_s: float = 60.0) -> RunState:
+        """The state once it has ended."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                state = await self.state(experiment)
+                if state.spine.status is not None and state.spine.status.ended:
+                    return state
+                await asyncio.sleep(0.05)
+
+    async def completed(self, experiment: UUID) -> RunState:
+        """The same of one that must complete."""
+        state = await self.ended(experiment)
+        assert state.spine.status is Status.COMPLETED, (state.spine.status, state.spine.code, state.spine.reason)
+        return state
