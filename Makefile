@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench torture torture-crash lock clean
+.PHONY: demo test check bench torture torture-crash torture-sim lock clean
 
 STACK ?= embedded
 
@@ -26,11 +26,16 @@ BENCHES := start_up log_append log_socket experience_path rollout_torch train_st
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about an hour
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
 
-torture: torture-crash              ## the long versions of the tests that break things; hours
-# To come: torture-sim.
+torture: torture-crash torture-sim              ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, 1,000 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
+
+TORTURE_SEEDS ?= 10000
+
+torture-sim: $(READY)               ## simulated worlds that nobody ran yet, noted in tests/sim/ledger.json; an hour or so
+	$(BIN)/python -P tests/sim/run.py --mode swarm --fresh $(TORTURE_SEEDS) --jobs 2
+	$(BIN)/python -P tests/sim/run.py --mode zombies --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

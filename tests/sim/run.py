@@ -21,6 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
 
+from simulator.bugs import BUGS  # noqa: E402
 from simulator.ledger import Ledger, revision  # noqa: E402
 from simulator.scenario import draw  # noqa: E402
 from simulator.world import Verdict, play  # noqa: E402
@@ -81,9 +82,12 @@ def main() -> int:
     parser.add_argument("--seeds", help="FIRST:LAST, the last one not included")
     parser.add_argument("--fresh", type=int, help="so many seeds that the ledger does not know")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--bug", choices=[bug.name for bug in BUGS])
     parser.add_argument("--traces", action="store_true", help="print every seed's trace instead of a summary")
     arguments = parser.parse_args()
     mode = arguments.mode
+    if arguments.bug:
+        return hunt(arguments.bug)
     if arguments.seed is not None:
         return tell(mode, arguments.seed)
     ledger = Ledger(HERE / "ledger.json")
@@ -106,6 +110,20 @@ def main() -> int:
     if arguments.fresh:
         ledger.note(mode, seeds, [verdict.seed for verdict in bad], revision(HERE))
     return 1 if bad else 0
+
+
+def hunt(name: str) -> int:
+    """Plants a bug and plays worlds until one breaks the promise that it is about."""
+    bug = next(each for each in BUGS if each.name == name)
+    for seed in range(bug.within_seeds):
+        with bug.plant():
+            failures = play_seed(bug.mode, seed).failures
+        found = [failure for failure in failures if failure.startswith(bug.found_by)]
+        if found:
+            print(f"{name}: found by seed {seed}: {found[0][:200]}")
+            return 0
+    print(f"{name}: not found within {bug.within_seeds} seeds")
+    return 1
 
 
 def tell(mode: str, seed: int) -> int:

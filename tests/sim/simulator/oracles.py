@@ -178,7 +178,8 @@ def lost_in_vain(world: World, worker: WorkerStarted, why: str) -> str | None:
     """I7: what to say if a worker is declared lost that lives, and that nothing kept from saying so. Asked at once."""
     process = next(each for each in world.machine.workers if each.pid == worker.pid)
     weather, now_s = world.scenario.weather, world.loop.time()
-    excused = weather.embedded or weather.slow_s > LOST_AFTER_S / 2 or process.disturbed_s + 2 * LOST_AFTER_S > now_s
+    slow = weather.slow_s > LOST_AFTER_S / 2 and (weather.slow_p > 0.0 or world.scenario.mode == "swarm")
+    excused = weather.embedded or slow or process.disturbed_s + 2 * LOST_AFTER_S > now_s
     if not process.running or excused:
         return None
     return f"{process.name} was declared lost at {now_s:.1f} s and lives: {why}"

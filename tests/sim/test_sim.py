@@ -1,0 +1,61 @@
+"""Worlds of every kind, worlds that once failed, and the simulation's own promise: a seed is a world."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+WORLDS = 200
+ZOMBIES = 50
+
+
+def run(*arguments: str, timeout_s: float, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The script, in a process of its own: a world leaves tasks in their middle, which no other test should meet."""
+    return subprocess.run(
+        [sys.executable, "-P", str(HERE / "run.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **environ},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "worlds"), [("swarm", WORLDS), ("zombies", ZOMBIES)])
+def test_no_world_breaks_a_promise(mode: str, worlds: int) -> None:
+    done = run("--mode", mode, "--seeds", f"0:{worlds}", "--jobs", "2", timeout_s=540)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    summary = json.loads(done.stdout)
+    assert summary["worlds"] == worlds and summary["violations"] == 0
+    met = summary["hits"]
+    kinds = ("kill", "stop", "cut") if mode == "swarm" else ("stop",)
+    roles = ("daemon", "trainer", "explorer") if mode == "swarm" else ("daemon", "trainer")
+    assert not [f"{kind} {role}" for kind in kinds for role in roles if not met.get(f"{kind} {role}")]
+
+
+def regressions() -> list[tuple[str, str]]:
+    lines = (HERE / "regressions.txt").read_text().splitlines()
+    return [(line.split()[0], line.split()[1]) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize(("mode", "seed"), regressions())
+def test_a_world_that_once_failed_keeps_its_promises(mode: str, seed: str) -> None:
+    done = run("--mode", mode, "--seed", seed, timeout_s=120)
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+@pytest.mark.parametrize("mode", ["swarm"])
+def test_a_seed_is_a_world(mode: str) -> None:
+    """The same trace of every turn in another process, with another order of hashes."""
+    traces = [
+        run("--mode", mode, "--seeds", "0:10", "--traces", timeout_s=120, PYTHONHASHSEED=hashseed).stdout
+        for hashseed in ("0", "1", "4711")
+    ]
+    assert traces[0] == traces[1] == traces[2]
+    assert len({line.split()[1] for line in traces[0].splitlines()}) == 10
