@@ -161,3 +161,26 @@ def test_settings_that_the_engine_does_not_have_are_refused(open_engine: Open, m
     trainer = msgspec.structs.replace(stage.trainer, engine_args={"devise": "cpu"})
     with pytest.raises(ConfigError, match="devise"):
         open_engine(msgspec.structs.replace(stage, trainer=trainer))
+
+
+def test_a_stage_goes_on_with_another_objective_and_rate(
+    open_engine: Open, make_stage: Make, make_batch: Make, tmp_path: Path
+) -> None:
+    """As in a fork: what the checkpoint has no state for begins here; the rest of the optimizer goes on."""
+    engine = open_engine(make_stage())
+    engine.train(make_batch(1))
+    engine.save(tmp_path, hf=False)
+    same, slower, penalised, plain = (open_engine(make_stage()) for _ in range(4))
+    same.load(tmp_path, make_stage())
+    slower.load(tmp_path, make_stage(optimizer=OptimizerSpec(lr=1e-3)))
+    penalised.load(tmp_path, make_stage(kl_coef=0.1))
+    plain.load(tmp_path, make_stage(optimizer=OptimizerSpec(kind="sgd", lr=1e-2)))
+    engine.train(make_batch(2))
+    assert same.train(make_batch(2)).metrics["actor/lr"] == 1e-2 and same.checksum() == engine.checksum()
+    assert slower.train(make_batch(2)).metrics["actor/lr"] == 1e-3 and slower.checksum() != engine.checksum()
+    assert penalised.train(make_batch(2)).metrics["actor/kl_loss"] == 0.0
+    assert penalised.train(make_batch(3)).metrics["actor/kl_loss"] > 0.0
+    plain.train(make_batch(2))
+    plain.save(tmp_path / "sgd", hf=False)
+    same.load(tmp_path / "sgd", make_stage())
+    same.train(make_batch(3))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -21,7 +22,13 @@ from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
 from rftd.workers.trainer.engines.torch.environment import environment
 from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
 from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model, tensors_of, write_hf
-from rftd.workers.trainer.engines.torch.optimizer import learning_rate, make_optimizer, restore_state, state_of
+from rftd.workers.trainer.engines.torch.optimizer import (
+    learning_rate,
+    make_optimizer,
+    restore_state,
+    same_kind,
+    state_of,
+)
 from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
 from rftd.workers.weights import checkpoint, checksum
 
@@ -179,7 +186,10 @@ class TorchTrainerEngine:
         saving.write_state(actor, self._state)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it."""
+        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
+
+        A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
+        """
         actor = folder / "actor"
         state = saving.read_state(actor)
         saving.copy_weights(self._model, saving.read_weights(actor, trust_remote_code=self._trusted), actor)
@@ -193,11 +203,12 @@ class TorchTrainerEngine:
             return
         begun = self._begun()
         named = dict(self._model.named_parameters())
-        restore_state(begun.optimizer, named, saving.read_tensors(actor / "optimizer.safetensors"))
-        if begun.reference is not None:
-            path = actor / "reference.safetensors"
+        if same_kind(state.optimizer, stage.algorithm.optimizer.kind):
+            restore_state(begun.optimizer, named, saving.read_tensors(actor / "optimizer.safetensors"))
+        path = actor / "reference.safetensors"
+        if begun.reference is not None and path.exists():
             saving.copy_weights(begun.reference, saving.read_tensors(path), path)
-        self._state = state
+        self._state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
 
     def close(self) -> None:
         """Releases the model."""

@@ -25,6 +25,11 @@ def make_optimizer(spec: OptimizerSpec, parameters: Iterable[torch.nn.Parameter]
     )
 
 
+def same_kind(one: str, other: str) -> bool:
+    """True if what one keeps can go on in the other: `adam` and `adamw` are the same here."""
+    return one == other or {one, other} == {"adam", "adamw"}
+
+
 def learning_rate(spec: OptimizerSpec, stage_step: int, total_steps: int) -> float:
     """The learning rate of a step, the first being 1: a linear warm-up, then constant or a cosine."""
     if stage_step <= spec.warmup_steps:
