@@ -131,7 +131,12 @@ def _progress(spine: Spine) -> str:
     if spine.spec is None or spine.stage < 0:
         return ""
     stage = spine.stage_spec()
-    return f"stage {stage.name}, step {max(0, spine.version)} of {spine.last_version}"
+    return f"stage {stage.name}, step {_executed(spine)} of {spine.last_version}"
+
+
+def _executed(spine: Spine) -> int:
+    """Steps done; those of the shared history, until the first trainer of a fork has taken it up."""
+    return spine.version if spine.generation >= 0 else spine.furthest
 
 
 def log_wait(scene: Scene) -> Wait | None:
@@ -164,7 +169,7 @@ def controller_wait(scene: Scene) -> Wait:
     if stage is None or spine.stage_completed:
         return _controller(Level.WAITS, "stage_starts", "its own next event", "controller", "the log takes it")
     if spine.version < spine.last_version:
-        text = f"step {max(0, spine.version)} of {spine.last_version} is done"
+        text = f"step {_executed(spine)} of {spine.last_version} is done"
         return _controller(
             Level.WAITS, "steps", f"the steps of stage {stage.name}: {text}", "trainer", "the last step is executed"
         )

@@ -260,6 +260,15 @@ def test_between_stages_and_after_the_end() -> None:
     assert end.unblock == "rftd explain RFTD-WRK-002"
 
 
+def test_a_fork_counts_the_shared_steps_before_its_trainer_has_taken_them_up() -> None:
+    desk = Desk()
+    spine = desk.state.spine
+    spine.generation, spine.version, spine.furthest = -1, -1, 4
+    said = {wait.role: wait.waiting_for for wait in waits_of(scene_of(desk))}
+    assert f"step 4 of {spine.last_version}" in said["experiment"]
+    assert f"step 4 of {spine.last_version}" in said["controller"]
+
+
 def entry(number: int, status: Status) -> Entry:
     spine = Spine()
     spine.status = status
