@@ -45,18 +45,19 @@ async def run_explorer(
     """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it."""
     member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, process=process)
     view = ExplorerView(member.id)
-    # Leases name their worker, and this one is new: earlier ones are of no interest.
     heads = await log.heads()
-    ends = {each: heads[each].next_offset if each in heads else 0 for each in (slot_partition(slot), WORKERS)}
+    workers = {WORKERS: heads[WORKERS].next_offset if WORKERS in heads else 0}
+    spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
     follower = await resumed_follower(
         log,
         view,
         await beginning_of(log, experiment, spine_offset=spine_offset),
         experiment=experiment,
-        partitions=[partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)],
+        # Earlier leases of the slot name other workers, but the fences among them say whose leases count from now on.
+        partitions=[spine, weights, slot_partition(slot)],
         adopt=view.adopt,
         kind=Snapshot[SpineParts],
-        also=ends,
+        also=workers,
         clock=clock,
         logger=logger,
     )

@@ -52,7 +52,7 @@ class Controller:
         return (
             spine.version >= spine.last_version
             and any(step == spine.last_version for step, _ in state.checkpoints)
-            and not state.groups.open
+            and not state.groups.to_close
             and not state.ledger.waiting
             and next(due_evals(state, spine.stage_spec()), None) is None
         )

@@ -19,8 +19,8 @@ def dispatcher_wait(scene: Scene) -> Wait:
     if stage.kind == "train":
         return _of(Level.DONE, "no_rollouts", f"stage {stage.name} trains on a dataset")
     if spine.planned >= spine.last_version:
-        if state.groups.open:
-            return _of(Level.WORKS, "closes_groups", f"closes {len(state.groups.open)} groups of the stage")
+        if state.groups.to_close:
+            return _of(Level.WORKS, "closes_groups", f"closes {state.groups.to_close} groups of the stage")
         return _of(Level.DONE, "stage_planned", "every step of the stage is planned")
     explorers = _explorers(scene)
     if not explorers:

@@ -176,8 +176,8 @@ def controller_wait(scene: Scene) -> Wait:
     if not any(step == spine.last_version for step, _ in state.checkpoints):
         what = f"the checkpoint of step {spine.last_version}"
         return _controller(Level.WAITS, "checkpoint", what, "trainer", "it is committed")
-    if state.groups.open:
-        what = f"{len(state.groups.open)} groups of the stage to be closed"
+    if state.groups.to_close:
+        what = f"{state.groups.to_close} groups of the stage to be closed"
         return _controller(Level.WAITS, "groups_close", what, "dispatcher", "their leases end")
     if state.ledger.waiting:
         what = f"{len(state.ledger.waiting)} experiences to be retired"

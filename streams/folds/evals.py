@@ -14,9 +14,9 @@ from rftd.streams.events import experience, step, task
 class Evaluation(msgspec.Struct):
     """One taskset answered by one weight version."""
 
-    stage: int = -1
-    taskset: int = -1
-    version: int = -1
+    stage: int
+    taskset: int
+    version: int
     leases: dict[UUID, task.EvalLeased] = {}
     attempts: dict[int, int] = {}
     """Leases given out so far, by first row."""
@@ -49,16 +49,14 @@ class Evals(msgspec.Struct):
         event = decoded.event
         match event:
             case task.EvalLeased():
-                if (evaluation := self._evaluation(event.eval)) is not None:
-                    evaluation.stage, evaluation.taskset = event.stage, event.taskset
-                    evaluation.version = event.version
+                if (evaluation := self._evaluation(event)) is not None:
                     evaluation.attempts[event.row_start] = max(
                         event.attempt, evaluation.attempts.get(event.row_start, 0)
                     )
                     if event.lease not in self._ended and event.row_start not in evaluation.scores:
                         evaluation.leases[event.lease] = event
             case experience.EvalScored():
-                if (evaluation := self._evaluation(event.eval)) is not None:
+                if (evaluation := self._evaluation(event)) is not None:
                     evaluation.scores.setdefault(event.row_start, event)
                 self._end(event.lease)
             case task.TaskExpired():
@@ -69,10 +67,12 @@ class Evals(msgspec.Struct):
             case _:
                 pass
 
-    def _evaluation(self, id: UUID) -> Evaluation | None:
-        if id in self._completed:
+    def _evaluation(self, event: task.EvalLeased | experience.EvalScored) -> Evaluation | None:
+        """None if it is completed. A score says as well of what it is: its lease may never have had an effect."""
+        if event.eval in self._completed:
             return None
-        return self.open.setdefault(id, Evaluation())
+        fresh = Evaluation(stage=event.stage, taskset=event.taskset, version=event.version)
+        return self.open.setdefault(event.eval, fresh)
 
     def _end(self, lease: UUID) -> None:
         self._ended.add(lease)

@@ -66,6 +66,11 @@ class Groups(msgspec.Struct):
     _closed: set[UUID] = set()
     _expired: set[UUID] = set()
 
+    @property
+    def to_close(self) -> int:
+        """Open groups that were leased. Answers to a lease without effect open one that may never be."""
+        return sum(1 for group in self.open.values() if group.sequence >= 0)
+
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the tasks or experiences streams."""
         event = decoded.event

@@ -44,8 +44,6 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
     """eval.completed for each evaluation of which every row is scored."""
     assert state.spine.spec is not None
     for id, evaluation in state.evals.open.items():
-        if evaluation.taskset < 0:
-            continue
         taskset = state.spine.spec.stages[evaluation.stage].evals[evaluation.taskset]
         if evaluation.rows_scored() < taskset.rows:
             continue

@@ -19,6 +19,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState, partitions_of
@@ -38,7 +39,7 @@ LOST_AFTER_S = 15.0
 async def judge(world: World) -> None:
     """Adds everything that is wrong to the world's failures."""
     failures = world.failures
-    for oracle in (ended, balanced, acknowledged, fenced, confluent, lineage, whole, nothing_uncaught):
+    for oracle in ORACLES:
         failures += [f"{oracle.__name__}: {what}" for what in oracle(world)]
     try:
         report = await verify(world.log)
@@ -94,6 +95,16 @@ def fenced(world: World) -> Iterator[str]:
         elif not head.role or head.epoch >= owners.get((record.partition, head.experiment, head.role), 0):
             state.apply(decoded)
     yield from _differences(digest(state), digest(world.state))
+
+
+def obeyed(world: World) -> Iterator[str]:
+    """I7: nobody works on a lease that a fence made void."""
+    given = {
+        each.event.lease for each in _effective(world, topics.TASKS) if isinstance(each.event, TaskLeased | EvalLeased)
+    }
+    for each in _effective(world, topics.EXPERIENCES):
+        if each.head.causation is not None and each.head.causation not in given:
+            yield f"{each.head.type} at {each.partition}@{each.offset} answers a lease that has no effect"
 
 
 def confluent(world: World) -> Iterator[str]:
@@ -188,6 +199,9 @@ def lost_in_vain(world: World, worker: WorkerStarted, why: str) -> str | None:
 def nothing_uncaught(world: World) -> Iterator[str]:
     """No process met an error that nobody had thought of."""
     yield from world.loop.errors
+
+
+ORACLES = (ended, balanced, acknowledged, fenced, obeyed, confluent, lineage, whole, nothing_uncaught)
 
 
 async def recomputed(world: World) -> list[str]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from desk import BATCH, REPEAT, Desk
+from desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.supervisor.controller import Controller
 from rftd.ops import limits
-from rftd.streams.events.experiment import ExperimentFailed
+from rftd.ops.ids import derive
+from rftd.streams.arrays import Array
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experience import EvalScored
+from rftd.streams.events.experiment import ExperimentFailed, StageCompleted
+from rftd.streams.events.step import EvalCompleted
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.spec import TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.dispatcher.evaluation import complete_evals, eval_id
+from rftd.workers.planner.planner import Planner
 
 BOUND = limits.INCOMPLETE_BATCHES_IN_A_ROW * BATCH // REPEAT
 
@@ -51,3 +60,61 @@ def test_groups_without_any_member_fail_it_sooner() -> None:
     [failed] = controller.decide()
     assert isinstance(failed, ExperimentFailed)
     assert failed.reason.startswith(f"no rollout of {limits.FAILED_GROUPS_IN_A_ROW} groups in a row succeeded")
+
+
+def answer(desk: Desk, *, version: int) -> None:
+    """An explorer scores all four held-out rows with one version, for a lease that nobody else knows."""
+    id = eval_id(desk.id, 0, version, 0)
+    scored = EvalScored(
+        eval=id,
+        lease=derive(id, "lease", 0, 1),
+        stage=0,
+        taskset=0,
+        row_start=0,
+        version=version,
+        generation=0,
+        rewards=Array.of([1.0, 0.0, 1.0, 1.0], "f4"),
+        tokens=Array.of([3] * 4, "u4"),
+    )
+    desk.put(scored, key=id)
+
+
+def test_answers_to_leases_without_effect_hold_no_stage_open() -> None:
+    """A fence made the leases void; who had begun to answer them answers all the same."""
+    held_out = TasksetSpec(name="held_out", path="none", rows=4)
+    desk = Desk(stage_of(total_steps=1, evals=(held_out,), eval_interval=1))
+    controller, planner = Controller(desk.state), Planner(desk.state)
+    desk.supply(BATCH // REPEAT)
+    desk.obey(planner.decide(desk.positions, 0))
+    desk.execute()
+    committed = CheckpointCommitted(
+        step=1, generation=0, stage=0, stage_step=1, path="p", files=(), size_bytes=1, checksum="c1", sha256="s"
+    )
+    desk.put(committed)
+    unknown = derive(desk.id, "group", 0, 99)
+    leased = TaskLeased(
+        lease=derive(unknown, "lease", 1),
+        slot=0,
+        worker=desk.id,
+        group=unknown,
+        sequence=99,
+        stage=0,
+        row=0,
+        epoch=0,
+        rollouts=tuple(range(REPEAT)),
+        repeat_times=REPEAT,
+        attempt=1,
+        deadline_s=50.0,
+        min_version=0,
+    )
+    desk.produce(leased, range(REPEAT))
+    answer(desk, version=0)
+    assert controller.decide() == ()
+    answer(desk, version=1)
+    completed = desk.obey(list(complete_evals(desk.state)))
+    assert [(each.version, each.score) for each in completed if isinstance(each, EvalCompleted)] == [
+        (0, 0.75),
+        (1, 0.75),
+    ]
+    [over] = controller.decide()
+    assert isinstance(over, StageCompleted)
