@@ -3,6 +3,7 @@
 In reading order:
 
 plugins       named extensions: our table, then entry points of third parties
+pretrained    models of Hugging Face's layout, read one at a time
 chat/         tokenizers, and the model as a workflow sees it
 tasksets/     datasets of tasks: jsonl files, their digest, the order of their rows
 policies/     how far explorers may run ahead, and what may be trained on: pure objects

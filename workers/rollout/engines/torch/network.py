@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from rftd.ops.errors import DataError, RolloutError
+from rftd.workers.pretrained import read_model
 from rftd.workers.rollout.engines.torch import attention
 from rftd.workers.rollout.engines.torch.cache import Prefilled, SlotCache
 from rftd.workers.rollout.engines.torch.fused import fuse
@@ -48,9 +49,7 @@ class Network:
         if not Path(folder).is_dir():
             raise DataError("no model folder", where=folder, fix="model.model_path must name a Hugging Face folder")
         try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=_DTYPES[dtype], attn_implementation=attention.NAME, local_files_only=True
-            )
+            model = read_model(folder, dtype=_DTYPES[dtype], attn_implementation=attention.NAME)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise DataError(f"the model cannot be loaded: {error}", where=folder) from error

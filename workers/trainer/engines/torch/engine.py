@@ -66,6 +66,7 @@ class TorchTrainerEngine:
         self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
         self._checksum: str | None = None
         self._sha256: str | None = None
+        self._switched_from: bool | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -77,11 +78,15 @@ class TorchTrainerEngine:
         return environment(self._device, threads=self._threads)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Loads the base model, and pins threads and algorithms of this process. Raises DataError."""
+        """Loads the base model, and pins threads and algorithms of this process until `close`. Raises DataError."""
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
         self._device = _device(arguments, deterministic=experiment.deterministic)
+        if self._switched_from is None:
+            self._switched_from = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(self.deterministic)
+        # Memory that nobody wrote is then NaN instead of anything: it ends in a refused step, not in other weights.
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         self._experiment = experiment
         self._base = Path(model_path)
         self._model = load_model(self._base, self._device, trust_remote_code=self._trusted)
@@ -212,6 +217,9 @@ class TorchTrainerEngine:
 
     def close(self) -> None:
         """Releases the model."""
+        if self._switched_from is not None:
+            torch.use_deterministic_algorithms(self._switched_from)
+            self._switched_from = None
         self._model = None
         self._stage = None
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import DataError
+from rftd.workers.pretrained import read_model
 
 TOKENIZER_FILES: Final = (
     "added_tokens.json",
@@ -38,18 +39,13 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
             where=str(folder),
             fix="give a local folder in Hugging Face's layout, with model.safetensors",
         )
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-        )
+        model = read_model(folder, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(
             f"the model cannot be read: {type(error).__name__}: {error}",

@@ -1,0 +1,64 @@
+"""Trainer and rollouts on torch in one process: neither disturbs the other, and the weights are found again."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from rftd.daemon.demo.model import make_tiny_model
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.ids import derive
+from rftd.ops.logs import logger
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.folds.spine import Status
+from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.workers.trainer.engines.registry import make_engine
+from rftd.workers.trainer.record import read_record
+from rftd.workers.trainer.rerun import Rerun
+
+
+def spec_of(folder: Path, fake_world: Any) -> ExperimentSpec:
+    """The fake runs' stages with the torch engines."""
+    model = make_tiny_model(folder / "model", seed=3, hidden_size=32, heads=2)
+    engines = {
+        "rollout": RolloutSpec(engine="torch", concurrency=8, max_timeout_s=60.0),
+        "trainer": TrainerSpec(engine="torch", save_interval=4),
+        "model": ModelSpec(path=str(model), max_model_len=32, max_prompt_tokens=16, max_response_tokens=8),
+    }
+    spec: ExperimentSpec = fake_world.spec(folder)
+    stages = tuple(msgspec.structs.replace(stage, **engines) for stage in spec.stages)
+    return msgspec.structs.replace(spec, stages=stages)
+
+
+@pytest.mark.anyio
+async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world) -> None:
+    spec, switched = spec_of(tmp_path, fake_world), torch.are_deterministic_algorithms_enabled()
+    log = await SqliteLog.open(tmp_path / "log")
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    heads = as_refs(await log.heads())
+    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+    executor = fake_world.executor(log, clock, ids)
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    async with asyncio.timeout(100):
+        await run.drive()
+    assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
+    assert [handle.exit_code() for handle in executor.handles if handle.exit_code()] == [], "a worker failed"
+    assert torch.are_deterministic_algorithms_enabled() == switched, "the trainer's switch is put back"
+    record = await read_record(log, experiment, clock=clock)
+    with ThreadPoolExecutor(1) as thread:
+        again = Rerun(log, record, make_engine(spec.stages[0].trainer), thread=thread)
+        await again.take_up(at_most=0)
+        compared = [await again.step(number) for number in range(1, again.last + 1)]
+    assert [each.equal for each in compared] == [True] * 8
+    await log.close()
