@@ -28,6 +28,8 @@ class DataFolder:
         self.log = self.root / "log"
         self.state_url = f"sqlite+aiosqlite:///{self.root / 'state.db'}"
         self.endpoint = self.root / "endpoint.json"
+        self.archives = self.root / "archives"
+        """Where `rftd archive` writes if nobody says otherwise."""
         self.importing = self.root / "import.pending"
         """Names the experiment and the file of an import that has begun and not ended."""
 

@@ -75,3 +75,21 @@ class Operations(Protocol):
     async def why(self, experiment: UUID) -> Why:
         """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
         ...
+
+    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Position:
+        """Puts the files of one that has ended into a file (`to`, or a new one below the data folder) and removes them.
+
+        Raises NotFoundError, ConflictError: it has not ended, is not here, or a fork needs its files; DiskFullError.
+        """
+        ...
+
+    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Position:
+        """Puts archived files back, from `source` if the archive lies elsewhere now.
+
+        Raises NotFoundError, ConflictError, ArchiveError, LogCorruptError if it is not the very file that was written.
+        """
+        ...
+
+    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
+        """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
+        ...

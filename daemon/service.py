@@ -131,6 +131,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             clock=clock,
             ids=ids,
             logger=logger,
+            archives=folder.archives,
             lost_after_s=options.worker_lost_after_s,
             local_workers=options.local_workers,
         )

@@ -19,8 +19,11 @@ queries/      what the CLI, the API and the page read
 lineage/      where a thing comes from, and what became of it
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
+garbage       what no event names
 snapshots     folds in files, believed only where the log agrees
 experiment_digest  one experiment's tables, comparable between logs
 archive_files      the files of an exported experiment
 archive            an experiment into a file, and out of one
+holdings           what events name of an experiment's files
+keeping            an experiment's files into an archive, back to their place, or away
 """

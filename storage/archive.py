@@ -10,9 +10,10 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import Clock, iso
-from rftd.ops.errors import NotFoundError
+from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.storage.archive_files import add_files, all_there, check_files, choose, restore
 from rftd.storage.experiment_digest import experiment_digest
+from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.transfer.archive_log import ArchiveLog
@@ -72,6 +73,12 @@ async def export_experiment(
         spec, status = named.spine.spec, named.spine.status
         if spec is None or status is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls for the names")
+        if named.spine.kept is Kept.ARCHIVED and named.spine.archive is not None:
+            raise ConflictError(
+                f"{spec.name} is archived: its files are in {named.spine.archive.path}",
+                where=named.spine.archive.path,
+                fix=f"that file is an export already; or bring its files back first: rftd restore {spec.name}",
+            )
         files = await asyncio.to_thread(lambda: add_files(archive, choose(named, checkpoints, notes)))
         manifest = Manifest(
             rftd=release,

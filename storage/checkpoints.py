@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, generation: int
     The names are those of this generation alone, so whoever was replaced and wakes again cannot touch them.
     """
     make_durable_folder(folder.parent)
+    put_back(folder)
     for number in range(generation + 1):
         for kind in ("tmp", "old"):
             shutil.rmtree(_beside(folder, number, kind), ignore_errors=True)
@@ -99,6 +101,17 @@ def _taken_over(folder: Path) -> FencedError:
 
 def _beside(folder: Path, generation: int, kind: str) -> Path:
     return folder.with_name(f".{folder.name}.{f'g{generation}.' if generation else ''}{kind}")
+
+
+def put_back(folder: Path) -> None:
+    """Undoes a replacement that was cut off after the old folder had made room. For the folder's only writer."""
+    if folder.exists() or not folder.parent.is_dir():
+        return
+    name = re.compile(rf"\.{re.escape(folder.name)}\.(?:g([0-9]+)\.)?old")
+    found = [(int(match[1] or 0), path) for path in folder.parent.iterdir() if (match := name.fullmatch(path.name))]
+    if found:
+        max(found)[1].rename(folder)
+        sync_folder(folder.parent)
 
 
 def files_of(folder: Path) -> tuple[FileRef, ...]:

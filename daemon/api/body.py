@@ -45,6 +45,28 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str = ""
 
 
+class To(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of archive; it may be missing."""
+
+    to: str = ""
+    """A new file on the daemon's machine; else one below its data folder."""
+
+
+class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of restore; it may be missing."""
+
+    source: str = ""
+    """Where the archive lies now, if it was moved."""
+
+
+class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of remove; it may be missing."""
+
+    reason: str = ""
+    archive: bool = False
+    """Archive it first."""
+
+
 async def read(request: Request, kind: type[T], *, default: T | None = None) -> T:
     """The request's body as `kind`. Raises UsageError, TooLargeError."""
     body = await request.body()

@@ -70,6 +70,7 @@ def router(services: Services) -> APIRouter:
     @routes.get("", responses=answers(ExperimentList))
     async def listed(
         state: Annotated[list[Status] | None, Query(description="Only those in one of these states.")] = None,
+        removed: Annotated[bool, Query(description="Also those that were removed.")] = False,
         limit: Limit = 50,
         offset: Offset = 0,
         after: After = None,
@@ -77,7 +78,7 @@ def router(services: Services) -> APIRouter:
         """Experiments, newest first."""
         async with services.read(after) as connection:
             states = tuple(each.value for each in state or ())
-            rows = await list_experiments(connection, states=states, limit=limit + 1, offset=offset)
+            rows = await list_experiments(connection, states=states, removed=removed, limit=limit + 1, offset=offset)
         return respond(ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None))
 
     @routes.get("/{name}", responses=answers(ExperimentPage))

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rftd.daemon.api.body import Fork, Reason, Submit
+from rftd.daemon.api.body import Fork, From, Reason, Remove, Submit, To
 from rftd.daemon.api.event_json import EventView
 from rftd.daemon.api.event_pages import EventPage
 from rftd.daemon.api.experience_view import ExperienceView
@@ -35,7 +35,10 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     LineageGraph,
     LogPage,
     Problem,
+    From,
     Reason,
+    Remove,
+    To,
     Receipt,
     StepList,
     Submit,

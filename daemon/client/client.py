@@ -79,6 +79,10 @@ class Client:
         path = f"/v1/experiments/{_quoted(name)}/{verb}"
         return Answer(self._post(path, {"reason": reason}, request_id), replies.Commanded)
 
+    def keep(self, verb: str, name: str, body: Mapping[str, Any], *, request_id: str) -> Answer[replies.Commanded]:
+        """Archives, restores or removes an experiment."""
+        return Answer(self._post(f"/v1/experiments/{_quoted(name)}/{verb}", body, request_id), replies.Commanded)
+
     def experiments(self, **parameters: str | int | Sequence[str] | None) -> Answer[replies.Summaries]:
         """The list of experiments."""
         return Answer(self._get("/v1/experiments", parameters), replies.Summaries)

@@ -20,6 +20,8 @@ class Summary(Reply, frozen=True, kw_only=True):
     state: str
     reason: str | None
     code: str | None
+    kept: str = "here"
+    kept_path: str | None = None
     stage: str | None
     step: int
     total_steps: int

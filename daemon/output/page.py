@@ -30,6 +30,9 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
     if summary.code or summary.reason:
         reason = ": ".join(part for part in (summary.code, summary.reason) if part)
         yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))
+    if summary.kept != "here":
+        where = f" in {summary.kept_path}" if summary.kept_path else ""
+        yield _line("files", Text(f"{summary.kept}{where}", style="yellow"))
     if page.waiting:
         yield _line("waiting", Text(page.waiting, style="yellow"))
     for position, stage in enumerate(detail.stages):
@@ -52,7 +55,7 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
         published = f"version {newest.version} published {age(newest.published_at, clock)} ago"
         yield _line("weights", Text(f"{published}, {size(newest.size_bytes)}, used by {newest.holders} workers"))
     for position, checkpoint in enumerate(reversed(page.checkpoints[-2:])):
-        kind = "final" if checkpoint.final else "kept"
+        kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
         text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {checkpoint.path}"
         yield _line("checkpoints" if position == 0 else "", Text(text))
     yield _line("folder", Text(detail.job_dir))

@@ -7,5 +7,6 @@ controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain
 snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
+keeper       archives, restores and removes what has ended
 supervisor   the queue, the commands, and the run of the day
 """

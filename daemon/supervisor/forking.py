@@ -30,6 +30,8 @@ def check_parent(name: str, spine: Spine) -> None:
         )
     if spine.kept is Kept.ARCHIVED:
         raise ConflictError(f"the files of {name} are in an archive", fix=f"restore it first: rftd restore {name}")
+    if spine.kept is Kept.REMOVED:
+        raise ConflictError(f"the files of {name} were removed", fix="fork one whose files are there")
 
 
 def forked_spec(

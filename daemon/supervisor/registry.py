@@ -12,8 +12,9 @@ from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Record
 from rftd.streams.events import experiment
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.log import EventLog, start_of
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
 
@@ -27,6 +28,12 @@ class Entry(msgspec.Struct, kw_only=True):
     spine_offset: int
     """Where on the spine it was submitted."""
     spine: Spine
+
+    @property
+    def spec(self) -> ExperimentSpec:
+        """As it was submitted."""
+        assert self.spine.spec is not None
+        return self.spine.spec
 
     @property
     def status(self) -> Status | None:
@@ -108,6 +115,7 @@ async def find_entry(log: EventLog, wanted: str) -> Entry:
         return attempts[int(attempt) - 1]
     prefix = wanted.replace("-", "").lower()
     found = [entry for entry in known if entry.name == wanted]
+    found = [entry for entry in found if entry.spine.kept is not Kept.REMOVED] or found
     found = found or [entry for entry in known if prefix and entry.id.hex.startswith(prefix)]
     if not found:
         names = ", ".join(entry.name for entry in known[-8:])

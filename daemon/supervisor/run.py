@@ -19,6 +19,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.storage.garbage import garbage, kept_of, ours, remove
 from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
@@ -33,6 +34,7 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.decision import Decision
@@ -162,6 +164,10 @@ class Run:
             return
         await self._gone.wait()
 
+    async def gone(self) -> None:
+        """Returns once the run is over and its workers have left."""
+        await self._gone.wait()
+
     async def command(self, event: Event, request_id: UUID) -> Position:
         """Appends what the owner wishes under the controller's lease. Raises ConflictError if it is illegal."""
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -192,7 +198,7 @@ class Run:
         fleet.adopt()
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s, self._phase = TICK_S, Phase.LEADING
-        while not (self._stopping or (state.spine.status is not None and state.spine.status.ended)):
+        while not (self._stopping or state.spine.ended):
             await follower.pump(wait_s)
             await self._snapshotter.look()
             self._look()
@@ -221,7 +227,19 @@ class Run:
         self._phase = Phase.DRAINING
         await fleet.drain()
         await follower.catch_up()
-        await self._snapshotter.take()
+        if state.spine.ended:
+            await self._tidy(state.spine.spec)
+        else:
+            await self._snapshotter.take()
+
+    async def _tidy(self, spec: ExperimentSpec) -> None:
+        """Removes what no event names, now that all is said; while a worker lives elsewhere, it may be its own."""
+        if self.state.roster.live:
+            return
+        found = await asyncio.to_thread(ours, spec)
+        for each in garbage(found, kept_of(self.state), before_ns=self._clock.now_ns()):
+            self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
+            await asyncio.to_thread(remove, [each.path])
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
         return await RoleLease.acquire(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
+from rftd.daemon.supervisor.keeper import Keeper
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run, check_transition
@@ -28,7 +29,7 @@ from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.spine import Status
+from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
@@ -51,9 +52,11 @@ class Supervisor:
         clock: Clock,
         ids: Ids,
         logger: Logger,
+        archives: Path | None = None,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         local_workers: bool = True,
     ) -> None:
+        """`archives` is where archives go that nobody gave another place; else beside the experiment's folder."""
         self._local_workers = local_workers
         self._log = log
         self._executor = executor
@@ -64,7 +67,10 @@ class Supervisor:
         self._lost_after_s = lost_after_s
         self._registry = Registry(log)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
+        entries = self._registry.entries
+        self._keeper = Keeper(log, lambda: entries, self._writer, archives, clock=clock, logger=logger)
         self._one_submission = asyncio.Lock()
+        """Held by whoever takes or frees a job's folder."""
         self._reading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._draining = False
@@ -73,6 +79,9 @@ class Supervisor:
 
     async def drive(self) -> None:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
+        async with self._one_submission:
+            await self._refresh()
+            await self._keeper.finish()
         while not self._draining:
             await self._refresh()
             entry = self._registry.next_in_line()
@@ -238,6 +247,30 @@ class Supervisor:
             waits=waits,
         )
 
+    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Position:
+        """See `Operations.archive`."""
+        return await self._keep(experiment, lambda entry: self._keeper.archive(entry, to, request_id))
+
+    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Position:
+        """See `Operations.restore`."""
+        return await self._keep(experiment, lambda entry: self._keeper.restore(entry, source, request_id))
+
+    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
+        """See `Operations.remove`."""
+        return await self._keep(experiment, lambda entry: self._keeper.remove(entry, reason, archive, request_id))
+
+    async def _keep(self, experiment: UUID, work: Callable[[Entry], Awaitable[Position]]) -> Position:
+        async with self._one_submission:
+            await self._refresh()
+            entry = self._registry.entries.get(experiment)
+            if entry is None:
+                raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+            if self.run is not None and self.run.state.experiment == experiment and self.run.state.spine.ended:
+                await self.run.gone()
+            position = await work(entry)
+            await self._refresh()
+            return position
+
     async def _command(self, experiment: UUID, event: Event, request_id: UUID) -> Position:
         await self._refresh()
         entry = self._registry.entries.get(experiment)
@@ -269,6 +302,14 @@ class Supervisor:
         if any(entry.job_dir == spec.job_dir for entry in live):
             raise ConflictError(
                 f"an experiment that has not ended uses {spec.job_dir}", field="name", fix="cancel it, or choose a name"
+            )
+        await self._keeper.finish()
+        archived = [entry for entry in self._registry.entries.values() if entry.spine.kept is Kept.ARCHIVED]
+        if any(entry.job_dir == spec.job_dir for entry in archived):
+            raise ConflictError(
+                f"the files of an archived experiment belong into {spec.job_dir}",
+                field="name",
+                fix="choose another name, or remove that experiment with rftd rm",
             )
         used = await asyncio.to_thread(_used, Path(spec.job_dir))
         if not used:

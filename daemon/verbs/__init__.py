@@ -14,6 +14,11 @@ experiences  what its rollouts left
 why          what each role waits for
 lineage      what a thing was made of, and what became of it
 transitions  pause, resume, cancel
+archive      files of an experiment into an archive
+restore      and back
+rm           files of an experiment, away
+keeping      what these three share
+gc           files that no event names
 config       what an experiment file says
 doctor       is this machine fit to work?
 verify       a log against the rules

@@ -20,9 +20,10 @@ STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "ca
 @click.command("ls")
 @click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only those in a state: {', '.join(STATES)}.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most lines.")
+@click.option("--all", "removed", is_flag=True, help="Also those that were removed.")
 @shared_options
 @click.pass_obj
-def command(settings: Settings, states: str | None, limit: int) -> None:
+def command(settings: Settings, states: str | None, limit: int, removed: bool) -> None:
     """List the experiments, newest first; a fork below what it was forked from."""
     from rftd.daemon.client.client import Client
 
@@ -30,7 +31,7 @@ def command(settings: Settings, states: str | None, limit: int) -> None:
     if wrong := next((state for state in chosen if state not in STATES), None):
         raise click.BadParameter(f"no state {wrong!r}; use one of {', '.join(STATES)}", param_hint="--state")
     with Client(settings) as client:
-        answer = client.experiments(state=chosen or None, limit=limit)
+        answer = client.experiments(state=chosen or None, removed="true" if removed else None, limit=limit)
     if settings.machine_readable:
         from rftd.daemon.output.data import emit
 
@@ -45,7 +46,7 @@ def command(settings: Settings, states: str | None, limit: int) -> None:
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{'  ' * (depth - 1)}└ {row.name}" if depth else row.name,
-            state(row.state),
+            state(row.state if row.kept == "here" else row.kept),
             row.stage or "-",
             f"{row.step}/{row.total_steps}",
             number(row.reward_mean),

@@ -26,6 +26,10 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     """Of the last transition."""
     code: str | None
+    kept: str
+    """Where its files are: `here`, `archived` or `removed`."""
+    kept_path: str | None
+    """The archive that they are in, or came from."""
     stage: str | None
     """The stage under way, or the last."""
     step: int
@@ -99,7 +103,9 @@ class _Warning(msgspec.Struct, frozen=True):
 # Of several generations of a step the newest counts.
 _SUMMARY: Final = """
 SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state_reason AS reason,
-    x.state_code AS code, x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
+    x.state_code AS code,
+    COALESCE(x.kept, 'here') AS kept, NULLIF(x.kept_path, '') AS kept_path,
+    x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
     x.total_steps, x.labels, x.parent, x.forked_step,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
         ORDER BY s.stage DESC LIMIT 1) AS stage,
@@ -115,12 +121,18 @@ FROM experiments x WHERE x.submitted_offset IS NOT NULL
 
 
 async def list_experiments(
-    connection: AsyncConnection, *, states: tuple[str, ...] = (), limit: int = 50, offset: int = 0
+    connection: AsyncConnection,
+    *,
+    states: tuple[str, ...] = (),
+    removed: bool = False,
+    limit: int = 50,
+    offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """Newest first, optionally only those in one of some states."""
+    """Newest first, optionally only those in one of some states, or with those that were removed."""
     parameters = {f"state{number}": state for number, state in enumerate(states)}
     chosen = ", ".join(f":{name}" for name in parameters)
     where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
+    where += "" if removed else " AND COALESCE(x.kept, 'here') <> 'removed'"
     return await fetch(
         connection,
         ExperimentSummary,

@@ -59,8 +59,8 @@ class Spine(msgspec.Struct):
     forked: experiment.ExperimentForked | None = None
     """Where it comes from, if it shares another's history."""
     kept: Kept = Kept.HERE
-    archive: str = ""
-    """The file that holds its files, or held them last."""
+    archive: experiment.ExperimentArchived | None = None
+    """Of the file that holds its files, or held them last."""
     stage: int = -1
     """The stage under way; -1 before the first."""
     first_version: int = 0
@@ -135,6 +135,11 @@ class Spine(msgspec.Struct):
         return self.spec.stages[self.stage]
 
     @property
+    def ended(self) -> bool:
+        """True once its life is over."""
+        return self.status is not None and self.status.ended
+
+    @property
     def last_version(self) -> int:
         """The weight version with which the stage under way ends."""
         return self.first_version + self.stage_spec().total_steps
@@ -148,6 +153,10 @@ class Spine(msgspec.Struct):
     def caught_up(self) -> bool:
         """True if the trainer has executed every batch that was ever completed, so planning may go on (rule 8)."""
         return self.generation >= 0 and self.version >= self.furthest
+
+    def holds(self, id: UUID) -> bool:
+        """True if the life event with this id was taken in."""
+        return id in self._lived
 
     def _step(self, event: step.StepCompleted) -> None:
         if (event.batch, event.generation) in self.executed:
@@ -171,7 +180,7 @@ class Spine(msgspec.Struct):
                 self.start = event.start
                 self.status = Status.QUEUED
             case experiment.ExperimentArchived():
-                self.kept, self.archive = Kept.ARCHIVED, event.path
+                self.kept, self.archive = Kept.ARCHIVED, event
             case experiment.ExperimentRestored():
                 self.kept = Kept.HERE
             case experiment.ExperimentRemoved():

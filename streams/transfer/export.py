@@ -50,12 +50,16 @@ class Named:
                 self.spine.apply(decoded)
             self._effective(event)
 
+    def undeleted_checkpoints(self) -> list[CheckpointCommitted]:
+        """Those that no event gave up, whether they count or not, newest first."""
+        return [event for key, event in sorted(self.checkpoints.items(), reverse=True) if key not in self._deleted]
+
     def kept_checkpoints(self) -> list[CheckpointCommitted]:
         """Those that count (rule 3) and were not deleted, newest first."""
         return [
             event
-            for key, event in sorted(self.checkpoints.items(), reverse=True)
-            if key not in self._deleted and self.spine.checksums.get(key) == event.checksum
+            for event in self.undeleted_checkpoints()
+            if self.spine.checksums.get((event.step, event.generation)) == event.checksum
         ]
 
     def kept_weights(self) -> list[WeightsPublished]:

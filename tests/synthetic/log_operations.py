@@ -94,6 +94,18 @@ class LogOperations:
         status = str(entry.status)
         return Why(experiment=str(experiment_id), name=entry.name, status=status, live=True, asked_ns=0, waits=waits)
 
+    async def archive(self, experiment_id: UUID, *, to: str, request_id: UUID) -> Position:
+        event = experiment.ExperimentArchived(path=to or "/archives/it.rftd", size_bytes=1, sha256="0" * 64)
+        return await self._change(event, experiment_id, request_id, (Status.COMPLETED,))
+
+    async def restore(self, experiment_id: UUID, *, source: str, request_id: UUID) -> Position:
+        event = experiment.ExperimentRestored(path=source or "/archives/it.rftd")
+        return await self._change(event, experiment_id, request_id, (Status.COMPLETED,))
+
+    async def remove(self, experiment_id: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
+        event = experiment.ExperimentRemoved(reason=reason)
+        return await self._change(event, experiment_id, request_id, (Status.COMPLETED, Status.CANCELLED))
+
     async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Position:
         known: set[UUID] = set()
         spine = await self._spine(id, known)

@@ -114,12 +114,16 @@ class Saver:
         return Path(self._spec.stages[stage].folder or self._spec.job_dir)
 
     async def _retain(self, stage: int, keep: int) -> None:
-        """Deletes folders beyond the newest `keep`; generations that saved the same step share one."""
+        """Gives up the folders beyond the `keep` that were committed last; generations that saved a step share one.
+
+        Not those of the lowest steps: of the higher ones the newest generation may have found some damaged, and what
+        was committed last was just written.
+        """
         folders: dict[str, list[tuple[int, int]]] = {}
-        for key in sorted(key for key, event in self._state.checkpoints.items() if event.stage == stage):
-            folders.setdefault(self._state.checkpoints[key].path, []).append(key)
-        oldest_first = sorted(folders, key=lambda path: folders[path][-1])
-        for path in oldest_first[:-keep] if keep > 0 else ():
+        for key, event in self._state.checkpoints.items():
+            if event.stage == stage:
+                folders[event.path] = [*folders.pop(event.path, ()), key]
+        for path in list(folders)[:-keep] if keep > 0 else ():
             deleted = [
                 CheckpointDeleted(step=step, generation=generation, path=path, reason="retention")
                 for step, generation in folders[path]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor
+from pathlib import Path
 
 from rftd.ops import faults
 from rftd.ops.logs import Logger
+from rftd.storage.checkpoints import put_back
+from rftd.storage.garbage import OF_TRAINERS, garbage, kept_of, ours, remove
 from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked
@@ -95,6 +98,7 @@ class Trainer:
         """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
         spine = self._state.spine
         self._member.pulse.state = "take_up"
+        await asyncio.to_thread(self._tidy, spec)
         resumption = await asyncio.to_thread(resume_from, self._state)
         if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
             await self._inherit(stop, lease, execution, publisher, saver, spine.forked, resumption.reason)
@@ -164,6 +168,15 @@ class Trainer:
         self._log.info("generation.started", generation=started.generation, version=started.version, fork=True)
         await execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
         await publisher.publish(started.version, started.generation, forked.stage, inherited.checksum)
+
+    def _tidy(self, spec: ExperimentSpec) -> None:
+        """Mends and removes what trainers before this one left half done: its fences are read back, so it is alone."""
+        for checkpoint in self._state.checkpoints.values():
+            put_back(Path(checkpoint.path))
+        own = [each for each in ours(spec) if each.kind in OF_TRAINERS]
+        for each in garbage(own, kept_of(self._state), before_ns=self._member.clock.now_ns()):
+            self._log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
+            remove([each.path])
 
     async def _work(
         self,

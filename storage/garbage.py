@@ -1,0 +1,191 @@
+"""What no event names: found by a pure function over the fold and a listing of the experiment's folders.
+
+    <job_dir or a stage's folder>/global_step_N, .global_step_N.tmp, .global_step_N.old, .latest_*.tmp
+    <job_dir>/weights/vN-gM, .vN-gM.partial
+    <job_dir>/artifacts/ab/<sha256>, .*.tmp
+    <job_dir>/snapshots/N.fold, .*.tmp
+
+Files of other names are not ours, and never touched.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.ops import faults
+from rftd.storage import snapshots
+from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import ExperimentSpec
+
+_PARTIAL: Final = "-partial"
+_REPLACED: Final = "checkpoint-replaced"
+
+_MARKERS: Final = f"({re.escape(LATEST_CHECKPOINT)}|{re.escape(LATEST_WEIGHTS)})"
+_IN_STAGE: Final = (
+    ("checkpoint", re.compile(r"global_step_[0-9]{1,12}")),
+    ("checkpoint-partial", re.compile(r"\.global_step_[0-9]{1,12}\.(g[0-9]+\.)?tmp")),
+    (_REPLACED, re.compile(r"\.global_step_[0-9]{1,12}\.(g[0-9]+\.)?old")),
+    ("marker", re.compile(_MARKERS)),
+    ("checkpoint-partial", re.compile(rf"\.{_MARKERS}\.(g[0-9]+\.)?tmp")),
+)
+_IN_WEIGHTS: Final = (
+    ("weights", re.compile(r"v[0-9]+-g[0-9]+")),
+    ("weights-partial", re.compile(r"\.v[0-9]+-g[0-9]+\.partial")),
+)
+_IN_ARTIFACTS: Final = (
+    ("artifact", re.compile(r"[0-9a-f]{64}")),
+    ("artifact-partial", re.compile(r"\..*\.tmp")),
+)
+_IN_SNAPSHOTS: Final = (
+    ("snapshot", re.compile(r"[0-9]{16}\.fold")),
+    ("snapshot-partial", re.compile(r"\.[0-9]{16}\.fold\.tmp")),
+)
+_IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
+
+OF_TRAINERS: Final = frozenset({"checkpoint", "checkpoint-partial", _REPLACED, "weights", "weights-partial"})
+"""What a trainer writes, and nobody beside it."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or folder of ours."""
+
+    kind: str
+    path: str
+    size_bytes: int
+    modified_ns: int
+    """Of its newest file."""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What events name."""
+
+    checkpoints: frozenset[str]
+    """Folders."""
+    weights: frozenset[str]
+    artifacts: frozenset[str] | None
+    """sha256 each; None: not known, so all are kept."""
+    snapshots: bool
+    """False once nobody will fold the experiment again."""
+
+
+class Garbage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that may go, and why."""
+
+    path: str
+    size_bytes: int
+    why: str
+
+
+def kept_of(state: RunState, artifacts: frozenset[str] | None = None) -> Kept:
+    """What the events of an experiment name."""
+    retired, status = state.weights.retired, state.spine.status
+    return Kept(
+        checkpoints=frozenset(event.path for event in state.checkpoints.values()),
+        weights=frozenset(event.path for key, event in state.weights.published.items() if key not in retired),
+        artifacts=artifacts,
+        snapshots=status is None or not status.ended,
+    )
+
+
+def garbage(found: Iterable[Found], kept: Kept, *, before_ns: int) -> Iterator[Garbage]:
+    """What is named by no event, of the things that nobody has written to since `before_ns`. Pure."""
+    found = list(found)
+    there = {each.path for each in found}
+    for each in found:
+        if each.modified_ns < before_ns and (why := _why(each, kept, there)):
+            yield Garbage(path=each.path, size_bytes=each.size_bytes, why=why)
+
+
+def ours(spec: ExperimentSpec) -> list[Found]:
+    """Everything of ours in the experiment's folders. Blocks."""
+    job = Path(spec.job_dir)
+    found: list[Found] = []
+    for folder in sorted({job, *(Path(stage.folder) for stage in spec.stages if stage.folder)}):
+        found += _listed(folder, _IN_STAGE)
+    found += _listed(job / "weights", _IN_WEIGHTS)
+    for folder in sorted(_folders(job / "artifacts")):
+        found += _listed(folder, _IN_ARTIFACTS)
+    found += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
+    found += _listed(job / "log", _IN_LOG)
+    return found
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Removes files and folders; what is gone already is no error. Blocks."""
+    for path in map(Path, paths):
+        faults.point("garbage.before_removal")
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def remove_empty(spec: ExperimentSpec) -> None:
+    """Removes those of the experiment's folders that hold nothing. Blocks."""
+    job = Path(spec.job_dir)
+    inner = [*_folders(job / "artifacts"), *(job / name for name in ("artifacts", "weights", snapshots.FOLDER, "log"))]
+    stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
+    for folder in (*inner, *stages, job):
+        try:
+            folder.rmdir()
+        except OSError:
+            continue  # it holds what is not ours, or is gone
+
+
+def _why(found: Found, kept: Kept, there: set[str]) -> str:
+    path = Path(found.path)
+    match found.kind:
+        case "checkpoint" if found.path not in kept.checkpoints:
+            return "no checkpoint.committed names it"
+        case "weights" if found.path not in kept.weights:
+            return "no weights.published names it"
+        case "artifact" if kept.artifacts is not None and path.name not in kept.artifacts:
+            return "no event names it"
+        case "snapshot" if not kept.snapshots:
+            return "nobody folds it again"
+        case kind if kind.endswith(_PARTIAL):
+            return "it was never finished"
+        case "checkpoint-replaced" if str(path.with_name(path.name.split(".")[1])) in there:
+            return "another took its place"
+        case _:
+            return ""
+
+
+def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[Found]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in entries:
+        kind = next((kind for kind, pattern in patterns if pattern.fullmatch(path.name)), None)
+        if kind is not None:
+            size_bytes, modified_ns = _weight(path)
+            yield Found(kind=kind, path=str(path), size_bytes=size_bytes, modified_ns=modified_ns)
+
+
+def _weight(path: Path) -> tuple[int, int]:
+    """Bytes of a file or of all files below a folder, and when the newest was written."""
+    size_bytes = modified_ns = 0
+    for each in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
+        try:
+            status = each.lstat()
+        except OSError:
+            continue  # removed meanwhile
+        modified_ns = max(modified_ns, status.st_mtime_ns)
+        size_bytes += 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+    return size_bytes, modified_ns
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_dir() and re.fullmatch("[0-9a-f]{2}", path.name)]
+    except OSError:
+        return []
