@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ class Checkpointer:
         self._wanted = threading.Event()
         self._closing = False
         self._nearly_done = False
+        self._round_under_way = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-checkpointer", daemon=True)
         self._thread.start()
 
@@ -39,6 +41,12 @@ class Checkpointer:
     def want(self) -> None:
         """Starts a round unless one is under way."""
         self._wanted.set()
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """No round is under way while the block runs: SQLite refuses a second checkpoint at once, without waiting."""
+        with self._round_under_way:
+            yield
 
     def close(self) -> None:
         """Ends the thread; blocks while a pass is under way."""
@@ -53,13 +61,14 @@ class Checkpointer:
             self._wanted.clear()  # before looking: a wish made from here on starts another round
             if self._closing:
                 break
-            try:
-                if connection is None:
-                    connection = schema.connect_checkpointer(self._path)
-                self._round(connection)
-            except (apsw.Error, OSError):
-                _close(connection)
-                connection = None
+            with self._round_under_way:
+                try:
+                    if connection is None:
+                        connection = schema.connect_checkpointer(self._path)
+                    self._round(connection)
+                except (apsw.Error, OSError):
+                    _close(connection)
+                    connection = None
         _close(connection)
 
     def _round(self, connection: apsw.Connection) -> None:

@@ -159,9 +159,10 @@ class Store:
         """Opens the file again if a write had failed; the heads that moved since the last acknowledgement."""
         if self._connection is not None:
             return {}
-        self._open()
-        # After a failed sync the kernel may hold pages that are marked clean and are not on disk: write them anew.
-        self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        with self._checkpointer.at_rest():
+            self._open()
+            # After a failed sync the kernel may hold pages that are marked clean and are not on disk: write them anew.
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         for partition, mark in self._acknowledged.items():
             part = self._parts.get(partition) or _Part(0, Mark(0, GENESIS), 0)
             check_mark(partition, mark, head=part.head, start=part.start)

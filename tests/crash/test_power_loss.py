@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from pathlib import Path
+
 import apsw
 import pytest
+
+from rftd.ops.errors import UnreachableError
+from rftd.streams.backends.sqlite import SqliteLog
 
 # What SQLite does not pass on, an unlock at the close for example, APSW reports in this way.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -36,3 +43,41 @@ def test_every_operation_of_the_disk_may_fail(error: type[apsw.Error], fail_for:
     assert counts.broken == []
     assert {"open", "read", "write", "sync", "lock"} <= counts.failed.keys()
     assert counts.refusals > counts.lives // 4
+
+
+def test_recovery_waits_for_a_checkpoint_that_is_under_way(tmp_path: Path) -> None:
+    """SQLite refuses a second one at once: on a slow disk a producer was refused on every try."""
+    asyncio.run(_failed_beside_a_checkpoint(tmp_path))
+
+
+async def _failed_beside_a_checkpoint(folder: Path) -> None:
+    from log_workload import Oracle, small_checkpoints
+    from shaky_disk import ShakyDisk, _Image
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(ShakyDisk):
+        def sync(self, image: _Image) -> None:
+            if threading.current_thread().name == "log-checkpointer":
+                begun.set()
+                assert go_on.wait(60)
+            super().sync(image)
+
+    disk, oracle = SlowDisk(), Oracle()
+    with small_checkpoints(), disk.in_use():
+        log = await SqliteLog.open(folder)
+        try:
+            while not begun.is_set():
+                await oracle.append(log, oracle.batch(2))
+            disk.fail_now()
+            numbers = oracle.batch(2)
+            with pytest.raises(UnreachableError):
+                await oracle.append(log, numbers)
+            async with asyncio.TaskGroup() as group:
+                again = group.create_task(oracle.append(log, numbers))
+                await asyncio.wait([again], timeout=0.2)
+                go_on.set()
+        finally:
+            go_on.set()
+            await log.close()
+    assert await oracle.broken(folder) == []

@@ -49,7 +49,7 @@ def _life(number: int, error: type[apsw.Error], fail_for: int, counts: FailureCo
 
 
 async def _lived(folder: Path, disk: ShakyDisk, counts: FailureCounts) -> list[str]:
-    oracle = Oracle()
+    oracle, refusal = Oracle(), ""
     with disk.in_use():
         log = await _opened(folder, counts)
         for batch in range(BATCHES):
@@ -58,15 +58,16 @@ async def _lived(folder: Path, disk: ShakyDisk, counts: FailureCounts) -> list[s
                 try:
                     await oracle.append(log, numbers)
                     break
-                except RftdError:
+                except RftdError as error:
                     counts.refusals += 1
+                    refusal = error.what
             if batch == BATCHES // 2:
                 await log.close()
                 log = await _opened(folder, counts)
         await log.close()
     broken = await oracle.broken(folder)
     missing = oracle.next - len(oracle.places)
-    return broken + ([f"{missing} drafts were never taken"] if missing else [])
+    return broken + ([f"{missing} drafts were never taken: {refusal}"] if missing else [])
 
 
 async def _opened(folder: Path, counts: FailureCounts) -> SqliteLog:

@@ -78,6 +78,11 @@ class ShakyDisk(apsw.VFS):
             setattr(heads_file, "os", heads_os)  # noqa: B010
             self.unregister()
 
+    def fail_now(self) -> None:
+        """The next operation fails."""
+        with self._lock:
+            self._fail_at = self.operations + 1
+
     def after_a_cut(self, folder: Path, chance: random.Random) -> None:
         """Writes into `folder` what the disk holds when power comes back."""
         keep_p, rubbish_p = chance.choice((0.0, 0.1, 0.5, 0.9, 1.0)), chance.choice((0.0, 0.0, 0.3))
