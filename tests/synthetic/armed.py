@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from killing import trained
 from scene import EXPERIMENT, Scene
 
 from rftd.ops.errors import UnreachableError
@@ -29,6 +30,8 @@ class Armed(msgspec.Struct, kw_only=True):
     passed: set[str]
     """Every point that some process passed."""
     broken: list[str]
+    weights: list[str]
+    """sha256 of the weights after each step; empty where none was recorded."""
 
 
 def armed_run(folder: Path, items: Sequence[tuple[str, int]], *overrides: str, text: str = EXPERIMENT) -> Armed:
@@ -55,6 +58,7 @@ def armed_run(folder: Path, items: Sequence[tuple[str, int]], *overrides: str, t
         spared=[item for item, file in files.items() if not file.exists()],
         passed=set(hits.read_text().split()),
         broken=broken,
+        weights=trained(scene),
     )
 
 
