@@ -36,9 +36,10 @@ class Roster(msgspec.Struct):
                 if event.worker not in self.gone:
                     self.live[event.worker] = event
             case worker.WorkerStopped():
-                # What a worker said itself counts for more, whichever came last.
+                # What one says that was declared lost before counts for nothing: its place is somebody else's.
                 self.live.pop(event.worker, None)
-                self.gone[event.worker] = Gone(role=event.role, slot=event.slot, code=event.code, reason=event.reason)
+                said = Gone(role=event.role, slot=event.slot, code=event.code, reason=event.reason)
+                self.gone.setdefault(event.worker, said)
             case worker.WorkerLost():
                 self.live.pop(event.worker, None)
                 lost = Gone(role=event.role, slot=event.slot, reason=event.reason, lost=True)

@@ -51,9 +51,21 @@ class Trainer:
         self._engine = engine
         self._thread = thread
         self._log = log
+        self._lease: RoleLease | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until the experiment ends or `stop` is set; the step under way is finished first."""
+        """Works until the experiment ends or `stop` is set; the step under way is finished first.
+
+        Raises FencedError, whatever went wrong, if it was replaced: its successor may have removed files that it used.
+        """
+        try:
+            await self._run(stop)
+        except* Exception:
+            if self._lease is not None:
+                await self._lease.confirm()
+            raise
+
+    async def _run(self, stop: asyncio.Event) -> None:
         await self._follower.catch_up()
         spec = self._state.spine.spec
         assert spec is not None
@@ -62,7 +74,7 @@ class Trainer:
         async with asyncio.TaskGroup() as tasks:
             beat = tasks.create_task(self._member.beat(lambda: None))
             try:
-                lease = await self._acquire()
+                lease = self._lease = await self._acquire()
                 publisher = Publisher(self._engine, lease, self._state, spec, self._thread)
                 saver = Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread)
                 await self._take_up(stop, lease, execution, publisher, saver, spec)

@@ -6,6 +6,7 @@ from desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.supervisor.controller import Controller
 from rftd.ops import limits
+from rftd.ops.errors import DataError
 from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -13,6 +14,7 @@ from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.experiment import ExperimentFailed, StageCompleted
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
 from rftd.workers.dispatcher.evaluation import complete_evals, eval_id
@@ -118,3 +120,17 @@ def test_answers_to_leases_without_effect_hold_no_stage_open() -> None:
     ]
     [over] = controller.decide()
     assert isinstance(over, StageCompleted)
+
+
+def test_what_a_trainer_says_after_it_was_declared_lost_fails_nothing() -> None:
+    """Its successor may have removed the files that it missed when it woke."""
+    for lost_first in (True, False):
+        desk = Desk()
+        id = desk.tape.ids.new()
+        desk.put(WorkerStarted(worker=id, role="trainer", slot=-1, host="h", pid=1, process_start_s=1.0, capacity=0))
+        lost = WorkerLost(worker=id, role="trainer", slot=-1, reason="no heartbeat")
+        said = WorkerStopped(worker=id, role="trainer", slot=-1, code=DataError.code, reason="a file is missing")
+        for event in (lost, said) if lost_first else (said, lost):
+            desk.put(event)
+        decided = Controller(desk.state).decide()
+        assert [type(each) for each in decided] == ([] if lost_first else [ExperimentFailed])
