@@ -10,6 +10,7 @@ patience        waiting out a log or a database that is away
 external_worker  a worker that nobody ordered joins what is under way
 data_folder     what lies where in the daemon's folder
 http_server     uvicorn inside the daemon's loop
+dlq/            what was set aside, and what was decided about it
 operations      the commands that the API may give
 why/            what each role waits for, and what would unblock it
 supervisor/     which experiment runs, and its life

@@ -35,6 +35,7 @@ VERBS: Final = {
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
     "why": Verb(f"{_HERE}.why:command", "What each role of an experiment waits for, and what would unblock it."),
     "lineage": Verb(f"{_HERE}.lineage:command", "What a thing was made of, and what became of it."),
+    "dlq": Verb(f"{_HERE}.dlq:dlq", "Dead letters: records and tasks that failed; retry or drop them."),
     "pause": Verb(f"{_HERE}.transitions:pause", "Pause running experiments."),
     "resume": Verb(f"{_HERE}.transitions:resume", "Let paused experiments go on."),
     "cancel": Verb(f"{_HERE}.transitions:cancel", "End experiments; what they produced stays."),

@@ -8,8 +8,10 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.why.wait import Why
 from rftd.streams.envelope import Position
+from rftd.streams.folds.failed_tasks import FailedTask
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,4 +94,16 @@ class Operations(Protocol):
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
         """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
+        ...
+
+    async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
+        """Every dead letter, newest first; `tasks` are all that closed with failed rollouts. Changes nothing."""
+        ...
+
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        """Lets it take effect after all. Raises ConflictError where that is not sound any more, NotFoundError."""
+        ...
+
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        """Takes it from the list of what is open. Raises ConflictError if it was retried."""
         ...

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rftd.daemon.api.app import make_app
 from rftd.daemon.api.gate import Gate
 from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.daemon.dlq.gauge import watch_dead_letters
 from rftd.daemon.http_server import bind, serving_http, url_of
 from rftd.daemon.installed import installed_version
 from rftd.daemon.log_source import OwnedLog, owned_log
@@ -136,23 +137,23 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             local_workers=options.local_workers,
         )
         feed = MetricsFeed(Metrics(version=installed_version()))
-        gate.open(
-            make_app(
-                operations=supervisor,
-                log=owned.log,
-                engine=engine,
-                projector=projector,
-                feed=feed,
-                clock=clock,
-                ids=ids,
-                token=options.token,
-            )
+        app = make_app(
+            operations=supervisor,
+            log=owned.log,
+            engine=engine,
+            projector=projector,
+            feed=feed,
+            clock=clock,
+            ids=ids,
+            token=options.token,
         )
+        gate.open(app)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = {
             "projector": projector.run,
             "supervisor": supervisor.drive,
             "metrics": lambda: follow_metrics(owned.log, feed),
+            "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
             "retention": lambda: enforce_retention(owned.log, clock),
         }
         background = [

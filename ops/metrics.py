@@ -130,6 +130,12 @@ class Metrics:
             ["stream", "consumer_group", "reason"],
             registry=self.registry,
         )
+        self.dead_letters_open = Gauge(
+            "rftd_dead_letters_open",
+            "Dead letters that nobody has retried or dropped: records, and tasks that failed",
+            ["kind"],
+            registry=self.registry,
+        )
         self.streams = StreamTotals()
         self.registry.register(self.streams)
 

@@ -115,6 +115,12 @@ class Fold:
     def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:
         try:
             decoded = decode_ours(record)
+        except UnknownVersionError:
+            raise
+        except CodecError as error:
+            folded.letters.append(_bury(record, error, changes, unreadable=True))
+            return
+        try:
             if not self._fences.admit(record.partition, decoded.head, decoded.event):
                 folded.void += 1
                 return
@@ -127,8 +133,6 @@ class Fold:
             if type(decoded.event) in ONCE:
                 ids.add(id)
             folded.applied += 1
-        except UnknownVersionError:
-            raise
         except (CodecError, ValueError, ArithmeticError) as error:
             # Bytes of a foreign program, or values that no writer of ours makes.
             folded.letters.append(_bury(record, error, changes))
@@ -141,7 +145,7 @@ def _head_of(experiment: UUID) -> Head:
     return Head(id=_NOBODY, type="", version=0, experiment=experiment, source="", time_ns=0)
 
 
-def _bury(record: Record, error: Exception, changes: Changes) -> RecordDeadLettered:
+def _bury(record: Record, error: Exception, changes: Changes, *, unreadable: bool = False) -> RecordDeadLettered:
     reason = error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}"
     letter = RecordDeadLettered(
         stream=record.partition.stream,
@@ -150,6 +154,7 @@ def _bury(record: Record, error: Exception, changes: Changes) -> RecordDeadLette
         consumer=PROJECTOR,
         code=error.code if isinstance(error, RftdError) else CodecError.code,
         reason=reason[:500],
+        unreadable=unreadable,
     )
     changes.put(
         DEAD_LETTER,

@@ -20,6 +20,7 @@ event_json       an event as JSON for people: arrays as their shape
 events           routes: events and the live stream
 why              route: what each role waits for
 lineage          route: what a thing was made of, and what became of it
+dead_letters     routes: what was set aside, retry, drop
 log_lines        the workers' log files, merged by time
 logs             route of those
 readiness        the checks behind /readyz

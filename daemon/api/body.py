@@ -67,6 +67,17 @@ class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Archive it first."""
 
 
+class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/dead-letters/retry and /drop."""
+
+    id: str
+    """Which: as GET /v1/dead-letters/one takes it."""
+    reason: str = ""
+    """Needed to drop one."""
+    by: str = ""
+    """Who decided; kept with the event."""
+
+
 async def read(request: Request, kind: type[T], *, default: T | None = None) -> T:
     """The request's body as `kind`. Raises UsageError, TooLargeError."""
     body = await request.body()

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rftd.daemon.api.body import Fork, From, Reason, Remove, Submit, To
+from rftd.daemon.api.body import Decide, Fork, From, Reason, Remove, Submit, To
 from rftd.daemon.api.event_json import EventView
 from rftd.daemon.api.event_pages import EventPage
 from rftd.daemon.api.experience_view import ExperienceView
@@ -17,12 +17,17 @@ from rftd.daemon.api.pages import BatchPage, EvalList, ExperienceList, Experimen
 from rftd.daemon.api.problem import MEDIA_TYPE, Problem
 from rftd.daemon.api.receipts import ForkReceipt, Receipt, SubmitReceipt, VersionView
 from rftd.daemon.api.wire import schemas
+from rftd.daemon.dlq.letter import DeadLetterList, DeadLetterPage, DeadLetterReceipt
 from rftd.daemon.why.wait import Why
 from rftd.ops.health import Verdict
 from rftd.storage.lineage.graph import LineageGraph
 
 KINDS: Final[list[type[msgspec.Struct]]] = [
     BatchPage,
+    DeadLetterList,
+    DeadLetterPage,
+    DeadLetterReceipt,
+    Decide,
     EvalList,
     EventPage,
     EventView,

@@ -114,6 +114,19 @@ class Client:
         """What a thing was made of, and what became of it."""
         return Answer(self._get("/v1/lineage", {"id": id, **parameters}), replies.Lineage)
 
+    def dead_letters(self, **parameters: str | int | bool | None) -> Answer[replies.DeadLetters]:
+        """What was set aside."""
+        return Answer(self._get("/v1/dead-letters", parameters), replies.DeadLetters)
+
+    def dead_letter(self, id: str) -> Answer[replies.DeadLetterPage]:
+        """One of it."""
+        return Answer(self._get("/v1/dead-letters/one", {"id": id}), replies.DeadLetterPage)
+
+    def decide(self, verdict: str, id: str, *, by: str, reason: str) -> Answer[replies.Decided]:
+        """Retries or drops one; `verdict` is `retry` or `drop`."""
+        body = {"id": id, "by": by, "reason": reason}
+        return Answer(self._post(f"/v1/dead-letters/{verdict}", body, f"{verdict} {id}"), replies.Decided)
+
     def logs(self, name: str, parameters: Parameters) -> Answer[replies.Lines]:
         """A page of log lines."""
         return Answer(self._get(f"/v1/experiments/{_quoted(name)}/logs", parameters), replies.Lines)

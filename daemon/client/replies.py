@@ -322,3 +322,55 @@ class Version(Reply, frozen=True, kw_only=True):
 
     version: str
     python: str
+
+
+class DeadLetter(Reply, frozen=True, kw_only=True):
+    """A record that no reader could use, or a task of which too few rollouts succeeded."""
+
+    id: str
+    kind: str
+    state: str
+    task: str | None
+    group: str | None
+    attempts: int
+    code: str
+    reason: str
+    found_at: str | None
+    by: str
+    verdict: str
+    decided_at: str | None
+
+
+class DeadLetters(Reply, frozen=True, kw_only=True):
+    """Dead letters, newest first."""
+
+    items: list[DeadLetter]
+    open: int
+    next: int | None
+
+
+class Try(Reply, frozen=True, kw_only=True):
+    """One time that a task was given out."""
+
+    attempt: int
+    slot: int
+    worker: str
+    leased_at: str | None
+    ended: str
+
+
+class DeadLetterPage(Reply, frozen=True, kw_only=True):
+    """One dead letter with what lies behind it."""
+
+    letter: DeadLetter
+    tries: list[Try]
+    record: dict[str, Any] | None
+
+
+class Decided(Reply, frozen=True, kw_only=True):
+    """A dead letter was retried or dropped."""
+
+    id: str
+    state: str
+    already: bool
+    position: str | None

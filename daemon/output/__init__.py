@@ -6,6 +6,7 @@ sparkline   a curve in one line of text
 quantity    ages, sizes and rates in few characters
 table       plain tables
 why         what each role waits for
+dlq         dead letters
 lineage     a lineage as a tree, or for Graphviz
 page        the one page of `rftd get` and `rftd watch`
 """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from rftd.daemon.dlq.verdicts import check_retry, task_retried
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.snapshotter import Snapshotter
@@ -25,8 +26,9 @@ from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import GroupClosed
+from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.fencing import Role
+from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
 from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
@@ -174,6 +176,13 @@ class Run:
         await self._commands.put((event, request_id, answer))
         return await answer
 
+    async def retry(self, task: FailedTask, *, by: str, reason: str, request_id: UUID) -> Position:
+        """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
+        spine = self.state.spine
+        if spine.spec is None or spine.stage < 0:
+            raise UnreachableError("the run is being taken up anew", fix="ask again in a moment")
+        return await self.command(task_retried(self.state, task, by=by, reason=reason), request_id)
+
     async def _lead(self, follower: Follower) -> None:
         state = self.state
         spine = partition_of(topics.EXPERIMENTS, state.experiment)
@@ -282,18 +291,25 @@ class Run:
         while not self._commands.empty():
             event, request_id, answer = self._commands.get_nowait()
             try:
-                check_transition(self.state.spine.status, event)
+                self._check(event)
             except ConflictError as error:
                 answer.set_exception(error)
                 continue
             draft = lease.writer.draft(event, experiment=self.state.experiment, id=request_id)
             answer.set_result((await lease.append([draft]))[0])
 
+    def _check(self, event: Event) -> None:
+        """Raises ConflictError if the event may not follow what there is."""
+        if isinstance(event, TaskRetried):
+            check_retry(self.state, event)
+        else:
+            check_transition(self.state.spine.status, event)
+
     def _refuse_commands(self) -> None:
         while not self._commands.empty():
             event, _, answer = self._commands.get_nowait()
             try:
-                check_transition(self.state.spine.status, event)
+                self._check(event)
             except ConflictError as error:
                 answer.set_exception(error)
             else:

@@ -11,6 +11,8 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.dlq.desk import Desk
+from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.keeper import Keeper
@@ -29,6 +31,7 @@ from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
+from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
@@ -69,6 +72,7 @@ class Supervisor:
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         entries = self._registry.entries
         self._keeper = Keeper(log, lambda: entries, self._writer, archives, clock=clock, logger=logger)
+        self._desk = Desk(log, self._writer, clock=clock)
         self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
         self._reading = asyncio.Lock()
@@ -270,6 +274,28 @@ class Supervisor:
             position = await work(entry)
             await self._refresh()
             return position
+
+    async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
+        """See `Operations.dead_letters`."""
+        await self._refresh()
+        return await self._desk.dead(tasks, self._registry.entries)
+
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        """See `Operations.retry_dead_letter`."""
+        return await self._desk.retry(dead, self._give_out, by=by, reason=reason)
+
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        """See `Operations.drop_dead_letter`."""
+        return await self._desk.drop(dead, by=by, reason=reason)
+
+    async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
+        """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
+        await self._refresh()
+        if self.run is not None and self.run.state.experiment == task.experiment:
+            return await self.run.retry(task, by=by, reason=reason, request_id=event)
+        entry = self._registry.entries.get(task.experiment)
+        state = entry.status if entry is not None else "unknown"
+        raise ConflictError(f"its experiment is {state}, and not under way", fix="fork it, or submit a new one")
 
     async def _command(self, experiment: UUID, event: Event, request_id: UUID) -> Position:
         await self._refresh()

@@ -13,6 +13,7 @@ events       its history
 experiences  what its rollouts left
 why          what each role waits for
 lineage      what a thing was made of, and what became of it
+dlq          what was set aside, retry, drop
 transitions  pause, resume, cancel
 archive      files of an experiment into an archive
 restore      and back

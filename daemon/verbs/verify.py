@@ -57,7 +57,9 @@ def _text(report: Report) -> str:
             f"  experiences {each.produced} = {each.planned} planned + {retired} retired + {each.waiting} waiting",
             f"  groups {each.groups}, late experiences {each.late}, fenced records {each.void}",
         ]
-    lines += [f"left out: {each.place}: {each.reason}" for each in report.dead_letters]
+    for letter in report.dead_letters:
+        state = "" if letter.state == "open" else f" ({letter.state})"
+        lines.append(f"left out: {letter.place}{state}: {letter.reason}")
     lines += [f"broken: {finding.rule}: {finding.what}" for finding in report.findings]
     left_out = f", {len(report.dead_letters)} that are not ours" if report.dead_letters else ""
     lines.append(f"{report.records} records{left_out}, {len(report.findings)} broken promises")

@@ -6,5 +6,6 @@ experiments  lists and one, whole
 steps        steps, the reward curve, evaluations
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness
+failed_tasks tasks of which too few rollouts succeeded
 weights      weight versions, checkpoints, workers
 """

@@ -72,6 +72,28 @@ class TaskExpired(Event, frozen=True, kw_only=True):
     """The worker left or died; unless the group was leased alone, that is no attempt of it."""
 
 
+@event("task.retried", stream=topics.EXPERIMENTS)
+class TaskRetried(Event, frozen=True, kw_only=True):
+    """A task whose group closed without enough members is given out once more. Written by the controller, on request.
+
+    The new group is of the same row and has the same sequence; its attempts are counted from the beginning.
+    """
+
+    group: UUID
+    """The one that failed."""
+    retry: UUID
+    """The new one; it follows from the other, so that a second request changes nothing."""
+    stage: int
+    sequence: int
+    row: int
+    epoch: int
+    repeat_times: int
+    min_version: int
+    pinned: bool = False
+    by: str = ""
+    reason: str = ""
+
+
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experience of a closed group, and where its payload lies."""
 

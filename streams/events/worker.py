@@ -80,20 +80,28 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
 
 @event("record.retried", stream=topics.DEADLETTERS)
 class RecordRetried(Event, frozen=True, kw_only=True):
-    """A record that was set aside can be read now: its event was appended anew. The old record stays without effect."""
+    """What was set aside takes effect after all, by another event; the record itself stays as it was.
+
+    Of a record that can be read now its event was appended anew; of the group.closed of a task that failed it is the
+    task.retried.
+    """
 
     stream: str
     partition: int
     offset: int
     event: UUID
     """Id of the new record; it follows from the old one's place, so that a second retry changes nothing."""
+    by: str = ""
+    """Who asked for it."""
 
 
 @event("record.dropped", stream=topics.DEADLETTERS)
 class RecordDropped(Event, frozen=True, kw_only=True):
-    """Somebody looked at a record that was set aside and wants to be told of it no more."""
+    """Somebody looked at a record that was set aside, or at a task that failed, and wants to be told of it no more."""
 
     stream: str
     partition: int
     offset: int
     reason: str
+    by: str = ""
+    """Who it was."""

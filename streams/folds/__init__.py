@@ -9,6 +9,8 @@ weights     published versions, and which of them count
 evals       evaluations under way
 roster      the workers that joined and left
 checkpoints those that were committed and are kept
+letters     dead letters, and what became of each: of the whole log
+failed_tasks tasks of which too few rollouts succeeded: of the whole log
 run_state   all of it: what the planner, the dispatcher and the controller decide on
 snapshot    a fold as bytes, with what must be true of the log for it to be believed
 """

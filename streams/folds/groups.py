@@ -72,7 +72,7 @@ class Groups(msgspec.Struct):
         return sum(1 for group in self.open.values() if group.sequence >= 0)
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in an event of the tasks or experiences streams."""
+        """Takes in an event of the tasks or experiences streams, or task.retried."""
         event = decoded.event
         match event:
             case experience.ExperienceProduced():
@@ -83,6 +83,8 @@ class Groups(msgspec.Struct):
                 self._close(event)
             case task.TaskExpired():
                 self._expire(event.lease, event.reason)
+            case task.TaskRetried():
+                self._retried(event)
             case experience.RolloutFailed():
                 self._failed(event)
             case _:
@@ -119,6 +121,16 @@ class Groups(msgspec.Struct):
             rollouts=event.rollouts,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
+
+    def _retried(self, event: task.TaskRetried) -> None:
+        group = self._group(event.retry)
+        if group is None:
+            return
+        group.sequence, group.stage = event.sequence, event.stage
+        group.row, group.epoch = event.row, event.epoch
+        group.repeat_times = event.repeat_times
+        if not group.attempts:
+            group.min_version, group.pinned = event.min_version, event.pinned
 
     def _expire(self, id: UUID, reason: str) -> None:
         self._expired.add(id)

@@ -98,6 +98,7 @@ class RunState:
                 self.spine.apply(decoded)
                 if self._spine_only:
                     return
+                self.groups.apply(decoded)
                 self.ledger.apply(decoded)
                 self.evals.apply(decoded)
                 if isinstance(decoded.event, step.StepCompleted):

@@ -7,7 +7,7 @@
 | batch.planned | `experiences`, `groups`: places; `observed`: how far was read (rule 6) |
 | experience.retired | `observed` |
 | group.closed | `members`: places |
-| record.dead_lettered | the record that it points to |
+| record.dead_lettered, record.retried, record.dropped | the record that it points to |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentAccepted, Fence, HeadRef
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
-from rftd.streams.events.worker import RecordDeadLettered
+from rftd.streams.events.worker import RecordDeadLettered, RecordDropped, RecordRetried
 from rftd.streams.role import as_refs
 from rftd.streams.topics import Partition
 from rftd.streams.transfer.places import Places
@@ -84,7 +84,7 @@ def rewrite(event: Event, mapper: Mapper) -> Event:
             return _replace(event, start=mapper.start(event.start))
         case Fence() | CheckpointCommitted():
             return _replace(event, heads=mapper.heads(event.heads)) if event.heads else event
-        case RecordDeadLettered():
+        case RecordDeadLettered() | RecordRetried() | RecordDropped():
             return _replace(event, offset=mapper.pointer(Partition(event.stream, event.partition), event.offset))
         case _:
             return event

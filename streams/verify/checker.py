@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from uuid import UUID
 
 from rftd.ops.errors import CodecError
@@ -14,8 +15,9 @@ from rftd.streams.envelope import Head, Record
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import UnknownVersionError
-from rftd.streams.events.worker import RecordDeadLettered
+from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.letters import Letters, Place
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 from rftd.streams.verify.evidence import Evidence
@@ -49,7 +51,9 @@ class _Checker:
         self._repeated = 0
         self._dead: dict[str, str] = {}
         """Why each record that is not ours is left out, by its place."""
-        self._pointers: set[str] = set()
+        self._letters = Letters()
+        self._failed: set[Place] = set()
+        """Where groups closed of which some rollout failed."""
         self._records = 0
 
     async def read(self, log: EventLog, partition: Partition) -> None:
@@ -84,8 +88,9 @@ class _Checker:
         self._ids[head.id] = (record.partition, record.offset)
         if isinstance(event, Fence | CheckpointCommitted):
             self._heads.remember(event.heads, f"{head.type} at {place(record)}")
-        if isinstance(event, RecordDeadLettered):
-            self._pointers.add(f"{Partition(event.stream, event.partition)}@{event.offset}")
+        self._letters.apply(event, head.time_ns)
+        if isinstance(event, GroupClosed) and event.failed:
+            self._failed.add(Place(*record.partition, record.offset))
         if head.experiment is None:
             return
         evidence = self._evidence.setdefault(head.experiment, Evidence(head.experiment))
@@ -106,6 +111,8 @@ class _Checker:
         """Everything that was found."""
         for what in self._heads.findings():
             self._note("heads-remembered", None, what)
+        for what in self._wrong_verdicts():
+            self._note("verdicts-name-a-letter", None, what)
         for evidence in self._evidence.values():
             if evidence.forked is not None:
                 evidence.parent = self._evidence.get(evidence.forked.parent)
@@ -117,7 +124,14 @@ class _Checker:
                 for what in rule(evidence):
                     self._note(name, evidence.id, what)
         summaries = tuple(summary(evidence) for evidence in self._evidence.values() if evidence.spec)
-        dead = tuple(DeadLetter(place, reason, place in self._pointers) for place, reason in self._dead.items())
+        pointers = {str(place) for place in self._letters.letters}
+        states = {
+            str(place): "retried" if each.retried else "dropped" for place, each in self._letters.verdicts.items()
+        }
+        dead = tuple(
+            DeadLetter(place, reason, place in pointers, states.get(place, "open"))
+            for place, reason in self._dead.items()
+        )
         return Report(
             records=self._records,
             findings=tuple(self._findings),
@@ -125,6 +139,15 @@ class _Checker:
             dead_letters=dead,
             repeated=self._repeated,
         )
+
+    def _wrong_verdicts(self) -> Iterator[str]:
+        for letter, verdict in self._letters.verdicts.items():
+            done = "retried" if verdict.retried else "dropped"
+            # Of what an import left out nothing is known.
+            if letter.offset >= 0 and letter not in self._letters.letters and letter not in self._failed:
+                yield f"{letter} was {done}, and is neither a record that was set aside nor a task that failed"
+            if verdict.event is not None and verdict.event not in self._ids:
+                yield f"{letter} was retried by event {verdict.event}, which is not in the log"
 
     def _note(self, rule: str, experiment: UUID | None, what: str) -> None:
         self._findings.append(Finding(rule, experiment, what))

@@ -47,6 +47,7 @@ class Evidence:
         self.terminal: Counter[tuple[UUID, int]] = Counter()
         self.closed: dict[UUID, task.GroupClosed] = {}
         self.closed_twice: list[UUID] = []
+        self.retried: list[task.TaskRetried] = []
         self.closed_at: dict[tuple[int, int], UUID] = {}
         self.plans: dict[int, tuple[batch.BatchPlanned, int]] = {}
         self.planned_twice: list[int] = []
@@ -72,6 +73,10 @@ class Evidence:
                     self.closed_twice.append(event.group)
                 self.closed.setdefault(event.group, event)
                 self.closed_at[decoded.partition.number, decoded.offset] = event.group
+            case task.TaskRetried():
+                self.leased.setdefault((event.stage, event.sequence), set()).add((event.row, event.epoch))
+                self.leased_groups.add(event.retry)
+                self.retried.append(event)
             case batch.BatchPlanned():
                 if event.step in self.plans:
                     self.planned_twice.append(event.step)

@@ -46,6 +46,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
     reason: str
     pointed_at: bool
     """True if a record.dead_lettered names it; the daemon writes that when it meets the record."""
+    state: str = "open"
+    """`open`, or what somebody decided: `retried`, `dropped`."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,6 +52,16 @@ def no_task_is_skipped(evidence: Evidence) -> Iterator[str]:
             yield f"stage {stage}: groups {sorted(missing)[:10]} were skipped"
 
 
+def retries_have_a_cause(evidence: Evidence) -> Iterator[str]:
+    """A task is given out once more only after its group closed with failed rollouts, and as the same row."""
+    for event in evidence.retried:
+        closed = evidence.closed.get(event.group)
+        if closed is None or not closed.failed:
+            yield f"group {event.group} was retried, and it did not fail"
+        elif (closed.stage, closed.sequence) != (event.stage, event.sequence):
+            yield f"group {event.group} was retried as {event.stage}.{event.sequence}, which it was not"
+
+
 def rows_come_in_order(evidence: Evidence) -> Iterator[str]:
     """A dataset's row is planned once in an epoch, and an epoch begins when the one before is complete."""
     seen: dict[tuple[int, str], Counter[tuple[int, int]]] = {}
@@ -219,6 +229,7 @@ Rule = Callable[[Evidence], Iterator[str]]
 RULES: Final[dict[str, Rule]] = {
     "groups-close-once": groups_close_once,
     "no-task-skipped": no_task_is_skipped,
+    "retries-have-a-cause": retries_have_a_cause,
     "rows-in-order": rows_come_in_order,
     "plans-name-what-is-there": plans_name_what_is_there,
     "staleness-bounded": staleness_is_bounded,

@@ -23,7 +23,7 @@ from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.verify.rules import RULES
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-CHECKER_RULES = ("gapless", "chain", "heads-remembered", "readable", "unique", "submitted")
+CHECKER_RULES = ("gapless", "chain", "heads-remembered", "readable", "unique", "verdicts-name-a-letter", "submitted")
 
 
 def blocks(*languages: str) -> list[Block]:

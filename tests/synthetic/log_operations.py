@@ -7,6 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from rftd.daemon.config.loading import check_config
+from rftd.daemon.dlq.desk import Desk
+from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.registry import Registry
 from rftd.daemon.why.life import entry_waits
@@ -19,6 +21,8 @@ from rftd.streams.codec import Writer, decode
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
+from rftd.streams.events.task import TaskRetried
+from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
 from rftd.streams.topics import partition_of
@@ -31,6 +35,7 @@ class LogOperations:
         self._log = log
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
+        self._desk = Desk(log, self._writer, clock=clock)
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
         spec = check_config(config)
@@ -105,6 +110,34 @@ class LogOperations:
     async def remove(self, experiment_id: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
         event = experiment.ExperimentRemoved(reason=reason)
         return await self._change(event, experiment_id, request_id, (Status.COMPLETED, Status.CANCELLED))
+
+    async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
+        registry = Registry(self._log)
+        await registry.catch_up()
+        await registry.close()
+        return await self._desk.dead(tasks, registry.entries)
+
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        return await self._desk.retry(dead, self._give_out, by=by, reason=reason)
+
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        return await self._desk.drop(dead, by=by, reason=reason)
+
+    async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
+        """As if the stage of every task were still under way."""
+        retried = TaskRetried(
+            group=task.group,
+            retry=derive(task.group, "retry"),
+            stage=task.stage,
+            sequence=task.sequence,
+            row=task.row,
+            epoch=task.epoch,
+            repeat_times=task.members + task.failed,
+            min_version=0,
+            by=by,
+            reason=reason,
+        )
+        return await self._append(retried, task.experiment, event)
 
     async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Position:
         known: set[UUID] = set()

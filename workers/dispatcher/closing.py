@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rftd.ops.errors import RolloutTimeoutError
 from rftd.streams.events.task import GroupClosed
+from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
@@ -41,7 +42,7 @@ def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
     elif group.missing:
         code = RolloutTimeoutError.code
         reason = f"no worker finished it in {group.attempts} attempts; the last: {group.expired[1] or 'it expired'}"
-        reason = "the stage ended" if stage_over else reason
+        reason = STAGE_ENDED if stage_over else reason
     return GroupClosed(
         group=group.id,
         sequence=group.sequence,

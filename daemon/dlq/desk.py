@@ -1,0 +1,74 @@
+"""`Desk`: reads what was set aside and writes what was decided about it. One daemon has one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from uuid import UUID
+
+from rftd.daemon.dlq.gathering import gathered
+from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
+from rftd.daemon.dlq.page import record_at
+from rftd.daemon.dlq.verdicts import anew, dropped, retried
+from rftd.daemon.supervisor.registry import Entry
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError
+from rftd.ops.ids import derive
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Position
+from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.letters import Letters
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+
+GiveOut = Callable[[FailedTask, str, str, UUID], Awaitable[Position]]
+"""Gives a failed task (by whom, why, under which event id) out once more. Raises ConflictError."""
+
+
+class Desk:
+    """Verdicts are idempotent: each follows from the place of its letter, and the first of a kind counts."""
+
+    def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
+        self._log = log
+        self._writer = writer
+        self._clock = clock
+        self._letters = Letters()
+        self._reading = asyncio.Lock()
+
+    async def dead(self, tasks: Sequence[FailedTask], entries: Mapping[UUID, Entry]) -> list[Dead]:
+        """Every dead letter, newest first; `tasks` are all that closed with failed rollouts."""
+        async with self._reading:
+            await self._letters.catch_up(self._log)
+        return gathered(self._letters, tasks, entries)
+
+    async def retry(self, dead: Dead, give_out: GiveOut, *, by: str, reason: str) -> DeadLetterReceipt:
+        """Lets it take effect after all. Raises ConflictError, NotFoundError where that is not sound."""
+        id = dead.letter.id
+        if dead.letter.state is State.RETRIED:
+            return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
+        if dead.task is not None:
+            event, experiment = derive(dead.task.group, "retried"), dead.task.experiment
+            position = await give_out(dead.task, by, reason, event)
+        else:
+            assert dead.pointer is not None
+            draft, experiment = anew(await record_at(self._log, dead.place), dead.pointer), None
+            event, [position] = draft.id, await append_when_space(self._log, [draft], clock=self._clock)
+        note = retried(self._writer, dead.place, event, experiment=experiment, by=by)
+        await append_when_space(self._log, [note], clock=self._clock)
+        return DeadLetterReceipt(
+            id=id, state=State.RETRIED, already=False, position=f"{position.partition}@{position.offset}"
+        )
+
+    async def drop(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+        """Takes it from the list of what is open. Raises ConflictError if it was retried."""
+        id = dead.letter.id
+        if dead.letter.state is State.DROPPED:
+            return DeadLetterReceipt(id=id, state=State.DROPPED, already=True, position=None)
+        if dead.letter.state is State.RETRIED:
+            raise ConflictError(f"{id} was retried, so it is not open", fix="see rftd dlq ls")
+        experiment = dead.task.experiment if dead.task is not None else None
+        note = dropped(self._writer, dead.place, experiment=experiment, by=by, reason=reason)
+        [position] = await append_when_space(self._log, [note], clock=self._clock)
+        return DeadLetterReceipt(
+            id=id, state=State.DROPPED, already=False, position=f"{position.partition}@{position.offset}"
+        )

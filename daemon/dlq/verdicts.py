@@ -1,0 +1,101 @@
+"""Retry and drop: what may be done with which dead letter, and the events that say so."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import CodecError, ConflictError, NotFoundError
+from rftd.ops.ids import NAMESPACE, derive
+from rftd.streams import topics
+from rftd.streams.codec import Writer, decode_head
+from rftd.streams.deadletters import decode_ours
+from rftd.streams.envelope import Draft, Record
+from rftd.streams.events.task import TaskRetried
+from rftd.streams.events.worker import RecordDropped, RecordRetried
+from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.letters import HOME, Letter, Place
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+
+_OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
+"""Their writers decide on what they read; a record that takes effect late would contradict what was decided since."""
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
+    """The event that gives a failed task out once more, beginning on the newest weights."""
+    stage = state.spine.stage_spec()
+    newest = state.weights.newest(state.spine)
+    return TaskRetried(
+        group=task.group,
+        retry=derive(task.group, "retry"),
+        stage=task.stage,
+        sequence=task.sequence,
+        row=task.row,
+        epoch=task.epoch,
+        repeat_times=task.members + task.failed,
+        min_version=newest.version if newest is not None else state.spine.first_version,
+        pinned=stage.sync.style == "fixed",
+        by=by,
+        reason=reason,
+    )
+
+
+def check_retry(state: RunState, event: TaskRetried) -> None:
+    """Raises ConflictError if nothing of the task could be trained any more."""
+    spine = state.spine
+    if spine.status not in (Status.RUNNING, Status.PAUSED):
+        raise ConflictError(f"its experiment is {spine.status}", fix="fork it, or submit a new one")
+    if spine.stage != event.stage or spine.stage_completed or spine.planned >= spine.last_version:
+        raise ConflictError(
+            f"stage {event.stage} is over: nothing of it can be trained any more",
+            fix="drop it with rftd dlq drop, or fork the experiment at an earlier step",
+        )
+
+
+def anew(record: Record | None, letter: Letter) -> Draft:
+    """The record's event for its partition once more, under an id that follows from its place.
+
+    Raises NotFoundError, ConflictError where that is not sound or still not possible.
+    """
+    place = letter.place
+    if record is None:
+        raise NotFoundError(f"the log holds nothing at {place} any more", fix="drop it with rftd dlq drop")
+    if place.stream in _OF_ROLES:
+        raise ConflictError(
+            f"{place.stream} is written by roles that decide on what they read; a record of it that takes effect late "
+            "would contradict what was decided since",
+            where=str(place),
+            fix="drop it with rftd dlq drop",
+        )
+    try:
+        decode_ours(record)
+    except CodecError as error:
+        raise ConflictError(
+            f"it still cannot be read: {error.what}",
+            where=str(place),
+            fix="retry it under a release that can read it, or drop it with rftd dlq drop",
+        ) from error
+    if not letter.unreadable:
+        raise ConflictError(
+            "its readers take it already; only the tables could not",
+            where=str(place),
+            fix="make the tables anew with rftd rebuild, then drop it",
+        )
+    head = msgspec.structs.replace(decode_head(record), id=derive(NAMESPACE, "retried", *place))
+    return Draft(record.partition, head.id, _encoder.encode(head), record.value)
+
+
+def retried(writer: Writer, place: Place, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
+    """The note that it was retried; a second one changes nothing."""
+    note = RecordRetried(stream=place.stream, partition=place.partition, offset=place.offset, event=event, by=by)
+    return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "retried note", *place))
+
+
+def dropped(writer: Writer, place: Place, *, experiment: UUID | None, by: str, reason: str) -> Draft:
+    """The note that it was dropped; a second one changes nothing."""
+    note = RecordDropped(stream=place.stream, partition=place.partition, offset=place.offset, reason=reason, by=by)
+    return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "dropped note", *place))

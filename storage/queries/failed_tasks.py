@@ -1,0 +1,59 @@
+"""Tasks of which too few rollouts succeeded, as `rftd.streams.folds.failed_tasks` folds them, from the tables."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.streams.folds.failed_tasks import STAGE_ENDED, FailedTask, Try
+from rftd.streams.folds.letters import Place
+from rftd.streams.topics import TASKS
+
+_AT_ONCE: Final = 500
+_GROUPS: Final = """SELECT id, experiment, stage, sequence, members, failed, code, reason, closed_ns, closed_partition,
+    closed_offset FROM groups WHERE failed > 0 AND (reason IS NULL OR reason <> :stage_ended)
+    ORDER BY closed_ns DESC, closed_partition DESC, closed_offset DESC"""
+_LEASES: Final = """SELECT subject, row_start, epoch, attempt, slot, worker, leased_ns, expired_reason FROM leases
+    WHERE subject IN :groups AND kind = 'task' AND leased_offset IS NOT NULL ORDER BY subject, attempt"""
+
+
+async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
+    """Every group that closed with failed rollouts, newest first; whether its members suffice its stage says."""
+    closed = (await connection.execute(text(_GROUPS), {"stage_ended": STAGE_ENDED})).all()
+    leases: dict[bytes, list[Any]] = {}
+    ids = [bytes(row.id) for row in closed]
+    statement = text(_LEASES).bindparams(bindparam("groups", expanding=True))
+    for start in range(0, len(ids), _AT_ONCE):
+        for lease in await connection.execute(statement, {"groups": ids[start : start + _AT_ONCE]}):
+            leases.setdefault(bytes(lease.subject), []).append(lease)
+    return [_task(row, leases.get(bytes(row.id), [])) for row in closed]
+
+
+def _task(row: Any, leases: list[Any]) -> FailedTask:
+    return FailedTask(
+        experiment=UUID(bytes=bytes(row.experiment)),
+        group=UUID(bytes=bytes(row.id)),
+        stage=row.stage,
+        sequence=row.sequence,
+        row=leases[-1].row_start if leases else -1,
+        epoch=leases[-1].epoch if leases else -1,
+        members=row.members,
+        failed=row.failed,
+        code=row.code or "",
+        reason=row.reason or "",
+        closed_ns=row.closed_ns,
+        place=Place(TASKS, row.closed_partition, row.closed_offset),
+        tries=tuple(
+            Try(
+                attempt=lease.attempt,
+                slot=lease.slot,
+                worker=str(UUID(bytes=bytes(lease.worker))),
+                leased_ns=lease.leased_ns,
+                ended=lease.expired_reason or "",
+            )
+            for lease in leases
+        ),
+    )

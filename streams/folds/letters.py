@@ -1,0 +1,99 @@
+"""Dead letters: records that were set aside, and what became of each. A fold of `rftd.deadletters`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams import topics
+from rftd.streams.deadletters import understood
+from rftd.streams.events import worker
+from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition
+
+HOME = Partition(topics.DEADLETTERS, 0)
+
+
+class Place(NamedTuple):
+    """Of the record that was set aside, or of the group.closed of a task that failed."""
+
+    stream: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}/{self.partition}@{self.offset}"
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """The first pointer to a record."""
+
+    place: Place
+    consumer: str
+    code: str
+    reason: str
+    unreadable: bool
+    reported_ns: int
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody decided about a dead letter."""
+
+    retried: bool
+    """False: it was dropped."""
+    by: str
+    reason: str
+    event: UUID | None
+    """What takes effect instead of it."""
+    decided_ns: int
+
+
+class Letters:
+    """Pointers and verdicts by place. A retry counts for more than a drop; of two alike the first counts."""
+
+    def __init__(self) -> None:
+        self.letters: dict[Place, Letter] = {}
+        self.verdicts: dict[Place, Verdict] = {}
+        self.next_offset = 0
+        """Of the stream: where to read on."""
+
+    async def catch_up(self, log: EventLog) -> None:
+        """Reads everything up to the stream's present end."""
+        while records := await log.read(HOME, self.next_offset):
+            for record in records:
+                decoded = understood(record)
+                if decoded is not None:
+                    self.apply(decoded.event, decoded.head.time_ns)
+                self.next_offset = record.offset + 1
+
+    def apply(self, event: object, time_ns: int) -> None:
+        """Takes in one event of the stream; others change nothing."""
+        match event:
+            case worker.RecordDeadLettered():
+                place = Place(event.stream, event.partition, event.offset)
+                self.letters.setdefault(
+                    place,
+                    Letter(
+                        place=place,
+                        consumer=event.consumer,
+                        code=event.code,
+                        reason=event.reason,
+                        unreadable=event.unreadable,
+                        reported_ns=time_ns,
+                    ),
+                )
+            case worker.RecordRetried():
+                place = Place(event.stream, event.partition, event.offset)
+                known = self.verdicts.get(place)
+                if known is None or not known.retried:
+                    self.verdicts[place] = Verdict(
+                        retried=True, by=event.by, reason="", event=event.event, decided_ns=time_ns
+                    )
+            case worker.RecordDropped():
+                place = Place(event.stream, event.partition, event.offset)
+                dropped = Verdict(retried=False, by=event.by, reason=event.reason, event=None, decided_ns=time_ns)
+                self.verdicts.setdefault(place, dropped)
+            case _:
+                pass

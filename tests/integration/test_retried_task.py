@@ -1,0 +1,120 @@
+"""A task that failed is retried while its stage is under way: it is trained, and everything balances."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.errors import ConflictError
+from rftd.ops.ids import derive
+from rftd.ops.logs import logger
+from rftd.streams import topics
+from rftd.streams.codec import Writer, decode
+from rftd.streams.events import experiment as life
+from rftd.streams.events.task import GroupClosed, TaskRetried
+from rftd.streams.folds.failed_tasks import FailedTask, FailedTasks
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
+from rftd.streams.topics import partition_of
+
+GATED = '''
+import asyncio
+from rftd.ops.errors import RolloutError
+from rftd.workers.workflows.simple import SimpleWorkflow
+healed = asyncio.Event()
+class Gated(SimpleWorkflow):
+    """The row of 0+0 fails until it is healed; the others wait for that."""
+    async def run(self, task, model, reward):
+        if "0+0=" == str(task.prompt).strip():
+            if not healed.is_set():
+                raise RolloutError("the judge is away")
+        else:
+            await healed.wait()
+        return await super().run(task, model, reward)
+'''
+
+
+@pytest.fixture
+def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    folder = tmp_path / "gated-0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gated\nVersion: 0\n")
+    (folder / "entry_points.txt").write_text("[rftd.workflows]\ngated = gated_workflow:Gated\n")
+    (tmp_path / "gated_workflow.py").write_text(GATED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import gated_workflow  # type: ignore[import-not-found]
+
+    yield gated_workflow
+    sys.modules.pop("gated_workflow", None)
+
+
+@pytest.mark.anyio
+async def test_it_is_given_out_once_more(
+    tmp_path: Path, log: EventLog, clock: Any, ids: Any, fake_world: Any, gated: ModuleType
+) -> None:
+    spec = fake_world.spec(tmp_path)
+    stage = spec.stages[1]
+    stage = msgspec.structs.replace(stage, taskset=msgspec.structs.replace(stage.taskset, workflow="gated"))
+    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
+    await log.append([writer.draft(accepted, experiment=experiment)])
+    executor = fake_world.executor(log, clock, ids)
+    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    request = derive(experiment, "retry")
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        driving = tasks.create_task(run.drive())
+        failed = await _failed(log, driving)
+        assert (failed.members, failed.code) == (0, "RFTD-WRK-002") and "judge is away" in failed.reason
+        assert len(failed.tries) == 1, "the explorer itself tries again"
+        first = await run.retry(failed, by="me", reason="it is back", request_id=request)
+        assert await run.retry(failed, by="me", reason="it is back", request_id=request) == first
+        gated.healed.set()
+        await driving
+    assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
+    with pytest.raises(ConflictError, match="completed"):
+        await run_of_the_ended(run, failed)
+    closed = await _closed(log, experiment)
+    retry = next(event.retry for event in await _spine(log, experiment) if isinstance(event, TaskRetried))
+    assert (closed[retry].sequence, closed[retry].failed) == (failed.sequence, 0)
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
+
+
+async def run_of_the_ended(run: Run, failed: FailedTask) -> None:
+    """As a client whose request comes while the run says goodbye."""
+    asking = asyncio.ensure_future(run.retry(failed, by="me", reason="", request_id=derive(failed.group, "late")))
+    await asyncio.sleep(0)
+    run._refuse_commands()
+    await asking
+
+
+async def _failed(log: EventLog, driving: asyncio.Task[None]) -> FailedTask:
+    """The task that failed, once it did."""
+    while True:
+        assert not driving.done()
+        if found := await FailedTasks().read(log):
+            return found[0]
+        await asyncio.sleep(0.05)
+
+
+async def _closed(log: EventLog, experiment: Any) -> dict[Any, GroupClosed]:
+    records = await log.read(partition_of(topics.TASKS, experiment), 0, max_records=100_000)
+    events = [decode(record).event for record in records]
+    return {event.group: event for event in events if isinstance(event, GroupClosed)}
+
+
+async def _spine(log: EventLog, experiment: Any) -> list[Any]:
+    records = await log.read(partition_of(topics.EXPERIMENTS, experiment), 0, max_records=100_000)
+    return [decode(record).event for record in records]
