@@ -20,7 +20,7 @@ from rftd.streams.transfer.archive_log import ArchiveLog
 from rftd.streams.transfer.container import ArchiveReader, ArchiveWriter
 from rftd.streams.transfer.export import export_records
 from rftd.streams.transfer.folders import Folders
-from rftd.streams.transfer.load import check, load, look
+from rftd.streams.transfer.load import Checked, check, load, look
 from rftd.streams.transfer.manifest import Manifest
 from rftd.streams.transfer.own import OwnRecords, closed_heads
 from rftd.streams.transfer.present import submitted_in
@@ -80,6 +80,8 @@ async def export_experiment(
                 fix=f"that file is an export already; or bring its files back first: rftd restore {spec.name}",
             )
         files = await asyncio.to_thread(lambda: add_files(archive, choose(named, checkpoints, notes)))
+        if named.spine.forked is not None:
+            notes.append(f"a fork: {await _name_of(log, named.spine.forked.parent)} must be imported before it")
         manifest = Manifest(
             rftd=release,
             experiment=experiment,
@@ -109,13 +111,14 @@ async def import_experiment(
 
     `moves` says which folders lie elsewhere here. A job folder that none of them covers stays where it is if all its
     files are there, and else becomes a folder below `home`. Raises ArchiveError before anything is changed, and
-    ConflictError if the log holds another experiment under its id.
+    ConflictError if the log holds another experiment under its id, or lacks the one that it is a fork of.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
     try:
         experiment = archive.manifest.experiment
         checked = await asyncio.to_thread(check, archive)
         await asyncio.to_thread(check_files, archive, checked)
+        await _check_parent(log, archive.manifest.name, checked)
         known = await submitted_in(log, experiment)
         there = known.spec.job_dir if known is not None else None
         default = home / "imported" / str(experiment)
@@ -141,6 +144,20 @@ async def import_experiment(
         )
     finally:
         archive.close()
+
+
+async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:
+    """A fork's history begins with its parent's, which only the parent's records tell."""
+    if checked.parent is not None and await submitted_in(log, checked.parent) is None:
+        raise ConflictError(
+            f"{name} is a fork of experiment {checked.parent}, which is not here",
+            fix=f"import that one first: where it is, rftd export {checked.parent}",
+        )
+
+
+async def _name_of(log: EventLog, experiment: UUID) -> str:
+    known = await submitted_in(log, experiment)
+    return f"{known.spec.name} ({experiment})" if known is not None else str(experiment)
 
 
 def _folders(

@@ -14,6 +14,7 @@ from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.batches import list_batches, list_items
+from rftd.storage.queries.shares import shares_of
 from rftd.storage.queries.steps import list_evals, list_steps
 
 Int = Annotated[int | None, Query(ge=0)]
@@ -27,7 +28,7 @@ def router(services: Services) -> APIRouter:
     async def steps(
         name: str, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
     ) -> Response:
-        """Training steps in order, with their metrics; of each the newest generation."""
+        """Training steps in order, with their metrics; of each the newest generation. Inherited ones are marked."""
         id = await services.find(name, after)
         async with services.read() as connection:
             bound = last if last is not None else 1 << 62
@@ -36,17 +37,18 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/batches/{step}", responses=answers(BatchPage))
     async def batch(name: str, step: int, after: After = None) -> Response:
-        """What one step is trained on, item by item."""
+        """What one step is trained on, item by item; of a step that it shares, what its ancestor trained."""
         id = await services.find(name, after)
         async with services.read() as connection:
-            found = await list_batches(connection, id, first_step=step, last_step=step)
+            owner = next(each for each in await shares_of(connection, id) if step <= each.last)
+            found = await list_batches(connection, owner.experiment, first_step=step, last_step=step)
             if not found:
                 raise NotFoundError(f"no batch was planned for step {step}", field="step")
             return respond(BatchPage(batch=found[-1], items=await list_items(connection, UUID(found[-1].id))))
 
     @routes.get("/evals", responses=answers(EvalList))
     async def evals(name: str, taskset: str | None = None, after: After = None) -> Response:
-        """Evaluations in the order of weight versions."""
+        """Evaluations in the order of weight versions. Inherited ones are marked."""
         id = await services.find(name, after)
         async with services.read() as connection:
             return respond(EvalList(items=await list_evals(connection, id, taskset=taskset)))

@@ -100,7 +100,10 @@ async def page_of(connection: AsyncConnection, experiment: UUID, waiting: str | 
 
 
 def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
-    """At most `most` points: each the mean, over its experiences, of as many neighbours."""
+    """At most `most` points: each the mean, over its experiences, of as many neighbours.
+
+    One that holds both inherited and own steps counts as own.
+    """
     size = -(-len(points) // most)
     return points if size <= 1 else [_merged(points[i : i + size]) for i in range(0, len(points), size)]
 
@@ -114,4 +117,5 @@ def _merged(points: list[RewardPoint]) -> RewardPoint:
         reward_min=min(point.reward_min for point in points),
         reward_max=max(point.reward_max for point in points),
         experiences=count,
+        inherited=points[-1].inherited,
     )

@@ -88,6 +88,8 @@ class Point(Reply, frozen=True, kw_only=True):
 
     step: int
     reward_mean: float
+    inherited: bool = False
+    """True if an experiment that this is a fork of made it."""
 
 
 class Eval(Reply, frozen=True, kw_only=True):

@@ -44,6 +44,8 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
     rewards = [point.reward_mean for point in page.reward_curve]
     if rewards:
         curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
+        if inherited := [point.step for point in page.reward_curve if point.inherited]:
+            curve += f" (inherited up to step {inherited[-1]})"
         yield _line("reward", Text(f"{curve}   last 256 rollouts {number(summary.reward_mean)}"))
     if summary.staleness_p95 is not None:
         yield _line("staleness", Text(f"p95 {summary.staleness_p95} versions in the last batch"))

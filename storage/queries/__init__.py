@@ -3,6 +3,7 @@
 rows         from SQL rows to structs
 books        the state of every experience; the books
 experiments  lists and one, whole
+shares       whose steps a fork's history consists of
 steps        steps, the reward curve, evaluations
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness

@@ -1,15 +1,18 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Training steps with their metrics, the reward curve, and evaluations."""
+"""Training steps with their metrics, the reward curve, and evaluations. A fork's begin with those that it inherited."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.rows import fetch
+from rftd.storage.queries.shares import ENDLESS, shares_of
+
+T = TypeVar("T", "StepRow", "RewardPoint", "EvalRow")
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,8 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     staleness_p95: int | None
     staleness_max: int | None
     incomplete: bool | None
+    inherited: bool = False
+    """True if an experiment that this is a fork of made it."""
 
 
 class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +48,8 @@ class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
     reward_min: float
     reward_max: float
     experiences: int
+    inherited: bool = False
+    """True if an experiment that this is a fork of made it."""
 
 
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +64,8 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
     metrics: dict[str, float | None]
     completed_ns: int
+    inherited: bool = False
+    """True if an experiment that this is a fork of made it."""
 
 
 _NEWEST: Final = """t.generation = (SELECT MAX(u.generation) FROM steps u
@@ -68,11 +77,36 @@ async def list_steps(
     experiment: UUID,
     *,
     first_step: int = 0,
-    last_step: int = (1 << 62),
+    last_step: int = ENDLESS,
     every_generation: bool = False,
     limit: int = 10_000,
 ) -> list[StepRow]:
     """Steps in order; of each the newest generation, or every one."""
+    rows: list[StepRow] = []
+    for share in await shares_of(connection, experiment):
+        rows += _marked(
+            await _steps(
+                connection,
+                share.experiment,
+                first_step=max(first_step, share.first),
+                last_step=min(last_step, share.last),
+                every_generation=every_generation,
+                limit=limit - len(rows),
+            ),
+            inherited=share.inherited,
+        )
+    return rows
+
+
+async def _steps(
+    connection: AsyncConnection,
+    experiment: UUID,
+    *,
+    first_step: int,
+    last_step: int,
+    every_generation: bool,
+    limit: int,
+) -> list[StepRow]:
     newest = "" if every_generation else f"AND {_NEWEST}"
     return await fetch(
         connection,
@@ -93,27 +127,43 @@ async def list_steps(
 
 async def reward_curve(connection: AsyncConnection, experiment: UUID) -> list[RewardPoint]:
     """For each trained step the rewards of its batch; steps on dataset rows have none."""
-    return await fetch(
-        connection,
-        RewardPoint,
-        f"""SELECT t.step, t.stage, AVG(e.reward) AS reward_mean, MIN(e.reward) AS reward_min,
-            MAX(e.reward) AS reward_max, COUNT(*) AS experiences
-        FROM steps t JOIN batch_items i ON i.batch = t.batch JOIN experiences e ON e.id = i.experience
-        WHERE t.experiment = :experiment AND e.reward IS NOT NULL AND {_NEWEST}
-        GROUP BY t.step, t.stage ORDER BY t.step""",
-        experiment=experiment.bytes,
-    )
+    points: list[RewardPoint] = []
+    for share in await shares_of(connection, experiment):
+        found = await fetch(
+            connection,
+            RewardPoint,
+            f"""SELECT t.step, t.stage, AVG(e.reward) AS reward_mean, MIN(e.reward) AS reward_min,
+                MAX(e.reward) AS reward_max, COUNT(*) AS experiences
+            FROM steps t JOIN batch_items i ON i.batch = t.batch JOIN experiences e ON e.id = i.experience
+            WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last AND e.reward IS NOT NULL AND {_NEWEST}
+            GROUP BY t.step, t.stage ORDER BY t.step""",
+            experiment=share.experiment.bytes,
+            first=share.first,
+            last=share.last,
+        )
+        points += _marked(found, inherited=share.inherited)
+    return points
 
 
 async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:
     """Evaluations in the order of their weight versions."""
     chosen = "AND taskset = :taskset" if taskset is not None else ""
     parameters = {"taskset": taskset} if taskset is not None else {}
-    return await fetch(
-        connection,
-        EvalRow,
-        f"""SELECT id, stage, taskset, version, generation, rows, score, metrics, completed_ns
-        FROM evals WHERE experiment = :experiment {chosen} ORDER BY version, completed_ns, id""",
-        experiment=experiment.bytes,
-        **parameters,
-    )
+    rows: list[EvalRow] = []
+    for share in await shares_of(connection, experiment):
+        found = await fetch(
+            connection,
+            EvalRow,
+            f"""SELECT id, stage, taskset, version, generation, rows, score, metrics, completed_ns
+            FROM evals WHERE experiment = :experiment AND version <= :last {chosen}
+            ORDER BY version, completed_ns, id""",
+            experiment=share.experiment.bytes,
+            last=share.last,
+            **parameters,
+        )
+        rows += _marked(found, inherited=share.inherited)
+    return rows
+
+
+def _marked(rows: list[T], *, inherited: bool) -> list[T]:
+    return [msgspec.structs.replace(row, inherited=True) for row in rows] if inherited else rows

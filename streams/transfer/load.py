@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -16,7 +17,7 @@ from rftd.ops.errors import ArchiveError, ConflictError, LogFullError, Unreachab
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experiment import ExperimentSubmitted, Fence, HeadRef
+from rftd.streams.events.experiment import ExperimentForked, ExperimentSubmitted, Fence, HeadRef
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
@@ -52,6 +53,8 @@ class Checked(msgspec.Struct, kw_only=True):
     """(path, sha256) of each file of each folder that a checkpoint.committed names."""
     weights: set[str]
     """Folders that a weights.published names."""
+    parent: UUID | None
+    """The experiment that it is a fork of."""
 
 
 def check(archive: ArchiveReader) -> Checked:
@@ -62,7 +65,7 @@ def check(archive: ArchiveReader) -> Checked:
     check_partitions(archive)
     places, folders = Places(), Folders()
     merge = Merge(archive.manifest.experiment, _sources(archive, folders), places)
-    moved, spec = Moved(places, {}, {}), None
+    moved, spec, parent = Moved(places, {}, {}), None, None
     checkpoints: dict[str, set[tuple[str, str]]] = {}
     weights: set[str] = set()
     while batch := merge.next_batch():
@@ -71,6 +74,8 @@ def check(archive: ArchiveReader) -> Checked:
             match entry.event:
                 case ExperimentSubmitted():
                     spec = spec or entry.event.spec
+                case ExperimentForked():
+                    parent = parent or entry.event.parent
                 case CheckpointCommitted():
                     files = ((file.path, file.sha256) for file in entry.event.files)
                     checkpoints.setdefault(entry.event.path, set()).update(files)
@@ -85,7 +90,7 @@ def check(archive: ArchiveReader) -> Checked:
             pass
     if spec is None:
         raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
-    return Checked(spec=spec, checkpoints=checkpoints, weights=weights)
+    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent)
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> Present:

@@ -1,0 +1,46 @@
+"""Whose steps a history consists of: a fork's are its ancestors' up to where it left, then its own."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.queries.rows import fetch_one
+
+ENDLESS: Final = 1 << 62
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps `first` to `last` of one experiment, as a part of the history that was asked for."""
+
+    experiment: UUID
+    first: int
+    last: int
+    inherited: bool
+    """True if it is an ancestor's."""
+
+
+class _Forked(msgspec.Struct, frozen=True):
+    parent: str
+    forked_step: int
+
+
+async def shares_of(connection: AsyncConnection, experiment: UUID) -> list[Share]:
+    """The history of an experiment, oldest first. An ancestor that the tables do not know has no rows in them."""
+    chain: list[Share] = []
+    last = ENDLESS
+    while True:
+        forked = await fetch_one(
+            connection,
+            _Forked,
+            "SELECT parent, forked_step FROM experiments WHERE id = :id AND parent IS NOT NULL",
+            id=experiment.bytes,
+        )
+        first = 0 if forked is None else forked.forked_step + 1
+        chain.append(Share(experiment=experiment, first=first, last=last, inherited=bool(chain)))
+        if forked is None or any(each.experiment == UUID(forked.parent) for each in chain):
+            return chain[::-1]
+        experiment, last = UUID(forked.parent), min(last, forked.forked_step)
