@@ -7,6 +7,7 @@ limits      every bound: sizes, counts, depths, time-outs
 clock       where time comes from (`Clock`), real or set by hand
 ids         where identity comes from: UUIDv7 for what is new, UUIDv5 for what follows from a cause
 durable     folders whose names survive a power cut
+exchange    two names that change places at once
 faults      named points at which a test may kill, fail or delay the process
 redaction   secrets that print as `***` and never enter an event
 logs        structlog set-up: JSON or console, one line an event

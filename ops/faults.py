@@ -3,7 +3,8 @@
 `RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the
 process dies (SIGKILL) at the third passage of the first, and sleeps at each passage of the second.
 `checkpoint.after_files=kill@3!FILE` dies only if it can create FILE, so that a process that is started again with the
-same environment lives. A point may be armed several times.
+same environment lives. `NAME=stop@2` stops the process there (SIGSTOP), until somebody lets it go on. A point may be
+armed several times.
 `RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, so that a suite can prove coverage.
 """
 
@@ -46,7 +47,7 @@ POINTS: Final = frozenset(
         "weights.before_removal",
         "checkpoint.before_sync",
         "checkpoint.before_rename",
-        "checkpoint.between_renames",
+        "checkpoint.before_exchange",
         "checkpoint.after_rename",
         "checkpoint.between_markers",
         "checkpoint.after_files",
@@ -108,6 +109,8 @@ class Faults:
 def _strike(name: str, armed: _Armed) -> None:
     if armed.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif armed.action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif armed.action == "fail":
         raise InjectedFault(f"injected at {name}")
     else:
@@ -130,9 +133,9 @@ def _parse(item: str) -> tuple[str, _Armed]:
     action, _, once = action.partition("!")
     action, _, count = action.partition("@")
     kind, _, argument = action.partition(":")
-    if name not in POINTS or kind not in {"kill", "fail", "sleep"}:
+    if name not in POINTS or kind not in {"kill", "stop", "fail", "sleep"}:
         raise UsageError(
-            f"{item!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|fail|sleep:S[@N][!FILE]"
+            f"{item!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|stop|fail|sleep:S[@N][!FILE]"
         )
     return name, _Armed(kind, float(argument or 0), int(count or 1), Path(once) if once else None)
 

@@ -14,12 +14,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rftd.ops import faults
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import DataError, FencedError
+from rftd.ops.exchange import exchange
 from rftd.streams.events.checkpoint import FileRef
 
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
@@ -31,7 +33,7 @@ class Staged(NamedTuple):
 
     temporary: Path
     replaced: Path
-    """Where a folder of that name goes meanwhile."""
+    """Where a folder of that name goes meanwhile, if the two cannot change places at once."""
     files: tuple[FileRef, ...]
     """By path."""
 
@@ -49,14 +51,19 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
 def stage_folder(folder: Path, write: Callable[[Path], None], *, generation: int = 0) -> Staged:
     """The first half: everything but the names. What generations up to this one left half-written is removed.
 
-    The names are those of this generation alone, so whoever was replaced and wakes again cannot touch them.
+    The names are those of this generation alone, so whoever was replaced and wakes again cannot touch them; and what
+    it staged itself is gone, so there is nothing that it could place.
     """
     make_durable_folder(folder.parent)
     put_back(folder)
+    temporary = _beside(folder, generation, "tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
     for number in range(generation + 1):
         for kind in ("tmp", "old"):
-            shutil.rmtree(_beside(folder, number, kind), ignore_errors=True)
-    temporary = _beside(folder, generation, "tmp")
+            with suppress(FileNotFoundError):
+                # Taken away at one blow: whoever wrote it may be about to place it.
+                _beside(folder, number, kind).rename(temporary)
+                shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         write(temporary)
@@ -75,20 +82,33 @@ def place_folder(staged: Staged, folder: Path) -> None:
     Raises FencedError if a later generation staged this folder meanwhile; what that one placed stays.
     """
     faults.point("checkpoint.before_rename")
+    try:
+        _place(staged, folder)
+    except FileNotFoundError:
+        raise _taken_over(folder) from None
+    faults.point("checkpoint.after_rename")
+    sync_folder(folder.parent)
+    for left in (staged.temporary, staged.replaced):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _place(staged: Staged, folder: Path) -> None:
+    """Raises FileNotFoundError, `folder` being as it was, if what was staged is gone."""
+    if not folder.exists():
+        staged.temporary.rename(folder)
+        return
+    faults.point("checkpoint.before_exchange")
+    if exchange(staged.temporary, folder):
+        return
     if not staged.temporary.exists():
-        raise _taken_over(folder)
-    if folder.exists():
-        folder.rename(staged.replaced)
-        faults.point("checkpoint.between_renames")
+        raise FileNotFoundError(staged.temporary)
+    folder.rename(staged.replaced)
     try:
         staged.temporary.rename(folder)
     except FileNotFoundError:
         if staged.replaced.exists() and not folder.exists():
             staged.replaced.rename(folder)
-        raise _taken_over(folder) from None
-    faults.point("checkpoint.after_rename")
-    sync_folder(folder.parent)
-    shutil.rmtree(staged.replaced, ignore_errors=True)
+        raise
 
 
 def _taken_over(folder: Path) -> FencedError:

@@ -53,6 +53,12 @@ _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 OF_TRAINERS: Final = frozenset({"checkpoint", "checkpoint-partial", _REPLACED, "weights", "weights-partial"})
 """What a trainer writes, and nobody beside it."""
 
+OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint"}
+"""Whose names hold a generation: they are no successor's, so a trainer may remove what those before it left.
+
+A `global_step_N` that no event names may be its successor's by then; whoever saves that step again replaces it.
+"""
+
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A file or folder of ours."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
+
+from rftd.storage.checkpoints import verify
+from rftd.streams.events.checkpoint import CheckpointCommitted
 
 if TYPE_CHECKING:
     from scene import Scene
@@ -47,6 +53,47 @@ def test_a_worker_that_wakes_after_its_replacement_changes_nothing(tmp_path: Pat
         assert report.experiments[0].generations == (2 if role == "trainer" else 1)
         if role == "trainer":
             assert "newer owner" in (tmp_path / "trainer.log").read_text()
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_trainer_that_stops_before_it_places_a_checkpoint_does_not_touch_its_successors(tmp_path: Path) -> None:
+    """It looked at its role, and stands still with the exchange as its next act; a folder of that name is there."""
+    from scene import EXPERIMENT, Scene
+    from until import until
+
+    scene = Scene(tmp_path, "--workers", "external", "--worker-lost-after", "3s")
+    where = ("--log", f"unix:{scene.data.socket}")
+    with scene.host, ExitStack() as stack:
+
+        def trainer(name: str, faults: str = "") -> subprocess.Popen[bytes]:
+            process = scene.spawn(name, "worker", "trainer", *where, environ={"RFTD_FAULTS": faults})
+            stack.callback(process.kill)
+            return process
+
+        stack.callback(scene.spawn("explorer", "worker", "explorer", *where).kill)
+        first = trainer("first", "checkpoint.after_files=kill@2")
+        name = scene.submit(EXPERIMENT, "stages=[]", "buffer.total_steps=45")
+        first.wait(timeout=60)
+        zombie = trainer("zombie", "checkpoint.before_exchange=stop")
+        asyncio.run(until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED, timeout_s=60.0))
+        trainer("second")
+        scene.until_step(name, 22)
+        placed = scene.folder / "checkpoints"
+        before = {path: path.read_bytes() for path in placed.rglob("state.json")}
+        os.kill(zombie.pid, signal.SIGCONT)
+        zombie.wait(timeout=60)
+        assert {path: path.read_bytes() for path in before} == before
+        page = scene.until_ended(name)
+        assert page.experiment.summary.state == "completed", page.experiment.summary
+        report = scene.verified()
+        assert report.clean, report.findings
+        assert report.experiments[0].generations == 3
+    committed = scene.events(CheckpointCommitted)
+    assert max(event.generation for event in committed) == 2
+    for event in committed:
+        verify(Path(event.path), event.files)
+    assert list(placed.rglob(".global_step_*")) == []
 
 
 def _until_replaced(scene: Scene, name: str, role: str, pid: int, timeout_s: float = 60.0) -> None:

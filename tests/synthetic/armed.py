@@ -16,7 +16,7 @@ from rftd.ops.faults import POINTS
 SERVING = ("log.", "projector.", "submission.", "planner.", "dispatcher.", "controller.", "fleet.")
 BY_REFERENCE = ("artifact.before_rename", "artifact.after_rename")
 """Passed only where token arrays are too large for an event."""
-REPLACING = ("checkpoint.between_renames",)
+REPLACING = ("checkpoint.before_exchange",)
 """Passed only where a folder of that name is left from an attempt before."""
 
 

@@ -17,10 +17,8 @@ from witness import Witness
 
 from rftd.daemon.client.replies import Page
 from rftd.streams.backends.sqlite_view import SqliteView
-from rftd.streams.codec import decode
 from rftd.streams.envelope import Position
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.topics import EXPERIMENTS
 
 ROLES = ("daemon", "explorer", "trainer")
 IN_ORDER = (
@@ -156,21 +154,7 @@ def killed_series(
 
 def trained(scene: Scene) -> list[str]:
     """sha256 of the weights after each step, as the surviving history of the scene's only experiment has it."""
-    return asyncio.run(_trained(scene))
-
-
-async def _trained(scene: Scene) -> list[str]:
-    log, steps = await SqliteView.open(scene.data.log), dict[int, str]()
-    try:
-        for partition in (each for each in await log.heads() if each.stream == EXPERIMENTS):
-            offset = 0
-            while records := await log.read(partition, offset):
-                offset = records[-1].offset + 1
-                for event in (decode(record).event for record in records):
-                    if isinstance(event, StepCompleted):
-                        steps[event.step] = event.sha256 or ""
-    finally:
-        await log.close()
+    steps = {event.step: event.sha256 or "" for event in scene.events(StepCompleted)}
     return [steps[step] for step in sorted(steps)]
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from command_line import Said
@@ -25,8 +26,12 @@ from rftd.daemon.settings import Settings
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
+from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.codec import decode
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import Report
+
+E = TypeVar("E")
 
 ENDED = {"completed", "failed", "cancelled", "rejected"}
 
@@ -128,13 +133,13 @@ class Scene:
         )
         return Said(done.returncode, done.stdout, done.stderr)
 
-    def spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def spawn(self, name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """A command line that runs beside the test, which ends it; its output goes to NAME.log."""
         with (self.folder / f"{name}.log").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "rftd.daemon", *arguments],
                 cwd=self.folder,
-                env=self._environment,
+                env=self._environment | dict(environ or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -192,6 +197,24 @@ class Scene:
                 os.kill(worker.pid, signal.SIGKILL)
                 return True
         return False
+
+    def events(self, kind: type[E]) -> list[E]:
+        """Every event of a kind in the embedded log, partition by partition."""
+
+        async def read() -> list[E]:
+            log, found = await SqliteView.open(self.data.log), list[E]()
+            try:
+                for partition in sorted(await log.heads()):
+                    offset = 0
+                    while records := await log.read(partition, offset):
+                        offset = records[-1].offset + 1
+                        events = (decode(record).event for record in records)
+                        found += [event for event in events if isinstance(event, kind)]
+            finally:
+                await log.close()
+            return found
+
+        return asyncio.run(read())
 
     def verified(self) -> Report:
         """What the offline checker says of the log."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from rftd.ops import faults
 from rftd.ops.logs import Logger
 from rftd.storage.checkpoints import put_back
-from rftd.storage.garbage import OF_TRAINERS, garbage, kept_of, ours, remove
+from rftd.storage.garbage import OF_ONE_TRAINER, garbage, kept_of, ours, remove
 from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked
@@ -185,7 +185,7 @@ class Trainer:
         """Mends and removes what trainers before this one left half done: its fences are read back, so it is alone."""
         for checkpoint in self._state.checkpoints.values():
             put_back(Path(checkpoint.path))
-        own = [each for each in ours(spec) if each.kind in OF_TRAINERS]
+        own = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER]
         for each in garbage(own, kept_of(self._state), before_ns=self._member.clock.now_ns()):
             self._log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
             remove([each.path])

@@ -8,6 +8,7 @@ import pytest
 
 from rftd.ops import faults
 from rftd.ops.errors import DataError, FencedError
+from rftd.storage import checkpoints
 from rftd.storage.checkpoints import (
     commit_folder,
     files_of,
@@ -61,10 +62,13 @@ def test_a_folder_of_an_earlier_generation_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
 
 
-@pytest.mark.parametrize("point", ["checkpoint.before_rename", "checkpoint.between_renames"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "renamed twice"])
+@pytest.mark.parametrize("point", ["checkpoint.before_rename", "checkpoint.before_exchange"])
 def test_who_was_replaced_and_wakes_does_not_touch_what_its_successor_placed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, at_once: bool
 ) -> None:
+    if not at_once:
+        monkeypatch.setattr(checkpoints, "exchange", lambda _first, _second: False)
     folder = tmp_path / "global_step_3"
     commit_folder(folder, lambda temporary: (temporary / "first").touch())
     zombie = stage_folder(folder, lambda temporary: (temporary / "zombie").touch(), generation=1)

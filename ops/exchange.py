@@ -1,0 +1,39 @@
+"""Two names of one file system that change places at once: nobody ever sees one of them missing."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_HERE: Final = -100
+"""AT_FDCWD: relative paths are relative to the process's folder."""
+_EXCHANGE: Final = 2
+_UNKNOWN: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swaps two files or folders. False, nothing done, where the system or the file system cannot.
+
+    Raises FileNotFoundError, nothing done, if one of them is not there.
+    """
+    call = _renameat2()
+    if call is None:
+        return False
+    if call(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNKNOWN:
+        return False
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
+
+
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    try:
+        call: Callable[[int, bytes, int, bytes, int], int] = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    return call
