@@ -33,6 +33,14 @@ class Plugins(Generic[T]):
         """True if the name is ours; a third party cannot replace one of ours."""
         return name in self._table
 
+    def origin(self, name: str) -> str:
+        """Where a third party's comes from: `package 1.2 (module:name)`; empty if it is not installed, or ours."""
+        point = self._third_parties().get(name)
+        if point is None or self.builtin(name):
+            return ""
+        package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
+        return f"{package} ({point.value})"
+
     def check(self, name: str) -> None:
         """Raises ConfigError with the nearest name if `open` would not know this one; imports nothing."""
         if name in self._table or name in self._third_parties():

@@ -7,6 +7,7 @@ history     where to take the history up: the newest good checkpoint
 execution   planned batches on an engine, whoever asks
 saving      checkpoints: files first, then their event
 publishing  weights for explorers: files first, then their event; old ones retired
+extensions  third parties' parts that an experiment trains with: whence, and whether they are here
 environment what the bits of the weights may depend on beside the log
 inheritance the weights that a fork begins with
 trainer     the process's loop

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 import msgspec
 
 from rftd.ops.releases import release_of
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.trainer.engine import TrainerEngine
+from rftd.workers.trainer.extensions import extensions_of
 
 
-def environment_of(engine: TrainerEngine) -> dict[str, str]:
-    """Of this process and its engine, which is open."""
+def environment_of(engine: TrainerEngine, spec: ExperimentSpec) -> dict[str, str]:
+    """Of this process, its engine, which is open, and the third parties' parts that the experiment trains with."""
     here = {"rftd": release_of("rftd"), "python": platform.python_version(), "numpy": release_of("numpy")}
-    return here | engine.environment()
+    return here | engine.environment() | extensions_of(spec)
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):

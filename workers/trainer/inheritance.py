@@ -73,5 +73,7 @@ async def inherit(
 
 def _changes(record: TrainingRecord, engine: TrainerEngine) -> tuple[Drift, ...]:
     """What differs from the environment of the parent's last generation."""
-    newest = max(record.generations, default=None)
-    return () if newest is None else drift(newest, record.generations[newest].environment, environment_of(engine))
+    newest, spec = max(record.generations, default=None), record.state.spine.spec
+    if newest is None or spec is None:
+        return ()
+    return drift(newest, record.generations[newest].environment, environment_of(engine, spec))

@@ -13,10 +13,12 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, UsageError
 from rftd.storage.checkpoints import commit_folder
 from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
 from rftd.workers.trainer.engine import TrainerEngine
 from rftd.workers.trainer.engines.registry import make_engine
 from rftd.workers.trainer.environment import Drift, environment_of
-from rftd.workers.trainer.record import read_record
+from rftd.workers.trainer.extensions import check_extensions
+from rftd.workers.trainer.record import TrainingRecord, read_record
 from rftd.workers.trainer.rerun import Compared, Rerun
 
 
@@ -74,7 +76,7 @@ async def replay(
     """Executes the plans again, appending nothing, and reports each step as it is compared.
 
     Raises NotFoundError if nothing was ever trained, UsageError for steps that do not exist, ConflictError for drift
-    that is not allowed, and whatever the rerun raises.
+    that is not allowed, ConfigError for a third party's part that is gone, and whatever the rerun raises.
     """
     record = await read_record(log, experiment, clock=clock)
     spec = record.state.spine.spec
@@ -88,11 +90,12 @@ async def replay(
         raise UsageError(f"there is no step {last} of its own", field="--to-step", fix=fix)
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
+    _check_parts(record)
     engine = make_engine(spec.stages[0].trainer)
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         rerun = Rerun(log, record, engine, thread=thread)
         try:
-            on_begin(await _begun(rerun, engine, last, order))
+            on_begin(await _begun(rerun, engine, spec, last, order))
             outcome = await _executed(rerun, last, order, clock, on_step)
             if (into := order.into) is not None:
                 await rerun.call(lambda: commit_folder(into, lambda folder: engine.save(folder, hf=True)))
@@ -101,9 +104,18 @@ async def replay(
             await rerun.call(engine.close)
 
 
-async def _begun(rerun: Rerun, engine: TrainerEngine, last: int, order: ReplayOrder) -> Beginning:
+def _check_parts(record: TrainingRecord | None) -> None:
+    """Raises ConfigError for a third party's part that is gone, of this experiment or of those that it is a fork of."""
+    while record is not None and record.state.spine.spec is not None:
+        newest = max(record.generations, default=None)
+        recorded = {} if newest is None else record.generations[newest].environment
+        check_extensions(record.state.spine.spec, recorded)
+        record = record.parent
+
+
+async def _begun(rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last: int, order: ReplayOrder) -> Beginning:
     resumption = await rerun.take_up(at_most=last - 1 if order.from_checkpoint else 0)
-    drift = rerun.drift(environment_of(engine), last)
+    drift = rerun.drift(environment_of(engine, spec), last)
     if drift and not order.allow_drift:
         raise ConflictError(
             f"this is not where it was trained: {'; '.join(map(str, drift))}",

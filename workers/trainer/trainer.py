@@ -113,7 +113,7 @@ class Trainer:
         await asyncio.to_thread(self._tidy, spec)
         resumption = await asyncio.to_thread(resume_from, self._state)
         if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
-            await self._inherit(stop, lease, execution, publisher, saver, spine.forked, resumption.reason)
+            await self._inherit(stop, lease, execution, publisher, saver, spec, spine.forked, resumption.reason)
             return
         version = await execution.take_up(resumption)
         checkpoint = resumption.checkpoint
@@ -122,7 +122,7 @@ class Trainer:
             version=version,
             checkpoint=checkpoint.path if checkpoint else "",
             reason=resumption.reason,
-            environment=environment_of(self._engine),
+            environment=environment_of(self._engine, spec),
         )
         faults.point("trainer.before_generation")
         await lease.append([lease.writer.draft(started, experiment=self._state.experiment)])
@@ -143,6 +143,7 @@ class Trainer:
         execution: Execution,
         publisher: Publisher,
         saver: Saver,
+        spec: ExperimentSpec,
         forked: ExperimentForked,
         reason: str,
     ) -> None:
@@ -173,7 +174,7 @@ class Trainer:
             checkpoint=inherited.checkpoint,
             reason="; ".join(filter(None, (reason, inherited.reason, inherited.warning))),
             checksum=inherited.checksum,
-            environment=environment_of(self._engine),
+            environment=environment_of(self._engine, spec),
         )
         stage_step = forked.at_step - spine.first_versions[forked.stage]
         checkpoint = await saver.begin(started, forked.stage, stage_step)

@@ -1,0 +1,82 @@
+"""What an experiment needs is gone: whoever needs it says what and whence, and everything can still be looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scene import EXPERIMENT, SHORT, Scene
+
+pytestmark = pytest.mark.e2e
+
+PARTS = """
+class Halved:
+    def advantages(self, rewards):
+        return (rewards - rewards.mean()) / 2
+    def informative(self, rewards):
+        return True
+"""
+POINTS = "[rftd.advantages]\nhalved = rftd_gone_parts:Halved\n"
+WITH_PARTS = ("algorithm.advantage_fn=halved", *SHORT)
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """`mine` ended, and `later` was drained, by a daemon that had the part; the present one does not."""
+    folder, parts = tmp_path_factory.mktemp("gone"), tmp_path_factory.mktemp("parts")
+    (parts / "rftd_gone_parts.py").write_text(PARTS)
+    info = parts / "rftd_gone_parts-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-gone-parts\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    path = os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(parts))
+        scene = Scene(folder, environ={"PYTHONPATH": path})
+        with scene.host:
+            mine = scene.submit(EXPERIMENT, "name=mine", *WITH_PARTS)
+            assert scene.until_ended(mine).experiment.summary.state == "completed"
+            assert scene.rftd("replay", "mine", "--check").status == 0
+            later = scene.submit(EXPERIMENT, "name=later", *WITH_PARTS, "buffer.total_steps=100")
+            scene.until_step(later, 3)
+    scene = Scene(folder)
+    with scene.host:
+        yield scene
+
+
+def test_replay_names_the_part_and_whence_it_came(trained: Scene) -> None:
+    said = trained.rftd("replay", "mine")
+    assert said.status == 2, said
+    assert "the advantage function 'halved', which this experiment trains with, is not installed here" in said.err
+    assert "it was rftd-gone-parts 1.2 (rftd_gone_parts:Halved) where it was trained" in said.err
+
+
+def test_an_experiment_that_was_under_way_fails_with_the_part_named(trained: Scene) -> None:
+    summary = trained.until_ended("later").experiment.summary
+    assert summary.state == "failed" and summary.reason is not None
+    assert "unknown advantage function 'halved'" in summary.reason and "rftd.advantages" in summary.reason
+
+
+def test_everything_can_still_be_looked_at(trained: Scene) -> None:
+    got = trained.rftd("get", "mine")
+    assert got.status == 0 and f"{STEPS} of {STEPS}" in got.out
+    assert json.loads(trained.rftd("lineage", f"mine/step/{STEPS}", "--json").out)["up"]
+    assert trained.rftd("why", "mine").status == 0
+    assert trained.rftd("events", "mine", "-n", "5").status == 0
+    assert trained.rftd("experiences", "ls", "mine", "-n", "2").status == 0
+    verified = trained.rftd("verify")
+    assert verified.status == 0, verified
+    exported = trained.rftd("export", "mine", "--to", "mine.rftd")
+    assert exported.status == 0 and (trained.folder / "mine.rftd").is_file(), exported
+    forked = trained.rftd("fork", "mine", "--at-step", "2")
+    assert forked.status == 2 and "'halved'" in forked.err
+
+
+def test_a_new_experiment_with_the_part_is_refused_with_its_field(trained: Scene, tmp_path: Path) -> None:
+    trained.write(EXPERIMENT)
+    said = trained.rftd("submit", "exp.yaml", "-s", "algorithm.advantage_fn=halved")
+    assert said.status == 2 and "unknown advantage function 'halved'" in said.err
