@@ -174,6 +174,12 @@ class DiskFullError(WorkError):
     code = "RFTD-WRK-006"
 
 
+class DeadlyTaskError(WorkError):
+    """Workers die of a task: each time that it ran with nothing else beside it, the process ended."""
+
+    code = "RFTD-WRK-007"
+
+
 class TrainError(WorkError):
     """A training step cannot be completed."""
 

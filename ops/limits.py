@@ -64,6 +64,10 @@ WORKER_START_TIMEOUT_S: Final = 300.0
 RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 RESTARTS_IN_A_ROW: Final = 8
 """Restarts of one worker without progress before the experiment fails."""
+LOSSES_BEFORE_ALONE: Final = 2
+"""Workers that died with a group among others before it is leased alone."""
+LOSSES_ALONE: Final = 3
+"""Workers that died with a group alone before its task has failed, if `max_retry_times` allows so many."""
 DRAIN_TIMEOUT_S: Final = 10.0
 PLAN_AHEAD_BATCHES: Final = 2
 """Batches planned and not yet trained; one trains while the next waits."""

@@ -131,7 +131,9 @@ class Fleet:
                 berth.handle.kill()
 
     def _progress(self) -> int:
-        return self._state.spine.furthest + self._state.ledger.books.produced + len(self._state.spine.evaluated)
+        # A task that workers die of is over at some time, too.
+        books = self._state.ledger.books
+        return self._state.spine.furthest + books.produced + books.failed_rollouts + len(self._state.spine.evaluated)
 
     def _ended(self, berth: Berth, code: int, now_s: float) -> None:
         assert berth.handle is not None

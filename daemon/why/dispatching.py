@@ -8,6 +8,7 @@ from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.dispatcher.evaluation import due_evals, eval_id
+from rftd.workers.dispatcher.isolation import Isolation
 from rftd.workers.dispatcher.leasing import Credits, Hold, next_hold
 from rftd.workers.planner.planner import view_of
 
@@ -31,7 +32,8 @@ def dispatcher_wait(scene: Scene) -> Wait:
             "fleet" if scene.local_workers else "you",
             "one joins" if scene.local_workers else "rftd worker explorer",
         )
-    hold = next_hold(state, stage, Credits(state, explorers, stage.algorithm.repeat_times))
+    isolation = Isolation(state, stage, explorers)
+    hold = next_hold(state, stage, Credits(state, isolation.others, stage.algorithm.repeat_times))
     view = view_of(state, stage)
     if hold.kind is Hold.POLICY:
         counts = f"{view.planned_experiences} planned, {len(view.waiting)} waiting, {view.inflight_rollouts} in flight"
@@ -44,6 +46,9 @@ def dispatcher_wait(scene: Scene) -> Wait:
     if hold.kind is Hold.CREDITS:
         rollouts = sum(len(lease.rollouts) for lease in state.groups.leases.values())
         what = f"a free place: {len(explorers)} explorers have {rollouts} rollouts leased"
+        if isolation.suspects:
+            apart = len(explorers) - len(isolation.others)
+            what += f"; {apart} of them are kept for {isolation.suspects} tasks with which workers died, one by one"
         return _of(Level.WAITS, "credits", what, "explorers", "rollouts end")
     return _of(Level.WORKS, "leases", "gives out groups")
 

@@ -70,6 +70,8 @@ class TaskExpired(Event, frozen=True, kw_only=True):
     reason: str
     worker_gone: bool = False
     """The worker left or died; unless the group was leased alone, that is no attempt of it."""
+    excused: bool = False
+    """The worker left for a reason of its own, in good order or for want of a disk or a log: not even a loss."""
 
 
 @event("task.retried", stream=topics.EXPERIMENTS)

@@ -20,6 +20,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     deadline_s: float
     rollouts: tuple[int, ...]
+    alone: bool = False
 
 
 class Group(msgspec.Struct):
@@ -32,6 +33,13 @@ class Group(msgspec.Struct):
     epoch: int = -1
     repeat_times: int = 0
     attempts: int = 0
+    """Leases so far."""
+    excused: int = 0
+    """Of those, leases that ended for a reason that says nothing about the task."""
+    losses: int = 0
+    """Of those, leases whose worker died while it held other groups too."""
+    losses_alone: int = 0
+    """Leases whose worker died while it held nothing else: these are attempts."""
     min_version: int = 0
     pinned: bool = False
     leases: dict[UUID, Lease] = {}
@@ -39,6 +47,11 @@ class Group(msgspec.Struct):
     failed: dict[int, tuple[str, str]] = {}
     expired: tuple[int, str] = (0, "")
     """The last lease that ended without it: its attempt, and why."""
+
+    @property
+    def attempts_spent(self) -> int:
+        """Leases that count against the task's bound."""
+        return self.attempts - self.excused
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -82,7 +95,7 @@ class Groups(msgspec.Struct):
             case task.GroupClosed():
                 self._close(event)
             case task.TaskExpired():
-                self._expire(event.lease, event.reason)
+                self._expire(event)
             case task.TaskRetried():
                 self._retried(event)
             case experience.RolloutFailed():
@@ -119,6 +132,7 @@ class Groups(msgspec.Struct):
             attempt=event.attempt,
             deadline_s=event.deadline_s,
             rollouts=event.rollouts,
+            alone=event.alone,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
 
@@ -132,12 +146,18 @@ class Groups(msgspec.Struct):
         if not group.attempts:
             group.min_version, group.pinned = event.min_version, event.pinned
 
-    def _expire(self, id: UUID, reason: str) -> None:
-        self._expired.add(id)
-        lease = self.leases.pop(id, None)
-        if lease is not None and (group := self.open.get(lease.group)) is not None:
-            group.leases.pop(id, None)
-            group.expired = max(group.expired, (lease.attempt, reason))
+    def _expire(self, event: task.TaskExpired) -> None:
+        self._expired.add(event.lease)
+        lease = self.leases.pop(event.lease, None)
+        if lease is None or (group := self.open.get(lease.group)) is None:
+            return
+        group.leases.pop(event.lease, None)
+        group.expired = max(group.expired, (lease.attempt, event.reason))
+        if event.worker_gone and lease.alone and not event.excused:
+            group.losses_alone += 1
+        elif event.worker_gone:
+            group.excused += 1
+            group.losses += not event.excused
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         group = self._group(event.group)

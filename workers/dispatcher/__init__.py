@@ -3,6 +3,7 @@
 decision     an event and the partition that it goes to
 liveness     who was heard of when: scheduling, never truth
 closing      groups that are over
+isolation    groups whose workers died, and explorers that are kept for them
 leasing      groups that may start, and where
 evaluation   held-out tasksets: what is due, leased and complete
 dispatcher   all of it, in order

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rftd.ops.errors import RolloutTimeoutError
+from rftd.ops import limits
+from rftd.ops.errors import DeadlyTaskError, RolloutTimeoutError
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Group
@@ -19,13 +20,17 @@ def attempts_of(stage: StageSpec) -> int:
     return stage.taskset.max_retry_times + 1
 
 
+def is_spent(stage: StageSpec, group: Group) -> bool:
+    """True if what the group still misses must not be leased again."""
+    return group.attempts_spent >= attempts_of(stage) or group.losses_alone >= limits.LOSSES_ALONE
+
+
 def close_groups(state: RunState, *, stage_over: bool) -> Iterator[Decision]:
     """group.closed for each group that is over. `stage_over`: nothing of the stage can be trained any more."""
     for group in list(state.groups.open.values()):
         if group.sequence < 0:
             continue
-        attempts = attempts_of(_stage_of(state, group))
-        spent = not group.leases and group.attempts >= attempts
+        spent = not group.leases and is_spent(_stage_of(state, group), group)
         if group.terminal or spent or (stage_over and not group.leases):
             yield Decision(_closed(group, stage_over=stage_over))
 
@@ -37,11 +42,19 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
 
 def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
     code, reason = "", ""
-    if group.failed:
+    if group.missing and group.losses_alone and not stage_over:
+        code = DeadlyTaskError.code
+        reason = (
+            f"its worker died each of the {group.losses_alone} times that it ran nothing else, and {group.losses} "
+            f"times before; the last: {group.expired[1]}"
+        )
+    elif group.failed:
         code, reason = group.failed[max(group.failed)]
     elif group.missing:
         code = RolloutTimeoutError.code
-        reason = f"no worker finished it in {group.attempts} attempts; the last: {group.expired[1] or 'it expired'}"
+        reason = (
+            f"no worker finished it in {group.attempts_spent} attempts; the last: {group.expired[1] or 'it expired'}"
+        )
         reason = STAGE_ENDED if stage_over else reason
     return GroupClosed(
         group=group.id,

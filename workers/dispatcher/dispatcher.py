@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
+from rftd.ops.errors import DiskFullError, UnreachableError
 from rftd.streams.events.task import TaskExpired
+from rftd.streams.folds.failed_tasks import STAGE_ENDED
+from rftd.streams.folds.groups import Lease
+from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import StageSpec
 from rftd.workers.dispatcher.closing import close_groups
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.evaluation import complete_evals, lease_evals
-from rftd.workers.dispatcher.leasing import Credits, lease_groups
+from rftd.workers.dispatcher.isolation import Isolation
+from rftd.workers.dispatcher.leasing import Credits, lease_alone, lease_groups
 from rftd.workers.dispatcher.liveness import Liveness
 
 
@@ -41,28 +47,51 @@ class Dispatcher:
         explorers = [
             worker for worker in self._state.roster.explorers() if not self._liveness.silent(worker.worker, now_s)
         ]
+        if stage.kind != "train" and not over:
+            isolation = Isolation(self._state, stage, explorers)
+            yield from lease_alone(self._state, stage, isolation)
+            explorers = isolation.others
         yield from lease_evals(self._state, stage, explorers)
         if stage.kind != "train" and not over:
             credits = Credits(self._state, explorers, stage.algorithm.repeat_times)
             yield from lease_groups(self._state, stage, credits)
 
     def _expire(self, over: bool, now_s: float) -> Iterator[Decision]:
-        gone = self._state.roster.gone
         for lease in self._state.groups.leases.values():
             if over:
-                reason = "the stage ended"
-            elif lease.worker in gone:
-                reason = f"its worker left: {gone[lease.worker].reason or 'it drained'}"
+                expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=STAGE_ENDED)
+            elif (gone := self._state.roster.gone.get(lease.worker)) is not None:
+                expired = _of_gone(lease, gone)
             elif self._liveness.overdue(lease.id, lease.deadline_s, now_s):
                 reason = f"no progress within {lease.deadline_s} s"
+                expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=reason)
             else:
                 continue
             self._liveness.forget(lease.id)
-            yield Decision(TaskExpired(lease=lease.id, slot=lease.slot, reason=reason), slot_partition(lease.slot))
+            yield Decision(expired, slot_partition(lease.slot))
         for evaluation in self._state.evals.open.values():
             for leased in evaluation.leases.values():
-                if leased.worker in gone or self._liveness.overdue(leased.lease, leased.deadline_s, now_s):
+                if leased.worker in self._state.roster.gone or self._liveness.overdue(
+                    leased.lease, leased.deadline_s, now_s
+                ):
                     yield Decision(
                         TaskExpired(lease=leased.lease, slot=leased.slot, reason="its worker left or made no progress"),
                         slot_partition(leased.slot),
                     )
+
+
+_OF_ITS_OWN: Final = frozenset({"", DiskFullError.code, UnreachableError.code})
+"""Codes with which a worker stops that say nothing about what it did: it drained, or disk or log were away."""
+
+
+def _of_gone(lease: Lease, gone: Gone) -> TaskExpired:
+    """The end of a lease whose worker left."""
+    excused = not gone.lost and gone.code in _OF_ITS_OWN
+    had = "" if excused or not lease.alone else ", with nothing else to do"
+    return TaskExpired(
+        lease=lease.id,
+        slot=lease.slot,
+        reason=f"its worker left{had}: {gone.reason or 'it drained'}",
+        worker_gone=True,
+        excused=excused,
+    )

@@ -13,7 +13,9 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.workers.dispatcher.closing import is_spent
 from rftd.workers.dispatcher.decision import Decision, slot_partition
+from rftd.workers.dispatcher.isolation import Isolation, is_suspect
 from rftd.workers.planner.planner import view_of
 from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
@@ -81,12 +83,20 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     """Leases: first what expired leases left undone, then new groups as far as the policy admits them."""
     for group in list(state.groups.open.values()):
+        if is_suspect(group) or is_spent(stage, group):
+            continue  # the one is leased alone, the other is closed
         if group.sequence >= 0 and not group.leases and group.missing:
             worker = credits.take(len(group.missing))
             if worker is None:
                 return
             yield _again(state, stage, worker, group)
     yield from _new_groups(state, stage, credits)
+
+
+def lease_alone(state: RunState, stage: StageSpec, isolation: Isolation) -> Iterator[Decision]:
+    """Leases of groups whose workers died, each to an explorer that has nothing else and gets nothing else."""
+    for worker, group in isolation.ready:
+        yield _again(state, stage, worker, group, alone=True)
 
 
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
@@ -147,7 +157,7 @@ def _first(state: RunState, stage: StageSpec, worker: WorkerStarted, sequence: i
     return _again(state, stage, worker, group)
 
 
-def _again(state: RunState, stage: StageSpec, worker: WorkerStarted, group: Group) -> Decision:
+def _again(state: RunState, stage: StageSpec, worker: WorkerStarted, group: Group, *, alone: bool = False) -> Decision:
     """The next lease of a group, for the rollouts that it still misses."""
     attempt = group.attempts + 1
     pinned = group.pinned and state.weights.of_version(group.min_version, state.spine) is not None
@@ -167,6 +177,7 @@ def _again(state: RunState, stage: StageSpec, worker: WorkerStarted, group: Grou
         min_version=group.min_version,
         pinned=pinned,
         digest=_taskset(stage).digest,
+        alone=alone,
     )
     return Decision(event, slot_partition(worker.slot))
 

@@ -1,0 +1,56 @@
+"""Groups whose workers died: each is run with nothing beside it, so that the next death says which it was.
+
+When a worker dies, every group that it held lost it; one of them may be the cause, or none. That is no attempt of any
+of them. A group that lost `limits.LOSSES_BEFORE_ALONE` workers so is leased alone: an explorer is given nothing else,
+and while it drains nothing at all. What dies with it then is an attempt of that group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.groups import Group
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.closing import is_spent
+
+
+def is_suspect(group: Group) -> bool:
+    """True if workers died with the group so often that it must not be leased with others."""
+    return group.losses_alone > 0 or group.losses >= limits.LOSSES_BEFORE_ALONE
+
+
+class Isolation:
+    """Which explorers are kept free of other work: at most half of them, at least one if there is a need."""
+
+    def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
+        leases = state.groups.leases.values()
+        held = Counter(lease.worker for lease in leases)
+        held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
+        busy = {lease.worker for lease in leases if lease.alone}
+        suspects = [
+            group
+            for group in state.groups.open.values()
+            if group.sequence >= 0 and group.missing and not group.leases
+            if is_suspect(group) and not is_spent(stage, group)
+        ]
+        # The least loaded: it gets nothing more, so the load of those that are kept only falls.
+        free = sorted(
+            (worker for worker in explorers if worker.worker not in busy),
+            key=lambda worker: (held[worker.worker], worker.slot, worker.worker),
+        )
+        alone = len(explorers) - len(free)
+        most = max(1, len(explorers) // 2) - alone
+        self.kept = free[: max(0, min(most, len(suspects)))]
+        """Explorers that wait for a suspect group, or drain until they can take one."""
+        apart: set[UUID] = busy | {worker.worker for worker in self.kept}
+        self.others = [worker for worker in explorers if worker.worker not in apart]
+        """Explorers for everything else."""
+        idle = (worker for worker in self.kept if not held[worker.worker])
+        self.ready: list[tuple[WorkerStarted, Group]] = list(zip(idle, suspects, strict=False))
+        """What can be leased alone now."""
+        self.suspects = len(suspects) + sum(lease.alone for lease in leases)
+        """Groups that are or must be alone."""
