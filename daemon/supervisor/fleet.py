@@ -30,7 +30,7 @@ class Berth(msgspec.Struct, kw_only=True):
     """In a row, without progress between them."""
     start_at_s: float = 0.0
     progress: int = -1
-    """The experiment's progress when the process was started."""
+    """The experiment's progress when the process before ended, or when the first was started."""
     seen_s: float = 0.0
     """When the process was started, or last seen as a member of the experiment."""
     joined: bool = False
@@ -103,7 +103,8 @@ class Fleet:
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
             if berth.handle is None and now_s >= berth.start_at_s and not self._draining:
-                berth.progress = self._progress()
+                if berth.progress < 0:
+                    berth.progress = self._progress()
                 berth.handle = await self._executor.start(berth.order)
                 faults.point("fleet.after_start")
                 berth.seen_s, berth.joined = now_s, False
@@ -139,7 +140,9 @@ class Fleet:
         assert berth.handle is not None
         if berth.last_pid != berth.handle.pid:
             berth.last_pid, berth.last_why = berth.handle.pid, self._why(berth.order, code)
-        berth.restarts = 0 if self._progress() > berth.progress else berth.restarts + 1
+        progress = self._progress()
+        berth.restarts = 0 if progress > berth.progress else berth.restarts + 1
+        berth.progress = progress
         # One waits for space, the other for the log, however long that takes.
         if berth.last_why.startswith(DiskFullError.code) or code == UnreachableError.exit_status:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)

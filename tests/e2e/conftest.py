@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from scene import Scene
 
-PARTS = """
+PARTS = '''
 import asyncio
+import os
+from rftd.workers.workflows.simple import SimpleWorkflow
 
 class Raises:
     def score(self, response, truth, task):
@@ -19,16 +22,25 @@ class Waits:
     async def run(self, task, model, reward):
         await asyncio.Event().wait()
 
-class Loops:
-    default_reward = "exact_match_reward"
+class Loops(SimpleWorkflow):
+    """Blocks its process on one row."""
     async def run(self, task, model, reward):
-        while True:
+        while str(task.prompt).strip() == "0+0=":
             pass
-"""
+        return await super().run(task, model, reward)
+
+class Deadly(SimpleWorkflow):
+    """Ends its process on one row."""
+    async def run(self, task, model, reward):
+        if str(task.prompt).strip() == "0+0=":
+            os._exit(42)
+        return await super().run(task, model, reward)
+'''
 POINTS = """
 [rftd.workflows]
 waits = rftd_bad_parts:Waits
 loops = rftd_bad_parts:Loops
+deadly = rftd_bad_parts:Deadly
 [rftd.rewards]
 raises = rftd_bad_parts:Raises
 """
@@ -44,7 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-bad-parts\nVersion: 0\n")
     (info / "entry_points.txt").write_text(POINTS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
         patch.syspath_prepend(str(folder))
         scene = Scene(folder, "--worker-lost-after", "3s")
         with scene.host:

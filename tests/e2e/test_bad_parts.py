@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -56,11 +57,13 @@ def test_a_workflow_that_never_returns(shared: Scene) -> None:
 
 
 def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
-    code, reason = failed(
-        shared, "loops", *SHORT, f"{TASKSET}.default_workflow_type=loops", f"{TASKSET}.max_retry_times=0"
-    )
-    assert code == "RFTD-WRK-003"
-    assert "no heartbeat for 3 s, so it was killed; a workflow that never yields blocks it" in reason
+    """On one row: the task is a dead letter, and the others go on."""
+    overrides = (f"{TASKSET}.default_workflow_type=loops", f"{TASKSET}.max_retry_times=0")
+    name = shared.submit(EXPERIMENT, "name=loops", *SHORT, *overrides)
+    assert shared.until_ended(name).experiment.summary.state == "completed"
+    [letter] = json.loads(shared.rftd("dlq", "ls", "--experiment", name, "-o", "json").out)["items"]
+    assert (letter["task"], letter["code"]) == ("loops/task/0.0", "RFTD-WRK-007")
+    assert "no heartbeat for 3 s, so it was killed; a workflow that never yields blocks it" in letter["reason"]
     lost = [worker for worker in page_of(shared, "loops").workers if worker.state == "lost"]
     assert lost and all("no heartbeat for 3 s" in (worker.reason or "") for worker in lost)
 

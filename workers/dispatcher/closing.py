@@ -45,8 +45,8 @@ def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
     if group.missing and group.losses_alone and not stage_over:
         code = DeadlyTaskError.code
         reason = (
-            f"its worker died each of the {group.losses_alone} times that it ran nothing else, and {group.losses} "
-            f"times before; the last: {group.expired[1]}"
+            f"its worker died each time that it ran nothing else ({group.losses_alone}), and {group.losses} times "
+            f"before; the last: {group.expired[1]}"
         )
     elif group.failed:
         code, reason = group.failed[max(group.failed)]
