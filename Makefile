@@ -28,7 +28,7 @@ bench: $(READY)                     ## measure everything on docs/benchmarks.md;
 
 torture: torture-crash torture-sim              ## the long versions of the tests that break things; hours
 
-torture-crash: $(READY)             ## 10,000 logs that lose power, 1,000 kills of real processes
+torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,000 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
 
 TORTURE_SEEDS ?= 10000

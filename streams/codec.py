@@ -92,7 +92,7 @@ def decode_head(record: Record) -> Head:
     """The attributes alone, for routing. Raises CodecError."""
     try:
         return _head_decoder.decode(record.head)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CodecError(f"unreadable envelope: {error}", where=place(record)) from error
 
 

@@ -55,7 +55,7 @@ def error_of(status: int, body: bytes, url: str) -> RftdError:
     """The error that an answer tells of."""
     try:
         problem = msgspec.json.decode(body, type=_Problem)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return UnreachableError(
             f"the answer has status {status} and is none of rftd's", where=url, fix="is another program on this port?"
         )

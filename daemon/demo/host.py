@@ -93,5 +93,5 @@ class DaemonHost:
     def _ready(self) -> bool:
         try:
             return httpx.get(f"{self.url}/readyz", timeout=5.0, trust_env=False).is_success
-        except (OSError, httpx.HTTPError, msgspec.MsgspecError):
+        except (OSError, httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
             return False

@@ -129,7 +129,7 @@ class ServerProcess:
             if abs(process.create_time() - started.process_start_s) > _SAME_START_S:
                 return None
             return process if process.status() != psutil.STATUS_ZOMBIE else None
-        except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, psutil.Error):
             return None
 
     def _gone(self, process: psutil.Process, timeout_s: float) -> bool:

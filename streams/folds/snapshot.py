@@ -75,7 +75,7 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
         raise CodecError("its bytes do not match its sha256")
     try:
         return msgspec.msgpack.decode(payload, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CodecError(f"it cannot be decoded: {error}") from error
 
 

@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             replies = [wire.decode_reply(body) for body in self._frames.feed(data)]
-        except (CodecError, msgspec.MsgspecError) as error:
+        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._reason = CodecError(f"unreadable reply: {error}", fix="run daemon and workers of the same release")
             self.hang_up()
             return

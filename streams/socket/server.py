@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
         try:
             for body in self._frames.feed(data):
                 self._begin(wire.decode_request(body))
-        except (CodecError, msgspec.MsgspecError) as error:
+        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._refuse(error if isinstance(error, CodecError) else CodecError(f"unreadable request: {error}"))
 
     def pause_writing(self) -> None:

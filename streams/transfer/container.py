@@ -144,7 +144,11 @@ class ArchiveReader:
 
     def open(self, member: Member) -> MemberReader:
         """A member's bytes. Several may be read at once."""
-        return MemberReader(self._zip.open(self._names[member.name]), member, f"{self.path}:{member.name}")
+        try:
+            stream = self._zip.open(self._names[member.name])
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise _damaged(self.path, f"its member {member.name} cannot be read: {error}") from error
+        return MemberReader(stream, member, f"{self.path}:{member.name}")
 
     def _directory(self) -> dict[str, zipfile.ZipInfo]:
         names: dict[str, zipfile.ZipInfo] = {}
@@ -177,7 +181,7 @@ class ArchiveReader:
                     fix="import it with the release of rftd that wrote it, or a newer one",
                 )
             return msgspec.json.decode(text, type=Manifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError, zipfile.BadZipFile, OSError) as error:
+        except (msgspec.MsgspecError, ValueError, zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise _damaged(self.path, f"its manifest cannot be read: {error}") from error
 
     def _members(self) -> None:

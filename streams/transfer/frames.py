@@ -50,6 +50,6 @@ def read_frames(stream: Readable, where: str) -> Iterator[Frame]:
             raise ArchiveError("the last record is cut off", where=where)
         try:
             frame = _decoder.decode(body)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ArchiveError(f"no record: {error}", where=where) from error
         yield frame

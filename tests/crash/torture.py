@@ -1,7 +1,7 @@
-"""The long versions of the crash tests, with figures: kills of real processes, and power cuts of the embedded log.
+"""The long versions of the crash tests, with figures: kills of real processes, power cuts of the embedded log, damage.
 
 Each prints a JSON object and ends with status 1 if anything was lost or broken.
-Run: python -P tests/crash/torture.py [--kills 1000] [--power-losses 10000] [--first-seed 0]
+Run: python -P tests/crash/torture.py [--kills 1000] [--power-losses 10000] [--flips 20000] [--first-seed 0]
 """
 
 from __future__ import annotations
@@ -42,14 +42,27 @@ def power_losses(count: int, seed: int) -> bool:
     return not counts.refused and not counts.broken
 
 
+def damages(flips: int, seed: int) -> bool:
+    """Small files of each kind, cut off at every byte, and so many flipped bits each. True if nothing was broken."""
+    from damage import TARGETS, damaged
+
+    began_s = time.monotonic()
+    counts = damaged(TARGETS, random.Random(seed), cuts=0, flips=flips)
+    wall_s = round(time.monotonic() - began_s, 1)
+    print(msgspec.json.encode({**msgspec.structs.asdict(counts), "wall_s": wall_s}).decode(), flush=True)
+    return not counts.broken
+
+
 def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="0: none")
     parser.add_argument("--power-losses", type=int, default=10000, help="logs that lose power; 0: none")
+    parser.add_argument("--flips", type=int, default=20000, help="flipped bits of each kind of file; 0: no damage")
     parser.add_argument("--first-seed", type=int, default=0)
     chosen = parser.parse_args()
     kept = [power_losses(chosen.power_losses, chosen.first_seed)] if chosen.power_losses else []
+    kept += [damages(chosen.flips, chosen.first_seed)] if chosen.flips else []
     kept += [kills(chosen.kills, chosen.first_seed)] if chosen.kills else []
     return 0 if all(kept) else 1
 

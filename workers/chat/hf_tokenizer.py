@@ -97,7 +97,7 @@ def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
     if config.is_file():
         try:
             listed = msgspec.json.decode(config.read_bytes(), type=_GenerationConfig).eos_token_id
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"generation_config.json is malformed: {error}", where=str(config)) from error
         ids.extend([] if listed is None else [listed] if isinstance(listed, int) else listed)
     return tuple(dict.fromkeys(ids))

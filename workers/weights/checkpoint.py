@@ -80,7 +80,7 @@ def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
     try:
         encoded = (folder / MANIFEST).read_bytes()
         manifest = msgspec.json.decode(encoded, type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WorkError(f"no manifest of weights: {error}", where=str(folder / MANIFEST)) from error
     if expect not in (None, manifest_id(encoded)):
         raise WorkError(f"manifest {manifest_id(encoded)} is not {expect}", where=str(folder / MANIFEST))

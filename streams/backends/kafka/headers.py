@@ -56,7 +56,7 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, lis
         return None, found
     try:
         head = _decoder.decode(draft.head)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None, found
     found += [
         ("ce_type", _utf8(head.type)),

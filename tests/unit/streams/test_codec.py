@@ -76,6 +76,15 @@ def test_unreadable_bytes_are_codec_errors_with_the_place(writer: Writer, damage
         assert error.value.where == f"{draft.partition}@7"
 
 
+def test_an_envelope_whose_text_is_no_utf8_is_a_codec_error_with_the_place(writer: Writer) -> None:
+    draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
+    head = draft.head.replace(b"explorer/test", b"explorer/\xff\xfe\xfd\xfc")
+    assert head != draft.head
+    with pytest.raises(CodecError, match="envelope") as raised:
+        decode_head(msgspec.structs.replace(stored(draft), head=head))
+    assert raised.value.where == f"{draft.partition}@7"
+
+
 def test_an_unknown_type_is_named(writer: Writer) -> None:
     draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
     head = msgspec.structs.replace(decode_head(stored(draft)), type="rollout.dreamt")

@@ -112,5 +112,5 @@ class FakeRolloutEngine:
 def _read_manifest(folder: Path) -> Manifest:
     try:
         return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RolloutError(f"cannot read the weights: {error}", where=str(folder)) from error

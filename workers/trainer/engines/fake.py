@@ -124,7 +124,7 @@ class FakeTrainerEngine:
         path = folder / "actor" / "state.json"
         try:
             state = msgspec.json.decode(path.read_bytes(), type=FakeState)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"no checkpoint of the fake engine: {error}", where=str(path)) from error
         self._state = state if stage is not None else FakeState(weights=state.weights, optimizer="", stage="")
         if stage is not None:

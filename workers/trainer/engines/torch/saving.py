@@ -63,7 +63,7 @@ def read_state(actor: Path) -> TrainerState:
     path = actor / "trainer_state.json"
     try:
         state = msgspec.json.decode(path.read_bytes(), type=TrainerState)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     if state.format != FORMAT:
         raise DataError(
