@@ -16,7 +16,7 @@ from command_line import Rftd, Said
 
 from rftd.daemon.cli import main
 from rftd.daemon.supervisor.run import Run
-from rftd.ops import faults
+from rftd.ops import faults, limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
@@ -181,6 +181,29 @@ def test_a_changed_dataset_is_refused_by_name(rftd: Rftd, play: Play, tmp_path: 
     (tmp_path / "train.jsonl").write_text('{"question": "1+1=", "answer": "3"}\n')
     said = rftd("replay", "fake")
     assert said.status == 2 and "the plan names" in said.err and "train.jsonl" in said.err
+
+
+def test_an_artifact_that_is_gone_or_damaged_is_named(
+    rftd: Rftd, play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 0)
+        play()
+    assert rftd("replay", "fake", "--check").status == 0
+    artifacts = sorted(path for path in (tmp_path / "job" / "artifacts").rglob("*") if path.is_file())
+    data = {path: path.read_bytes() for path in artifacts}
+    for path in artifacts:
+        path.write_bytes(b"other" + data[path])
+    said = rftd("replay", "fake")
+    assert said.status == 70 and "does not match its digest" in said.err and "artifacts/" in said.err
+    for path in artifacts:
+        path.unlink()
+    said = rftd("replay", "fake")
+    assert said.status == 3 and "no artifact" in said.err and "artifacts/" in said.err
+    assert "step 3  " in said.out and "step 4  " not in said.out, "what needs none is replayed"
+    assert rftd("verify").status == 0
+    said = rftd("export", "fake")
+    assert said.status == 3 and "no artifact" in said.err
 
 
 def test_steps_that_do_not_exist(rftd: Rftd, play: Play) -> None:
