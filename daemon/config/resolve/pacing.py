@@ -31,6 +31,12 @@ def resolve_pacing(experiment: Experiment, algorithm: AlgorithmSpec, notes: Note
         field = (*_SYNC, "sync_offset" if fixed else "sync_style")
         what = "deterministic means that explorers wait for the trainer: sync_style fixed, sync_offset 0"
         notes.wrong(field, what, "write sync_style: fixed and sync_offset: 0, or deterministic: false")
+    elif experiment.deterministic:
+        notes.warn(
+            f"deterministic: a task that is given up because of the machine changes the weights: a rollout that takes "
+            f"longer than explorer.max_timeout ({experiment.explorer.max_timeout:g} s), or one whose explorers die, on "
+            f"each of its attempts"
+        )
     return sync, _policy(experiment, sync, algorithm, notes)
 
 
