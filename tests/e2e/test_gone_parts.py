@@ -18,15 +18,24 @@ class Halved:
         return (rewards - rewards.mean()) / 2
     def informative(self, rewards):
         return True
+
+class Odd:
+    def score(self, response, truth, task):
+        return float(len(response) % 2)
 """
-POINTS = "[rftd.advantages]\nhalved = rftd_gone_parts:Halved\n"
+POINTS = """
+[rftd.advantages]
+halved = rftd_gone_parts:Halved
+[rftd.rewards]
+odd = rftd_gone_parts:Odd
+"""
 WITH_PARTS = ("algorithm.advantage_fn=halved", *SHORT)
 STEPS = 6
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """`mine` ended, and `later` was drained, by a daemon that had the part; the present one does not."""
+    """`mine` and `scored` ended, and `later` was drained, by a daemon that had their parts; the present one has not."""
     folder, parts = tmp_path_factory.mktemp("gone"), tmp_path_factory.mktemp("parts")
     (parts / "rftd_gone_parts.py").write_text(PARTS)
     info = parts / "rftd_gone_parts-1.2.dist-info"
@@ -41,6 +50,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             mine = scene.submit(EXPERIMENT, "name=mine", *WITH_PARTS)
             assert scene.until_ended(mine).experiment.summary.state == "completed"
             assert scene.rftd("replay", "mine", "--check").status == 0
+            scored = scene.submit(
+                EXPERIMENT, "name=scored", *SHORT, "buffer.explorer_input.taskset.default_reward_fn_type=odd"
+            )
+            assert scene.until_ended(scored).experiment.summary.state == "completed"
             later = scene.submit(EXPERIMENT, "name=later", *WITH_PARTS, "buffer.total_steps=100")
             scene.until_step(later, 3)
     scene = Scene(folder)
@@ -53,6 +66,11 @@ def test_replay_names_the_part_and_whence_it_came(trained: Scene) -> None:
     assert said.status == 2, said
     assert "the advantage function 'halved', which this experiment trains with, is not installed here" in said.err
     assert "it was rftd-gone-parts 1.2 (rftd_gone_parts:Halved) where it was trained" in said.err
+
+
+def test_replay_needs_no_reward(trained: Scene) -> None:
+    said = trained.rftd("replay", "scored", "--check", "--json")
+    assert said.status == 0 and json.loads(said.out)["equal"] == STEPS, said
 
 
 def test_an_experiment_that_was_under_way_fails_with_the_part_named(trained: Scene) -> None:
