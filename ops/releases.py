@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def release_of(package: str) -> str:
     """The installed release, or `0` for sources that were never installed."""
     try:

@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 import heapq
 import random
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -100,6 +99,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.processes: list[SimProcess] = []
+        self._live: list[SimProcess] = []
         self.trace = 0
         """Of every turn so far: which process ran, when."""
         self.turns = 0
@@ -122,6 +122,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """A new process."""
         made = SimProcess(self, name, role, pid)
         self.processes.append(made)
+        self._live.append(made)
         return made
 
     # What asyncio asks of a loop.
@@ -214,6 +215,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def bury(self, process: SimProcess) -> None:
         """Forgets nothing of a dead process and runs nothing of it. From inside of it this does not return."""
+        self._live.remove(process)
         self._graves += [*process.ready, process.frozen]
         process.ready.clear()
         if self.current is process:
@@ -243,8 +245,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         try:
             turns = 0
             while not main.done():
-                runnable = [each for each in self.processes if each.ready or each.frozen]
-                runnable = [each for each in runnable if each.alive and not each.stopped]
+                runnable = [each for each in self._live if (each.ready or each.frozen) and not each.stopped]
                 if runnable:
                     turns += 1
                     if turns > TURNS_AT_ONE_TIME:
@@ -284,7 +285,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _turn(self, process: SimProcess) -> None:
         """One pass of one process's loop."""
         self.turns += 1
-        self.trace = zlib.crc32(f"{process.pid} {self._now_s!r} {len(process.ready)}".encode(), self.trace)
+        self.trace = hash((self.trace, process.pid, self._now_s, len(process.ready)))  # of numbers: no seed is in it
         self.current = process
         if (frozen := process.frozen) is not None:
             process.frozen = None
@@ -297,7 +298,10 @@ class SimLoop(asyncio.AbstractEventLoop):
                 continue
             self._handle = handle
             runner = self._spare.pop() if self._spare else greenlet(self._serve)
-            self._settle(process, runner, runner.switch())
+            if (how := runner.switch()) == "done":
+                self._spare.append(runner)
+            else:
+                self._settle(process, runner, how)
         self.current = None
 
     def _settle(self, process: SimProcess, runner: greenlet, how: str) -> None:

@@ -50,7 +50,7 @@ class Network:
         self.has_daemon: Callable[[], bool] = lambda: True
         self.cut_off: dict[SimProcess, None] = {}
         self._heads: Heads = {}
-        self._waiting: dict[SimSubscription, asyncio.Event] = {}
+        self._waiting: dict[SimSubscription, Bell] = {}
 
     def client(self, process: SimProcess) -> SimLog:
         """A process's way to the log."""
@@ -107,12 +107,12 @@ class Network:
         heads = self.log.tail.heads
         if heads != self._heads:
             self._heads = heads
-            for event in self._waiting.values():
-                event.set()
+            for bell in self._waiting.values():
+                bell.ring()
 
-    def follow(self, subscription: SimSubscription, event: asyncio.Event) -> None:
+    def follow(self, subscription: SimSubscription, bell: Bell) -> None:
         """Wakes it whenever something landed."""
-        self._waiting[subscription] = event
+        self._waiting[subscription] = bell
 
     def unfollow(self, subscription: SimSubscription) -> None:
         """Ends `follow`."""
@@ -182,13 +182,47 @@ class SimLog:
             await asyncio.sleep(RETRY_S)
 
 
+class Bell:
+    """One waiter, until it rings or time is over: cheaper than an event within a time-out."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def clear(self) -> None:
+        """Forgets that it rang."""
+        self._rung = False
+
+    def ring(self) -> None:
+        """Wakes who waits, and whoever waits before the next `clear`."""
+        self._rung = True
+        self._wake()
+
+    async def wait(self, longest_s: float) -> None:
+        """Returns once it rings, or after so long."""
+        if self._rung:
+            return
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(longest_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class SimSubscription:
     """A `Subscription`: what it sees of each partition is a prefix, of some later than of others."""
 
     def __init__(self, network: Network, process: SimProcess, positions: Mapping[Partition, int]) -> None:
         self._network, self._process = network, process
         self._positions = dict(positions)
-        self._grown = asyncio.Event()
+        self._grown = Bell(network.loop)
         network.follow(self, self._grown)
 
     @property
@@ -202,19 +236,15 @@ class SimSubscription:
             self._grown.clear()
             if network.reachable(self._process):
                 found = self._seen(max_records)
-                await asyncio.sleep(min(network.way_s(), LONGEST_FETCH_S))
                 if found:
+                    await asyncio.sleep(min(network.way_s(), LONGEST_FETCH_S))
                     for record in found:
                         self._positions[record.partition] = record.offset + 1
                     return found
             left_s = deadline_s - loop.time()
             if left_s <= 0:
                 return []
-            try:
-                async with asyncio.timeout(min(left_s, 0.5)):
-                    await self._grown.wait()
-            except TimeoutError:
-                continue
+            await self._grown.wait(min(left_s, 0.5))
 
     async def close(self) -> None:
         self._network.unfollow(self)

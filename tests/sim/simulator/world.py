@@ -37,7 +37,8 @@ from simulator.scenario import SECONDS_TO_FINISH, Command, Scenario
 from simulator.shape import make_spec
 
 SETTLE_S = 30.0
-"""After the end everything that was stopped is awake for so long, before the log is judged."""
+"""After the end everything that was stopped or cut off is awake for so long, before the log is judged."""
+SETTLE_UNDISTURBED_S = 5.0
 FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.trainer.engines.fake.FakeTrainerEngine"
 
 
@@ -124,7 +125,7 @@ class World:
             virtual_s=self.loop.time(),
             turns=self.loop.turns,
             records=sum(mark.next_offset for mark in heads.values()),
-            trace=f"{self.loop.trace:08x}",
+            trace=f"{self.loop.trace & 0xFFFFFFFFFFFFFFFF:016x}",
             hits=self.chaos.hits,
             story=self.lines,
         )
@@ -156,9 +157,13 @@ class World:
         self.tell(f"the experiment is {self.state.spine.status}")
         while any(each.alive and each.stopped for each in self.loop.processes):  # noqa: ASYNC110 nobody tells
             await asyncio.sleep(1.0)
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(self._settle_s())
         self.observe()
         keeping.cancel()
+
+    def _settle_s(self) -> float:
+        late = self.scenario.weather.slow_p > 0.0 or any(each.disturbed_s >= 0.0 for each in self.loop.processes)
+        return SETTLE_S if late else SETTLE_UNDISTURBED_S
 
     async def _submit(self) -> None:
         writer = Writer(source="world", clock=self.clock, ids=self.ids)
