@@ -7,15 +7,19 @@ import re
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 from fork_desk import STEPS, ForkDesk
 from until import until
 
 from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.supervisor import supervisor as supervising
 from rftd.ops import faults
 from rftd.ops.errors import ConfigError, ConflictError, NotFoundError, RftdError, UsageError
 from rftd.ops.ids import NAMESPACE, derive
+from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.log import EventLog
+from rftd.streams.shared_history import SharedHistory, shared_history
 
 
 @pytest.fixture
@@ -186,3 +190,45 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
     assert sorted(await weights(desk, fork.experiment)) == list(range(13, 25))
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
+
+
+@pytest.mark.anyio
+async def test_verify_finds_forks_that_do_not_share_their_parents_history(
+    desk: ForkDesk, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positive controls: each planted bug is found by the rule of forks."""
+
+    def forked_as(**wrong: object) -> None:
+        async def sharing(log: EventLog, experiment: UUID, at_step: int) -> SharedHistory:
+            shared = await shared_history(log, experiment, at_step)
+            right = shared.forked
+            spoilt = {name: value(right) if callable(value) else value for name, value in wrong.items()}
+            return msgspec.structs.replace(shared, forked=msgspec.structs.replace(right, **spoilt))
+
+        monkeypatch.setattr(supervising, "shared_history", sharing)
+
+    def one_less(right: ExperimentForked) -> int:
+        return right.next_sequence - 1
+
+    def far_more(right: ExperimentForked) -> int:
+        return right.next_sequence + 1000
+
+    bugs = {
+        "no step 7 with checksum": {"checksum": "0" * 32},
+        "began elsewhere": {"first_versions": (0, 3)},
+        "are given out again, and batches": {"redo": (0,)},
+        "and batches that it shares hold them": {"next_sequence": one_less},
+        "were never settled": {"next_sequence": far_more},
+    }
+    async with desk.open() as supervisor:
+        parent = await desk.submit(supervisor)
+        named = {}
+        for said, wrong in bugs.items():
+            forked_as(**wrong)
+            named[(await desk.fork(supervisor, parent, 7)).experiment] = said
+    report = await fake_world.verified(desk.log)
+    for experiment, said in named.items():
+        found = [
+            each.what for each in report.findings if (each.rule, each.experiment) == ("forks-share-history", experiment)
+        ]
+        assert any(said in what for what in found), (said, found)

@@ -3,6 +3,8 @@
 run.py --seed 7                     one world, with its story
 run.py --seeds 0:1000 --jobs 2      many, with a summary; exit status 1 if a promise was broken
 run.py --fresh 10000 --jobs 2       seeds that nobody ran yet, noted in ledger.json
+run.py --regressions --jobs 2       the worlds of regressions.txt
+run.py --bug NAME                   a planted bug, and the seed that finds it; `all`: every one of them
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ def play_some(mode: str, seeds: list[int]) -> list[Verdict]:
     return [play_seed(mode, seed) for seed in seeds]
 
 
-def play_many(mode: str, seeds: list[int], jobs: int) -> list[Verdict]:
+def play_many(mode: str, seeds: list[int], jobs: int, *, chunk: int = CHUNK_SEEDS) -> list[Verdict]:
     """Worlds on several processes; the verdicts in the order of the seeds."""
-    chunks = [seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS)]
+    chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         done = pool.map(play_some, [mode] * len(chunks), chunks)
         return [verdict for verdicts in done for verdict in verdicts]
@@ -82,12 +84,15 @@ def main() -> int:
     parser.add_argument("--seeds", help="FIRST:LAST, the last one not included")
     parser.add_argument("--fresh", type=int, help="so many seeds that the ledger does not know")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--bug", choices=[bug.name for bug in BUGS])
+    parser.add_argument("--bug", choices=[*(bug.name for bug in BUGS), "all"])
+    parser.add_argument("--regressions", action="store_true")
     parser.add_argument("--traces", action="store_true", help="print every seed's trace instead of a summary")
     arguments = parser.parse_args()
     mode = arguments.mode
     if arguments.bug:
-        return hunt(arguments.bug)
+        return hunt_many([bug.name for bug in BUGS if arguments.bug in (bug.name, "all")], arguments.jobs)
+    if arguments.regressions:
+        return play_regressions(arguments.jobs)
     if arguments.seed is not None:
         return tell(mode, arguments.seed)
     ledger = Ledger(HERE / "ledger.json")
@@ -103,27 +108,54 @@ def main() -> int:
         print("\n".join(f"{verdict.seed} {verdict.trace} {verdict.records}" for verdict in verdicts))
     else:
         print(json.dumps(summary(mode, verdicts, time.monotonic() - began_s), indent=1))
-    for verdict in bad:
-        print(f"seed {verdict.seed} broke a promise; repeat it with: {command(mode, verdict.seed)}")
-        for failure in verdict.failures[:5]:
-            print(f"    {failure[:600]}")
+    complain(mode, bad)
     if arguments.fresh:
         ledger.note(mode, seeds, [verdict.seed for verdict in bad], revision(HERE))
     return 1 if bad else 0
 
 
-def hunt(name: str) -> int:
-    """Plants a bug and plays worlds until one breaks the promise that it is about."""
+def hunt(name: str) -> str:
+    """Plants a bug and plays worlds until one breaks the promise that it is about; empty if none does."""
     bug = next(each for each in BUGS if each.name == name)
     for seed in range(bug.within_seeds):
         with bug.plant():
             failures = play_seed(bug.mode, seed).failures
         found = [failure for failure in failures if failure.startswith(bug.found_by)]
         if found:
-            print(f"{name}: found by seed {seed}: {found[0][:200]}")
-            return 0
-    print(f"{name}: not found within {bug.within_seeds} seeds")
-    return 1
+            return f"{bug.mode} seed {seed}: {found[0][:200]}"
+    return ""
+
+
+def hunt_many(names: list[str], jobs: int) -> int:
+    """One line for each planted bug."""
+    missed = 0
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        for name, found in zip(names, pool.map(hunt, names), strict=True):
+            print(f"{name}: {f'found by {found}' if found else 'NOT FOUND'}", flush=True)
+            missed += not found
+    return min(missed, 1)
+
+
+def play_regressions(jobs: int) -> int:
+    """The worlds that once broke a promise."""
+    lines = (HERE / "regressions.txt").read_text().splitlines()
+    worlds = [line.split()[:2] for line in lines if line and not line.startswith("#")]
+    broken = 0
+    for mode in ("swarm", "zombies"):
+        verdicts = play_many(mode, [int(seed) for kind, seed in worlds if kind == mode], jobs, chunk=1)
+        broken += complain(mode, verdicts)
+    print(f"{len(worlds)} worlds of regressions.txt, {broken} broken")
+    return min(broken, 1)
+
+
+def complain(mode: str, verdicts: list[Verdict]) -> int:
+    """Prints what was broken, and how to repeat it; the number of such worlds."""
+    bad = [verdict for verdict in verdicts if verdict.failures]
+    for verdict in bad:
+        print(f"seed {verdict.seed} broke a promise; repeat it with: {command(mode, verdict.seed)}")
+        for failure in verdict.failures[:5]:
+            print(f"    {failure[:600]}")
+    return len(bad)
 
 
 def tell(mode: str, seed: int) -> int:

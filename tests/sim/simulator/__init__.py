@@ -9,6 +9,6 @@ machine     the processes: daemons, workers, what starts them again
 chaos       the faults, when their time or their place has come
 world       one seed from submission to verdict
 oracles     what must hold at the end, whatever happened
-bugs        planted bugs that the oracles must find
+bugs        planted bugs that the oracles must find, one for each promise
 ledger      seeds that were run, over all time
 """

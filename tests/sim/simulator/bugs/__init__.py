@@ -1,0 +1,11 @@
+"""Planted bugs, one at least for each promise: what the oracles must find, or they prove nothing.
+
+bug             what a bug is
+of_the_log      a log that breaks its promises, and clients that write what none should
+of_the_daemon   planner, dispatcher, controller, and their folds
+of_workers      trainers, explorers, and fences that do not hold them
+"""
+
+from simulator.bugs import of_the_daemon, of_the_log, of_workers
+
+BUGS = (*of_the_log.BUGS, *of_the_daemon.BUGS, *of_workers.BUGS)

@@ -1,0 +1,153 @@
+"""Bugs of those who decide: planner, dispatcher, controller, and their folds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rftd.daemon.supervisor.controller import Controller
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.experiment import ExperimentFailed
+from rftd.streams.folds.ledger import Ledger
+from rftd.workers.dispatcher import dispatcher, leasing
+from rftd.workers.dispatcher.dispatcher import Dispatcher
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.planner import planner
+from rftd.workers.planner.planner import Planner
+from rftd.workers.policies.hard_bound import HardBound
+from simulator.bugs.bug import Bug, instead
+
+
+def _skip_a_group(first: Any) -> Any:
+    def leaping(state: Any, stage: Any, worker: Any, sequence: int, version: int) -> Any:
+        return first(state, stage, worker, sequence + (sequence > 0), version)
+
+    return leaping
+
+
+def _close_twice(close: Any) -> Any:
+    def closing(state: Any, *, stage_over: bool) -> Any:
+        for decision in close(state, stage_over=stage_over):
+            yield from (decision, decision)
+
+    return closing
+
+
+def _stall(decide: Any) -> Any:
+    def deciding(self: Planner, positions: Any, now_ns: int) -> Any:
+        return () if self._state.spine.planned >= 2 else decide(self, positions, now_ns)
+
+    return deciding
+
+
+def _plan_experiences_again(decide: Any) -> Any:
+    """Each batch of a stage is made of what its first one was made of."""
+
+    def deciding(self: Any, positions: Any, now_ns: int) -> Any:
+        plans = self.__dict__.setdefault("first_plans", {})
+        return [
+            _made_of(plans.setdefault(event.stage, event), event) if _is_plan(event) and event.experiences else event
+            for event in decide(self, positions, now_ns)
+        ]
+
+    return deciding
+
+
+def _made_of(first: BatchPlanned, plan: BatchPlanned) -> BatchPlanned:
+    older = plan.step - first.step
+    items = (
+        msgspec.structs.replace(item, staleness_versions=item.staleness_versions + older) for item in first.experiences
+    )
+    return msgspec.structs.replace(plan, experiences=tuple(items), groups=first.groups)
+
+
+def _plan_twice(decide: Any) -> Any:
+    def deciding(self: Planner, positions: Any, now_ns: int) -> Any:
+        return [each for event in decide(self, positions, now_ns) for each in (event,) * (1 + _is_plan(event))]
+
+    return deciding
+
+
+def _observe_nothing(decide: Any) -> Any:
+    def deciding(self: Planner, positions: Any, now_ns: int) -> Any:
+        return [
+            msgspec.structs.replace(event, observed=()) if _is_plan(event) else event
+            for event in decide(self, positions, now_ns)
+        ]
+
+    return deciding
+
+
+def _is_plan(event: object) -> bool:
+    return isinstance(event, BatchPlanned)
+
+
+def _repeat_rows(rows: Any) -> Any:
+    return lambda stage, step, **shared: rows(stage, max(1, step - 1), **shared)
+
+
+def _count_plans_twice(planned: Any) -> Any:
+    def counting(self: Ledger, event: BatchPlanned) -> None:
+        before = self.books.planned
+        planned(self, event)
+        self.books.planned += self.books.planned - before
+
+    return counting
+
+
+def _end_early(_done: Any) -> Any:
+    def done(self: Controller) -> bool:
+        return self._state.spine.version >= self._state.spine.last_version - 1
+
+    return done
+
+
+def _despair(failure: Any) -> Any:
+    def failing(self: Controller) -> ExperimentFailed | None:
+        if any(gone.lost for gone in self._state.roster.gone.values()):
+            return ExperimentFailed(code="", reason="a worker was lost", role="daemon")
+        found: ExperimentFailed | None = failure(self)
+        return found
+
+    return failing
+
+
+BUGS = (
+    Bug("the dispatcher skips a group", "verify: no-task-skipped", instead(leasing, "_first", _skip_a_group)),
+    Bug("a group closes twice", "verify: groups-close-once", instead(dispatcher, "close_groups", _close_twice)),
+    Bug(
+        "a lease is never given out again",
+        "liveness",
+        instead(Dispatcher, "_expire", lambda _: lambda _self, _over, _now_s: iter(())),
+    ),
+    Bug(
+        "who did not look takes it for silence",
+        "lost in vain",
+        instead(Liveness, "_looked", lambda _: lambda _self, now_s: now_s),
+        mode="zombies",
+        within_seeds=250,
+    ),
+    Bug("the planner stalls", "liveness", instead(Planner, "decide", _stall)),
+    Bug("an experience is planned twice", "verify: books-balance", instead(Planner, "decide", _plan_experiences_again)),
+    Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
+    Bug(
+        "a plan rests on what it did not read",
+        "verify: plans-name-what-is-there",
+        instead(Planner, "decide", _observe_nothing),
+    ),
+    Bug("the planner repeats rows", "verify: rows-in-order", instead(planner, "rows_of_step", _repeat_rows)),
+    Bug(
+        "stale experiences are trained",
+        "verify: staleness-bounded",
+        instead(HardBound, "_oldest_allowed", lambda _: lambda _self, _view: 0),
+    ),
+    Bug("a repetition counts again", "confluent", instead(Ledger, "_first", lambda _: lambda _self, _id: True)),
+    Bug("a plan counts twice in the books", "balanced", instead(Ledger, "_planned", _count_plans_twice)),
+    Bug(
+        "a stage ends before its last step",
+        "verify: completed-is-complete",
+        instead(Controller, "_stage_is_done", _end_early),
+    ),
+    Bug("a lost worker fails the experiment", "ended", instead(Controller, "_failure", _despair)),
+)

@@ -1,0 +1,108 @@
+"""Bugs of trainers and explorers, and of fences that do not hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rftd.storage.checkpoints import Staged
+from rftd.streams.fencing import FenceView
+from rftd.workers.trainer import history, saving, trainer
+from simulator.bugs.bug import Bug, instead
+from simulator.engines import SimTrainerEngine
+from simulator.loop import PROCESS
+
+
+def _admit_all(admit: Any) -> Any:
+    def admitting(self: FenceView, partition: Any, head: Any, event: Any) -> bool:
+        return admit(self, partition, head, event) or bool(head.role)
+
+    return admitting
+
+
+def _admit_all_to_explorers(admit: Any) -> Any:
+    def admitting(self: FenceView, partition: Any, head: Any, event: Any) -> bool:
+        process = PROCESS.get(None)
+        admitted: bool = admit(self, partition, head, event)
+        return admitted or (process is not None and process.role == "explorer")
+
+    return admitting
+
+
+def _skip_training(train: Any) -> Any:
+    def training(self: SimTrainerEngine, batch: Any) -> Any:
+        before = self._state
+        result = train(self, batch)
+        if batch.step == 2 and PROCESS.get().start_s > 1.0:  # not in the first trainer: in one that takes up a history
+            self._state = before
+        return result
+
+    return training
+
+
+def _train_twice(train: Any) -> Any:
+    def training(self: SimTrainerEngine, batch: Any) -> Any:
+        if batch.step == 2:
+            train(self, batch)
+        return train(self, batch)
+
+    return training
+
+
+def _announce_without_files(place_folder: Any) -> Any:
+    def placing(staged: Staged, folder: Path) -> None:
+        place_folder(staged, folder)
+        (folder / staged.files[0].path).unlink()
+
+    return placing
+
+
+def _announce_other_weights(committed: Any) -> Any:
+    return lambda **fields: committed(**{**fields, "checksum": fields["checksum"] if fields["final"] else "0" * 32})
+
+
+def _name_another_checkpoint(started: Any) -> Any:
+    return lambda **fields: started(**{**fields, "checkpoint": fields["checkpoint"] and f"{fields['checkpoint']}0"})
+
+
+def _fail_oddly(verify: Any) -> Any:
+    def verifying(folder: Path, files: Any) -> None:
+        try:
+            verify(folder, files)
+        except Exception as error:
+            raise KeyError(str(folder)) from error
+
+    return verifying
+
+
+BUGS = (
+    Bug("a fence admits all", "fenced", instead(FenceView, "admit", _admit_all), mode="zombies"),
+    Bug(
+        "an explorer obeys whoever gives it work",
+        "obeyed",
+        instead(FenceView, "admit", _admit_all_to_explorers),
+        mode="zombies",
+    ),
+    Bug(
+        "a trainer skips a plan when it takes the history up",
+        "recomputed",
+        instead(SimTrainerEngine, "train", _skip_training),
+    ),
+    Bug("a batch is trained twice", "recomputed", instead(SimTrainerEngine, "train", _train_twice)),
+    Bug(
+        "a checkpoint is announced and a file of it is not there",
+        "whole",
+        instead(saving, "place_folder", _announce_without_files),
+    ),
+    Bug(
+        "a checkpoint names other weights",
+        "verify: announcements-have-a-step",
+        instead(saving, "CheckpointCommitted", _announce_other_weights),
+    ),
+    Bug(
+        "a generation names a checkpoint that nobody committed",
+        "lineage",
+        instead(trainer, "GenerationStarted", _name_another_checkpoint),
+    ),
+    Bug("damage is met with an error that nobody expects", "nothing_uncaught", instead(history, "verify", _fail_oddly)),
+)
