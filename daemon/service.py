@@ -24,6 +24,7 @@ from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
 from rftd.daemon.patience import opened_in_time, persistently
+from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -32,6 +33,7 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
+from rftd.storage.disk import LocalDisk
 from rftd.storage.projector import Projector
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.lock_file import LockFile
@@ -61,6 +63,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster that holds the log; else the embedded log in `data`."""
     state_url: str = ""
     """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
+    disk: DiskLimits = DiskLimits()
     local_workers: bool = True
     """False: every worker is started by somebody else, on any machine."""
 
@@ -125,6 +128,9 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
         engine, projector = await parts.state(owned.log)
+        feed = MetricsFeed(Metrics(version=installed_version()))
+        guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
+        await guard.look()
         supervisor = Supervisor(
             owned.log,
             LocalExecutor(owned.worker_url),
@@ -135,8 +141,8 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             archives=folder.archives,
             lost_after_s=options.worker_lost_after_s,
             local_workers=options.local_workers,
+            guard=guard,
         )
-        feed = MetricsFeed(Metrics(version=installed_version()))
         app = make_app(
             operations=supervisor,
             log=owned.log,
@@ -146,12 +152,14 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             clock=clock,
             ids=ids,
             token=options.token,
+            guard=guard,
         )
         gate.open(app)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = {
             "projector": projector.run,
             "supervisor": supervisor.drive,
+            "disk": guard.run,
             "metrics": lambda: follow_metrics(owned.log, feed),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
             "retention": lambda: enforce_retention(owned.log, clock),

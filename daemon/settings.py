@@ -48,6 +48,24 @@ class Duration(click.ParamType[float]):
         return float(match[1]) * self._FACTORS[match[2] or ""]
 
 
+class Size(click.ParamType[int]):
+    """Bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB."""
+
+    name = "size"
+    _FACTORS: Final = {"": 1, "B": 1} | {
+        f"{letter}{suffix}": base**power
+        for power, letter in enumerate("KMGT", start=1)
+        for suffix, base in (("B", 1000), ("IB", 1024))
+    }
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
+        factor = self._FACTORS.get(match[2].upper()) if match is not None else None
+        if match is None or factor is None:
+            self.fail(f"{value!r} is no size: write 500MB, 2GiB or a number of bytes", param, ctx)
+        return int(float(match[1]) * factor)
+
+
 def current(ctx: click.Context) -> Settings:
     """The settings so far, of this command or of one around it."""
     return ctx.obj if isinstance(ctx.obj, Settings) else Settings(color="NO_COLOR" not in os.environ)

@@ -80,6 +80,9 @@ SNAPSHOT_INTERVAL_S: Final = 2.0
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
 
+DISK_RESERVE_SIZE_BYTES: Final = 1024 * MIB
+"""Stays free on each volume that the daemon writes to, or 5 % of it if that is less."""
+
 # State database.
 DATABASE_POOL_CONNECTIONS: Final = 8
 """Most connections of one process to Postgres, the projector's among them."""

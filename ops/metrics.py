@@ -124,6 +124,13 @@ class Metrics:
         )
 
     def _streams(self) -> None:
+        self.disk_free = Gauge("rftd_disk_free_bytes", "Free space, where there is least of it", registry=self.registry)
+        self.disk_used = Gauge(
+            "rftd_disk_used_bytes", "What the disk budget counts; 0 without a budget", registry=self.registry
+        )
+        self.disk_short = Gauge(
+            "rftd_disk_short", "1 while experiments pause for want of space", ["cause"], registry=self.registry
+        )
         self.dead_letters = Counter(
             "rftd_stream_dead_letters_total",
             "Records that a consumer could not use",

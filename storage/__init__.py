@@ -17,6 +17,7 @@ rebuild       folds again from nothing and compares
 names         an experiment by its name, id or prefix
 queries/      what the CLI, the API and the page read
 lineage/      where a thing comes from, and what became of it
+disk          what is free, and what folders take up
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
 garbage       what no event names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 sys.path.append(str(Path(__file__).parent / "synthetic"))  # writers of logs: `tape`, `synthetic_run`
 sys.path.append(str(Path(__file__).parent))
+
+os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space runs the tests all the same
 
 pytest_plugins = ["servers"]  # a real Kafka and a real Postgres
 

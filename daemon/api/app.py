@@ -19,6 +19,7 @@ from rftd.daemon.api.services import Applied, Services
 from rftd.daemon.installed import installed_version
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.operations import Operations
+from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.health import Health
@@ -40,6 +41,7 @@ def make_app(
     ids: Ids | None = None,
     token: str | None = None,
     hosts: frozenset[str] = frozenset(),
+    guard: DiskGuard | None = None,
 ) -> FastAPI:
     """The API of a daemon.
 
@@ -52,7 +54,7 @@ def make_app(
         engine=engine,
         log=log,
         applied=projector,
-        health=health or readiness(log, engine, projector),
+        health=health or readiness(log, engine, projector, guard),
         feed=feed or MetricsFeed(Metrics(version=installed_version())),
         clock=clock,
         ids=ids or SystemIds(clock),

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.services import Applied
+from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import CHECK_TIMEOUT_S, Health, said
 from rftd.streams.log import EventLog
@@ -17,8 +18,8 @@ _LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S
 """Before the check as a whole, which cannot say why."""
 
 
-def readiness(log: EventLog, engine: AsyncEngine, applied: Applied) -> Health:
-    """The log answers, the tables answer, and the projector is not stuck."""
+def readiness(log: EventLog, engine: AsyncEngine, applied: Applied, guard: DiskGuard | None = None) -> Health:
+    """The log answers, the tables answer, the projector is not stuck, and there is space."""
 
     async def ask_log() -> str | None:
         try:
@@ -39,8 +40,13 @@ def readiness(log: EventLog, engine: AsyncEngine, applied: Applied) -> Health:
     async def ask_projector() -> str | None:
         return applied.last_error
 
+    async def ask_guard() -> str | None:
+        short = guard.shortage if guard is not None else None
+        return None if short is None else f"{short.cause}: {short.reason}; fix: {short.fix}"
+
     health = Health()
     health.add("log", ask_log)
     health.add("state", ask_tables)
     health.add("projector", ask_projector)
+    health.add("disk", ask_guard)
     return health

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 ENDED = frozenset({"completed", "failed", "cancelled", "rejected"})
 POLL_S = 0.5
+RESERVE = "64MiB"
+"""Of free space: all that a demo writes is small."""
 UNREACHABLE_S = 60.0
 
 
@@ -62,6 +64,7 @@ def run_demo(
         told = stack.enter_context(servers(folder / "data" / "stack", wanted=clustered, echo=echo))
         began_s = time.monotonic()
         write_sums(folder / "tasks", seed=seed)
+        told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
         host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
         make_tiny_model(folder / "model", seed=seed)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}

@@ -16,6 +16,7 @@ import msgspec
 
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.ops.errors import UnreachableError
+from rftd.ops.health import Verdict
 
 READY_TIMEOUT_S = 60.0
 
@@ -92,6 +93,14 @@ class DaemonHost:
 
     def _ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5.0, trust_env=False).is_success
+            return _serves(httpx.get(f"{self.url}/readyz?verbose", timeout=5.0, trust_env=False))
         except (OSError, httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
             return False
+
+
+def _serves(answer: httpx.Response) -> bool:
+    """True if commands are taken; a daemon that only lacks space says so to whoever asks it."""
+    if answer.is_success:
+        return True
+    checks = msgspec.json.decode(answer.content, type=Verdict).checks
+    return {each.name for each in checks if not each.ok} == {"disk"}

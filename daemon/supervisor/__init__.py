@@ -3,6 +3,7 @@
 registry     every experiment in the log, by state, folded from the spines
 forking      a fork's specification, and what it may change
 preflight    what only the daemon can know before it accepts: models, rows, digests
+disk_guard   whether there is space to go on
 controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain
 snapshotter  keeps a recent fold of the run in a file

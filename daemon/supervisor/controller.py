@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rftd.daemon.supervisor.disk_guard import Shortage
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, RolloutError, TrainError, UsageError
 from rftd.streams.events import experiment
@@ -22,8 +23,8 @@ class Controller:
     def __init__(self, state: RunState) -> None:
         self._state = state
 
-    def decide(self) -> Sequence[Event]:
-        """The next event of the experiment's life, if one is due."""
+    def decide(self, shortage: Shortage | None = None) -> Sequence[Event]:
+        """The next event of the experiment's life, if one is due; with a `shortage`, only what leads to no files."""
         spine = self._state.spine
         if spine.status is Status.QUEUED:
             return [experiment.ExperimentStarted()]
@@ -32,19 +33,28 @@ class Controller:
         if (failure := self._failure()) is not None:
             return [failure]
         if spine.status is Status.PAUSED:
-            return ()
+            again = bool(spine.cause) and shortage is None
+            return [experiment.ExperimentResumed(reason="there is room again")] if again else ()
+        due = self._next()
+        if shortage is None or isinstance(due, experiment.StageCompleted | experiment.ExperimentCompleted):
+            return () if due is None else [due]
+        return [experiment.ExperimentPaused(reason=f"{shortage.reason}; fix: {shortage.fix}", cause=shortage.cause)]
+
+    def _next(self) -> Event | None:
+        """What brings a running experiment from stage to stage, and to its end."""
+        spine = self._state.spine
         assert spine.spec is not None
         stages = spine.spec.stages
         if spine.stage < 0:
-            return [experiment.StageStarted(stage=0, name=stages[0].name, first_version=0)]
+            return experiment.StageStarted(stage=0, name=stages[0].name, first_version=0)
         if not spine.stage_completed:
             if not self._stage_is_done():
-                return ()
-            return [experiment.StageCompleted(stage=spine.stage, last_version=spine.last_version)]
+                return None
+            return experiment.StageCompleted(stage=spine.stage, last_version=spine.last_version)
         if spine.stage + 1 == len(stages):
-            return [experiment.ExperimentCompleted()]
+            return experiment.ExperimentCompleted()
         index = spine.stage + 1
-        return [experiment.StageStarted(stage=index, name=stages[index].name, first_version=spine.last_version)]
+        return experiment.StageStarted(stage=index, name=stages[index].name, first_version=spine.last_version)
 
     def _stage_is_done(self) -> bool:
         """Every step executed and checkpointed, every evaluation in, every book closed."""

@@ -93,8 +93,8 @@ class Fleet:
                     if berth.handle is not None:
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
-    async def tend(self) -> list[WorkerLost]:
-        """Starts what is missing and due, and names the workers that were lost since.
+    async def tend(self, *, start: bool = True) -> list[WorkerLost]:
+        """Starts what is missing and due, unless not to `start` any, and names the workers that were lost since.
 
         Raises WorkError once a worker was restarted `limits.RESTARTS_IN_A_ROW` times without any progress.
         """
@@ -102,7 +102,7 @@ class Fleet:
         for berth in self._berths:
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
-            if berth.handle is None and now_s >= berth.start_at_s and not self._draining:
+            if berth.handle is None and now_s >= berth.start_at_s and start and not self._draining:
                 if berth.progress < 0:
                     berth.progress = self._progress()
                 berth.handle = await self._executor.start(berth.order)

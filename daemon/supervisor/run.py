@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from rftd.daemon.dlq.verdicts import check_retry, task_retried
 from rftd.daemon.supervisor.controller import Controller
+from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.why.answer import waits_of
@@ -31,7 +33,7 @@ from rftd.streams.fencing import Role
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
 from rftd.streams.folds.snapshot import Snapshot
-from rftd.streams.folds.spine import Status
+from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
@@ -77,8 +79,10 @@ class Run:
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         local_workers: bool = True,
         spine_offset: int = 0,
+        guard: DiskGuard | None = None,
     ) -> None:
-        """`spine_offset` is where the experiment was submitted, or less."""
+        """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at."""
+        self._guard = guard
         self._local_workers = local_workers
         self._spine_offset = spine_offset
         self._log = log
@@ -119,8 +123,12 @@ class Run:
             await follower.catch_up()
             snapshots = snapshots_of(beginning.spec)
             self._snapshotter = Snapshotter(self.state, follower, snapshots, clock=self._clock, logger=self._logger)
+            if self._guard is not None:
+                await self._guard.attend(Path(beginning.spec.job_dir), self._need_bytes)
             await self._lead(follower)
         finally:
+            if self._guard is not None:
+                self._guard.leave()
             await follower.close()
             self._refuse_commands()
             self._leaving.set()
@@ -143,6 +151,12 @@ class Run:
             now_ns=now_ns,
         )
         return self._tracker.dated(waits_of(scene), now_ns)
+
+    def _need_bytes(self) -> int:
+        """What the workers may write before a pause takes effect: a checkpoint and weights, as large as the newest."""
+        saved = [event.size_bytes for event in self.state.checkpoints.values()]
+        published = [event.size_bytes for event in self.state.weights.published.values()]
+        return sum(sizes[-1] for sizes in (saved, published) if sizes)
 
     def _look(self) -> None:
         """Notes who waits for what, so that whoever asks later is told since when."""
@@ -212,11 +226,11 @@ class Run:
             await self._snapshotter.look()
             self._look()
             await self._obey(controller_lease)
-            await self._append(
-                Decided(controller_lease, "controller", [Decision(event) for event in controller.decide()])
-            )
+            shortage = self._guard.shortage if self._guard is not None else None
+            due = [Decision(event) for event in controller.decide(shortage)]
+            await self._append(Decided(controller_lease, "controller", due))
             try:
-                lost = await fleet.tend()
+                lost = await fleet.tend(start=shortage is None and not state.spine.cause)
             except RftdError as error:
                 failed = life.ExperimentFailed(code=error.code, reason=explain(error), role="daemon")
                 await self._append(Decided(controller_lease, "controller", [Decision(failed)]))
@@ -303,7 +317,7 @@ class Run:
         if isinstance(event, TaskRetried):
             check_retry(self.state, event)
         else:
-            check_transition(self.state.spine.status, event)
+            check_transition(self.state.spine, event)
 
     def _refuse_commands(self) -> None:
         while not self._commands.empty():
@@ -323,9 +337,16 @@ LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
 }
 
 
-def check_transition(status: Status | None, event: Event) -> None:
-    """Raises ConflictError if the event may not follow the state."""
-    legal = LEGAL[type(event)]
+def check_transition(spine: Spine, event: Event) -> None:
+    """Raises ConflictError if the event may not follow the state.
+
+    A pause for want of space becomes one by command, but no command ends it.
+    """
+    legal, status = LEGAL[type(event)], spine.status
+    if spine.cause and isinstance(event, life.ExperimentPaused):
+        return
+    if spine.cause and isinstance(event, life.ExperimentResumed):
+        raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="free space; it goes on by itself")
     if status not in legal:
         verb = type(event).__name__.removeprefix("Experiment").lower()
         raise ConflictError(

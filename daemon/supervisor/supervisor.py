@@ -14,6 +14,7 @@ import msgspec
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.keeper import Keeper
 from rftd.daemon.supervisor.preflight import preflight
@@ -58,8 +59,10 @@ class Supervisor:
         archives: Path | None = None,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         local_workers: bool = True,
+        guard: DiskGuard | None = None,
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder."""
+        self._guard = guard
         self._local_workers = local_workers
         self._log = log
         self._executor = executor
@@ -117,6 +120,7 @@ class Supervisor:
             lost_after_s=self._lost_after_s,
             local_workers=self._local_workers,
             spine_offset=entry.spine_offset,
+            guard=self._guard,
         )
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
         try:
@@ -306,7 +310,7 @@ class Supervisor:
             raise LogFullError(full.what, where=full.where, fix=full.fix)
         if self.run is not None and self.run.state.experiment == experiment:
             return await self.run.command(event, request_id)
-        check_transition(entry.status, event)
+        check_transition(entry.spine, event)
         draft = self._writer.draft(event, experiment=experiment, id=request_id)
         position = (await self._log.append([draft]))[0]
         await self._refresh()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, take_daemon_file
-from rftd.daemon.settings import Duration, Settings, data_folder, shared_options
+from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
 
 
 @click.command("serve")
@@ -64,6 +64,20 @@ from rftd.daemon.settings import Duration, Settings, data_folder, shared_options
     metavar="TIME",
     help="End and restart a worker that is silent for so long; it sends a heartbeat every second.",
 )
+@click.option(
+    "--disk-reserve",
+    type=Size(),
+    metavar="SIZE",
+    envvar="RFTD_DISK_RESERVE",
+    help="Experiments pause before less than this is free on a volume; else 1GiB, or 5 % if that is less. 0: never.",
+)
+@click.option(
+    "--disk-budget",
+    type=Size(),
+    metavar="SIZE",
+    envvar="RFTD_DISK_BUDGET",
+    help="They pause before --data and their folders together take more than this; else nothing is counted.",
+)
 @shared_options
 @click.pass_obj
 def command(
@@ -76,6 +90,8 @@ def command(
     log_format: str,
     log_level: str,
     lost_after_s: float,
+    disk_reserve: int | None,
+    disk_budget: int | None,
 ) -> None:
     """Run the daemon: log and state under --data (default ./.rftd), or on Kafka and PostgreSQL by their URLs."""
     import asyncio
@@ -83,6 +99,7 @@ def command(
     from pathlib import Path
 
     from rftd.daemon.service import ServiceOptions
+    from rftd.daemon.supervisor.disk_guard import DiskLimits
     from rftd.ops.logs import configure
     from rftd.streams.backends.kafka.settings import parse_kafka
 
@@ -95,6 +112,7 @@ def command(
         worker_lost_after_s=lost_after_s,
         kafka=parse_kafka(kafka) if kafka else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
+        disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         local_workers=workers == "local",
     )
     asyncio.run(_serve(options))
@@ -131,7 +149,8 @@ async def _serve(options: object) -> None:
         async with running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon")) as service:
             async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
                 answer = await client.get(f"{service.url}/readyz")
-                answer.raise_for_status()
+            if not answer.is_success:  # what it waits for has a name, and may come
+                click.echo(f"not ready yet: {answer.text.strip()}", err=True)
             up.set()
             click.echo(f"rftd: {options.where(service.folder)}")
             click.echo(f"  api      {service.url}/openapi.json     metrics  {service.url}/metrics")

@@ -46,9 +46,9 @@ def _decisions(scene: Scene) -> Iterator[Wait]:
                 role=role,
                 level=Level.WAITS,
                 state="paused",
-                waiting_for="the experiment to be resumed",
+                waiting_for="space" if spine.cause else "the experiment to be resumed",
                 on_whom="you",
-                unblock=f"rftd resume {scene.name}",
+                unblock="free space; it goes on by itself" if spine.cause else f"rftd resume {scene.name}",
                 since_ns=spine.status_ns,
             )
         return

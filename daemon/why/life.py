@@ -111,6 +111,8 @@ def experiment_wait(scene: Scene) -> Wait:
             on_whom="trainer and explorers",
             unblock="about ten seconds, then they are ended",
         )
+    if spine.status is Status.PAUSED and spine.cause:
+        return no_space(spine)
     if spine.status is Status.PAUSED:
         why = f": {spine.reason}" if spine.reason else ""
         return Wait(
@@ -124,6 +126,20 @@ def experiment_wait(scene: Scene) -> Wait:
         )
     return Wait(
         role="experiment", level=Level.WORKS, state="running", waiting_for=_progress(spine), since_ns=spine.status_ns
+    )
+
+
+def no_space(spine: Spine) -> Wait:
+    """A pause that ends by itself, once there is room."""
+    reason, _, fix = spine.reason.partition("; fix: ")
+    return Wait(
+        role="experiment",
+        level=Level.STUCK,
+        state=spine.cause,
+        waiting_for=f"space: {reason}",
+        on_whom="you",
+        unblock=fix,
+        since_ns=spine.status_ns,
     )
 
 

@@ -41,6 +41,7 @@ _SAID: Final = {
     "drain": Said(Level.WORKS, "finishes what is under way, and leaves"),
 }
 """Every state of a heartbeat. One that a newer release sends is shown as it is."""
+_NO_SPACE: Final = Said(Level.WAITS, "space for the experiment to go on", "you", "free space; it goes on by itself")
 
 
 def worker_waits(scene: Scene) -> Iterator[Wait]:
@@ -51,7 +52,7 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
     places = {(each.role, each.slot) for each in live}
     for process in scene.processes:
         if (process.role, process.slot) not in places:
-            yield _absent(process)
+            yield _unstarted(process) if process.pid is None and scene.state.spine.cause else _absent(process)
     if not scene.local_workers and ("trainer", -1) not in places:
         yield Wait(
             role="trainer",
@@ -79,6 +80,8 @@ def _live(scene: Scene, started: WorkerStarted) -> Wait:
     if beat is None:
         return _of(started, Level.WAITS, "first_heartbeat", "its first heartbeat", "its process", "it is heard of")
     said = _SAID.get(beat.state, Said(Level.WORKS, beat.state))
+    if beat.state == "paused" and scene.state.spine.cause:
+        said = _NO_SPACE
     return _of(started, said.level, beat.state, _more(said, beat), said.on_whom, said.unblock)
 
 
@@ -98,6 +101,19 @@ def _of(started: WorkerStarted, level: Level, state: str, what: str, on_whom: st
         waiting_for=what,
         on_whom=on_whom,
         unblock=unblock,
+    )
+
+
+def _unstarted(process: Process) -> Wait:
+    """No process is started while there is no space: it would write its weights at once."""
+    return Wait(
+        role=process.role,
+        slot=process.slot if process.slot >= 0 else None,
+        level=_NO_SPACE.level,
+        state="paused",
+        waiting_for=_NO_SPACE.what,
+        on_whom=_NO_SPACE.on_whom,
+        unblock=_NO_SPACE.unblock,
     )
 
 

@@ -116,7 +116,7 @@ def _started(event: experiment.ExperimentStarted, decoded: Decoded, changes: Cha
 
 
 def _paused(event: experiment.ExperimentPaused, decoded: Decoded, changes: Changes) -> None:
-    _state(decoded, changes, Status.PAUSED, reason=event.reason)
+    _state(decoded, changes, Status.PAUSED, code=event.cause, reason=event.reason)
 
 
 def _resumed(event: experiment.ExperimentResumed, decoded: Decoded, changes: Changes) -> None:

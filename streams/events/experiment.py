@@ -59,6 +59,8 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
     """No lease and no plan is made until it is resumed; rollouts and the step under way finish."""
 
     reason: str = ""
+    cause: str = ""
+    """Empty: a command. `disk_full` or `disk_budget`: too little space; it is resumed once there is more."""
 
 
 @event("experiment.resumed", stream=topics.EXPERIMENTS)

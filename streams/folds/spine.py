@@ -54,6 +54,8 @@ class Spine(msgspec.Struct):
     """When the status last changed, for people."""
     code: str = ""
     reason: str = ""
+    cause: str = ""
+    """Of a pause that no command asked for, as in experiment.paused."""
     spec: ExperimentSpec | None = None
     start: tuple[experiment.HeadRef, ...] = ()
     forked: experiment.ExperimentForked | None = None
@@ -188,9 +190,9 @@ class Spine(msgspec.Struct):
             case experiment.ExperimentRejected():
                 self._end(Status.REJECTED, event.code, event.reason)
             case experiment.ExperimentStarted() | experiment.ExperimentResumed():
-                self.status = Status.RUNNING
+                self.status, self.cause = Status.RUNNING, ""
             case experiment.ExperimentPaused():
-                self.status = Status.PAUSED
+                self.status, self.cause = Status.PAUSED, event.cause
                 self.reason = event.reason
             case experiment.ExperimentCancelled():
                 self._end(Status.CANCELLED, "", event.reason)

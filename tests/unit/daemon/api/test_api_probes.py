@@ -62,11 +62,13 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
+        "/v1/dead-letters": "/v1/dead-letters?all=true",
         "/v1/lineage": "/v1/lineage?id=small/weights/4",
         "/version": "/version",
     }
     reads = {path for path, operations in document["paths"].items() if "get" in operations}
-    assert reads == {*asked, "/livez", "/readyz", "/metrics", "/v1/experiments/{name}/stream"}
+    elsewhere = {"/livez", "/readyz", "/metrics", "/v1/experiments/{name}/stream", "/v1/dead-letters/one"}
+    assert reads == {*asked, *elsewhere}
     for path, url in asked.items():
         schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         _check((await client.get(url)).json(), schema, schemas, path)

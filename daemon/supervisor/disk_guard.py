@@ -1,0 +1,192 @@
+"""`DiskGuard`: says when experiments have to pause for want of space, before a write fails, and when they may go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.daemon.output.quantity import size
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.logs import Logger
+from rftd.ops.metrics import Metrics
+from rftd.storage.disk import Disk, Volume
+
+LOOK_S: Final = 1.0
+LOOK_TIMEOUT_S: Final = 10.0
+"""A file system that does not answer for so long is asked again later; until then what was known counts."""
+COUNT_TIMEOUT_S: Final = 300.0
+COUNT_SHARE: Final = 20
+"""Of the time between two counts of a folder's files, one part in so many is spent on counting, at most."""
+COLLECT_S: Final = 600.0
+"""Between two attempts to make room."""
+
+FULL: Final = "disk_full"
+BUDGET: Final = "disk_budget"
+
+
+class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon may take."""
+
+    reserve_bytes: int | None = None
+    """That stay free on each volume; None: 5 % of it, but no more than `limits.DISK_RESERVE_SIZE_BYTES`."""
+    budget_bytes: int | None = None
+    """For the data folder and the experiments' folders together; None: as much as there is."""
+
+    def reserve_of(self, volume: Volume) -> int:
+        """Bytes that stay free on this volume."""
+        if self.reserve_bytes is not None:
+            return self.reserve_bytes
+        return min(limits.DISK_RESERVE_SIZE_BYTES, volume.size_bytes // 20)
+
+
+class Shortage(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing more may be written."""
+
+    cause: str
+    """`disk_full` or `disk_budget`."""
+    reason: str
+    fix: str
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured, and what is about to be written."""
+
+    volumes: dict[str, Volume]
+    """By one folder on each."""
+    used_bytes: int
+    """Of everything that the budget covers; 0 if there is none."""
+    need_bytes: int
+    """Of the next checkpoint and weights, as far as one can tell."""
+
+
+def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Shortage | None:
+    """Whether there is room. Pure. Once it was `short`, a little more than the bare limit has to be there."""
+    for folder, volume in reading.volumes.items():
+        reserve_bytes = allowed.reserve_of(volume)
+        wanted_bytes = reserve_bytes + reading.need_bytes + (reserve_bytes // 4 if short else 0)
+        if reserve_bytes and volume.free_bytes < wanted_bytes:
+            return Shortage(
+                cause=FULL,
+                reason=f"{size(volume.free_bytes)} are free on the volume of {folder}; {size(reserve_bytes)} stay free"
+                f"{_need(reading)}",
+                fix=f"free {size(wanted_bytes - volume.free_bytes)} there, with rftd gc, rm or archive --to, or serve "
+                "with a smaller --disk-reserve; it goes on by itself",
+            )
+    budget_bytes = allowed.budget_bytes
+    if budget_bytes is None:
+        return None
+    wanted_bytes = reading.used_bytes + reading.need_bytes + (budget_bytes // 20 if short else 0)
+    if wanted_bytes <= budget_bytes:
+        return None
+    return Shortage(
+        cause=BUDGET,
+        reason=f"{size(reading.used_bytes)} of the budget of {size(budget_bytes)} are used{_need(reading)}",
+        fix=f"remove {size(wanted_bytes - budget_bytes)}, with rftd gc, rm or archive --to, or serve with a larger "
+        "--disk-budget; it goes on by itself",
+    )
+
+
+def _need(reading: Reading) -> str:
+    return f", and the next checkpoint takes {size(reading.need_bytes)}" if reading.need_bytes else ""
+
+
+class DiskGuard:
+    """Measures while the daemon runs. `shortage` is the last verdict; what can be collected was collected before it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        data: Path,
+        allowed: DiskLimits,
+        *,
+        clock: Clock,
+        logger: Logger,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """`data` is the data folder."""
+        self.shortage: Shortage | None = None
+        self.collect: Callable[[], Awaitable[None]] | None = None
+        """Makes room if it can; the supervisor sets it."""
+        self.folders: Callable[[], Sequence[Path]] = tuple
+        """Of the experiments whose files are here; the supervisor sets it."""
+        self._disk = disk
+        self._data = data
+        self._allowed = allowed
+        self._clock = clock
+        self._logger = logger
+        self._metrics = metrics
+        self._job: Path | None = None
+        self._need: Callable[[], int] = int
+        self._used_bytes, self._count_at_s = 0, 0.0
+        self._collect_at_s = 0.0
+        self._looking = asyncio.Lock()
+
+    async def attend(self, job: Path, need: Callable[[], int]) -> None:
+        """From now on the experiment in folder `job` is under way, and `need` says what it is about to write."""
+        self._job, self._need = job, need
+        self._count_at_s = 0.0
+        await self.look()
+
+    def leave(self) -> None:
+        """No experiment is under way."""
+        self._job, self._need = None, int
+
+    async def run(self) -> None:
+        """Looks again and again until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Measures, makes room if there is too little, and measures again. While a disk is silent nothing changes."""
+        async with self._looking:
+            try:
+                found = await self._judged()
+                if found is not None and self.collect is not None and self._clock.monotonic_s() >= self._collect_at_s:
+                    self._collect_at_s = self._clock.monotonic_s() + COLLECT_S
+                    await self.collect()
+                    self._count_at_s = 0.0
+                    found = await self._judged()
+            except (OSError, TimeoutError) as error:
+                self._logger.warning("disk.silent", path=str(self._job or self._data), reason=str(error) or "no answer")
+                return
+            self._tell(found)
+
+    async def _judged(self) -> Shortage | None:
+        volumes = {}
+        for folder in (self._data, self._job):
+            if folder is not None:
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    volumes[str(folder)] = await asyncio.to_thread(self._disk.volume, folder)
+        began_s = self._clock.monotonic_s()
+        if self._allowed.budget_bytes is not None and began_s >= self._count_at_s:
+            async with asyncio.timeout(COUNT_TIMEOUT_S):
+                self._used_bytes = await asyncio.to_thread(self._disk.used_bytes, self._counted())
+            now_s = self._clock.monotonic_s()
+            self._count_at_s = now_s + COUNT_SHARE * (now_s - began_s)
+        if self._metrics is not None:
+            self._metrics.disk_free.set(min(volume.free_bytes for volume in volumes.values()))
+            self._metrics.disk_used.set(self._used_bytes)
+        reading = Reading(volumes=volumes, used_bytes=self._used_bytes, need_bytes=self._need())
+        return judge(reading, self._allowed, short=self.shortage is not None)
+
+    def _counted(self) -> list[Path]:
+        """The data folder, and the experiments' that are not below it."""
+        data = self._data.absolute()
+        others = {folder.absolute() for folder in self.folders()}
+        return [data, *sorted(folder for folder in others if not folder.is_relative_to(data))]
+
+    def _tell(self, found: Shortage | None) -> None:
+        before, self.shortage = self.shortage, found
+        if self._metrics is not None:
+            for cause in (FULL, BUDGET):
+                self._metrics.disk_short.labels(cause).set(float(found is not None and found.cause == cause))
+        if found is not None and before is None:
+            self._logger.warning("disk.short", cause=found.cause, reason=found.reason, fix=found.fix)
+        elif found is None and before is not None:
+            self._logger.info("disk.room_again", cause=before.cause)
