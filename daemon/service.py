@@ -159,6 +159,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         work = {
             "projector": projector.run,
             "supervisor": supervisor.drive,
+            "garbage": supervisor.collect,
             "disk": guard.run,
             "metrics": lambda: follow_metrics(owned.log, feed),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),

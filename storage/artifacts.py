@@ -29,7 +29,7 @@ class ArtifactStore:
         """The sha256 (hex) of `data`, which is on disk when this returns. Idempotent."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path_of(sha256)
-        if not self._holds(path, len(data)):
+        if not self._renews(path, len(data)):
             make_durable_folder(path.parent)
             with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
                 try:
@@ -84,8 +84,10 @@ class ArtifactStore:
         return self.root / sha256[:2] / sha256
 
     @staticmethod
-    def _holds(path: Path, size_bytes: int) -> bool:
+    def _renews(path: Path, size_bytes: int) -> bool:
+        """True if the file is there. It may be nobody's so far: from now on it is as young as one written now."""
         try:
+            os.utime(path)
             return path.stat().st_size == size_bytes
         except FileNotFoundError:
             return False

@@ -50,6 +50,9 @@ _IN_SNAPSHOTS: Final = (
 )
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 
+GRACE_S: Final = 600.0
+"""What was written so recently may be a worker's that nobody has told to stop yet."""
+
 OF_TRAINERS: Final = frozenset({"checkpoint", "checkpoint-partial", _REPLACED, "weights", "weights-partial"})
 """What a trainer writes, and nobody beside it."""
 
@@ -58,6 +61,12 @@ OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint"}
 
 A `global_step_N` that no event names may be its successor's by then; whoever saves that step again replaces it.
 """
+
+
+LEFT_BEHIND: Final = frozenset(
+    {"snapshot", "snapshot-partial", "checkpoint-partial", _REPLACED, "weights-partial", "artifact-partial"}
+)
+"""What is never left once the folder of an experiment that has ended was tidied: snapshots go last."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,12 +110,17 @@ def kept_of(state: RunState, artifacts: frozenset[str] | None = None) -> Kept:
     )
 
 
-def garbage(found: Iterable[Found], kept: Kept, *, before_ns: int) -> Iterator[Garbage]:
-    """What is named by no event, of the things that nobody has written to since `before_ns`. Pure."""
+def garbage(found: Iterable[Found], kept: Kept, *, before_ns: int, now_ns: int | None = None) -> Iterator[Garbage]:
+    """What is named by no event, of the things that nobody has written to since `before_ns`. Pure.
+
+    With `now_ns` artifacts have to be older than `GRACE_S` too: no fence keeps a worker on another machine, which was
+    given up and wakes, from naming one that it has just written.
+    """
     found = list(found)
     there = {each.path for each in found}
+    young_ns = before_ns if now_ns is None else min(before_ns, now_ns - int(GRACE_S * 1e9))
     for each in found:
-        if each.modified_ns < before_ns and (why := _why(each, kept, there)):
+        if each.modified_ns < (young_ns if each.kind == "artifact" else before_ns) and (why := _why(each, kept, there)):
             yield Garbage(path=each.path, size_bytes=each.size_bytes, why=why)
 
 

@@ -9,5 +9,6 @@ fleet        its worker processes: start, adopt, restart with back-off, drain
 snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archives, restores and removes what has ended
+collector    removes what no event names, of what has ended
 supervisor   the queue, the commands, and the run of the day
 """

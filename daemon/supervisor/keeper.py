@@ -127,13 +127,22 @@ class Keeper:
 
     def _not_forked(self, entry: Entry) -> None:
         """A fork begins with a checkpoint of its parent's, and reads the shared experiences' artifacts."""
-        for other in self._entries().values():
-            forked, status = other.spine.forked, other.status
-            if forked is not None and forked.parent == entry.id and status is not None and not status.ended:
-                raise ConflictError(
-                    f"{other.name}, a fork of {entry.name}, is {status} and needs its files",
-                    fix=f"wait for its end, or cancel it: rftd cancel {other.name}",
-                )
+        living = [each for each in self._entries().values() if not each.spine.ended and self._descends(each, entry.id)]
+        if living:
+            names = ", ".join(f"{each.name} ({each.status})" for each in living[:5])
+            more = f" and {len(living) - 5} more" if len(living) > 5 else ""
+            raise ConflictError(
+                f"{names}{more}, forked from {entry.name}, may need its files",
+                fix=f"wait until they end, or cancel them: rftd cancel {living[0].name}",
+            )
+
+    def _descends(self, entry: Entry, ancestor: UUID) -> bool:
+        """True for a fork, and for a fork of a fork: its history reaches back as far."""
+        entries, at = self._entries(), entry.spine.forked
+        while at is not None and at.parent != ancestor:
+            above = entries.get(at.parent)
+            at = above.spine.forked if above is not None else None
+        return at is not None
 
     async def _append(self, entry: Entry, event: Event, id: UUID) -> Position:
         return (await self._log.append([self._writer.draft(event, experiment=entry.id, id=id)]))[0]

@@ -23,6 +23,7 @@ from rftd.ops.errors import ConflictError, RftdError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.storage.garbage import garbage, kept_of, ours, remove
+from rftd.storage.holdings import kept_in
 from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
@@ -259,8 +260,11 @@ class Run:
         """Removes what no event names, now that all is said; while a worker lives elsewhere, it may be its own."""
         if self.state.roster.live:
             return
-        found = await asyncio.to_thread(ours, spec)
-        for each in garbage(found, kept_of(self.state), before_ns=self._clock.now_ns()):
+        found, kept = await asyncio.to_thread(ours, spec), kept_of(self.state)
+        if any(each.kind == "artifact" for each in found):  # no fold knows them all
+            kept = await kept_in(self._log, self.state.experiment, artifacts=True)
+        now_ns = self._clock.now_ns()
+        for each in garbage(found, kept, before_ns=now_ns, now_ns=now_ns):
             self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
             await asyncio.to_thread(remove, [each.path])
 

@@ -14,6 +14,7 @@ import msgspec
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.keeper import Keeper
@@ -78,6 +79,9 @@ class Supervisor:
         self._desk = Desk(log, self._writer, clock=clock)
         self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
+        self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
+        if guard is not None:
+            guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
         self._reading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._draining = False
@@ -101,6 +105,20 @@ class Supervisor:
                     continue
                 continue
             await self._run(entry)
+
+    async def collect(self, *, every: bool = False) -> None:
+        """Removes what no event names of experiments that have ended; else only where that was cut off."""
+        await self._refresh()
+        await self._collector.collect(every=every)
+
+    def _at_rest(self) -> dict[UUID, Entry]:
+        """All but the experiment under way, which tidies its own folder when it ends."""
+        busy = self.run.state.experiment if self.run is not None else None
+        return {id: entry for id, entry in self._registry.entries.items() if id != busy}
+
+    def _folders(self) -> list[Path]:
+        entries = self._registry.entries.values()
+        return [Path(entry.job_dir) for entry in entries if entry.spine.kept is Kept.HERE]
 
     async def drain(self) -> None:
         """Ends the run under way: its workers finish and leave; the next daemon goes on from there."""

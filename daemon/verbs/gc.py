@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from rftd.daemon.supervisor.registry import Entry
     from rftd.storage.garbage import Garbage
     from rftd.streams.log import EventLog
-
-GRACE_S: Final = 600.0
-"""What was written so recently may be a worker's that nobody has told to stop yet."""
 
 
 @click.command("gc")
@@ -92,7 +89,7 @@ async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Garbage]:
     """Of one experiment. Its artifacts are judged only if it has any: for them every record is read."""
     import asyncio
 
-    from rftd.storage.garbage import garbage, ours
+    from rftd.storage.garbage import GRACE_S, garbage, ours
     from rftd.storage.holdings import kept_in
     from rftd.streams.folds.spine import Kept
 

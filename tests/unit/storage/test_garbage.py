@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from synthetic_run import spec_of
 
-from rftd.storage.garbage import Kept, garbage, ours, remove, remove_empty
+from rftd.storage.garbage import GRACE_S, Kept, garbage, ours, remove, remove_empty
 
 FOREIGN = ("notes.txt", "global_step_x/file", "weights/mine/file", "log/my.log", "artifacts/readme", ".hidden")
 OURS = {
@@ -69,6 +69,11 @@ def test_what_is_young_or_not_known_stays(tmp_path: Path) -> None:
     written(tmp_path)
     found = ours(spec_of("one", 1, str(tmp_path)))
     assert list(garbage(found, kept_at(tmp_path), before_ns=0)) == []
+    now_ns = (tmp_path / "artifacts").stat().st_mtime_ns + 1_000_000_000
+    soon = {each.path for each in garbage(found, kept_at(tmp_path), before_ns=1 << 62, now_ns=now_ns)}
+    assert not any("cdcd" in path for path in soon) and any("global_step_8" in path for path in soon)
+    later_ns = now_ns + int(GRACE_S * 1e9)
+    assert any("cdcd" in each.path for each in garbage(found, kept_at(tmp_path), before_ns=1 << 62, now_ns=later_ns))
     unknown = kept_at(tmp_path, artifacts=None)
     assert not any("cdcd" in each.path for each in garbage(found, unknown, before_ns=1 << 62))
     ended = kept_at(tmp_path, snapshots=False)

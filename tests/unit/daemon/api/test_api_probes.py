@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: House) -> None:
     assert (await client.get("/livez")).text == "ok"
     verdict = (await client.get("/readyz?verbose")).json()
-    assert verdict["ok"] and {check["name"] for check in verdict["checks"]} == {"log", "state", "projector"}
+    assert verdict["ok"] and {check["name"] for check in verdict["checks"]} == {"log", "state", "projector", "disk"}
     house.projector.last_error = "the database is away"
     refused = await client.get("/readyz")
     assert refused.status_code == 503 and refused.text == "projector: the database is away"

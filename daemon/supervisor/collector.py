@@ -1,0 +1,64 @@
+"""`Collector`: removes what no event names from the folders of experiments that have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from rftd.daemon.supervisor.registry import Entry
+from rftd.ops.clock import Clock
+from rftd.ops.logs import Logger
+from rftd.storage.garbage import GRACE_S, LEFT_BEHIND, garbage, ours, remove
+from rftd.storage.holdings import kept_in
+from rftd.streams.folds.spine import Kept
+from rftd.streams.log import EventLog
+
+
+class Collector:
+    """Does again what a run does at its end, in case a crash came between: nobody will take the experiment up again.
+
+    An experiment that has not ended is left to its trainer, which is alone with its files when it takes them up.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        entries: Callable[[], Mapping[UUID, Entry]],
+        folders: asyncio.Lock,
+        *,
+        clock: Clock,
+        logger: Logger,
+    ) -> None:
+        """`folders` is held while files are removed: nobody archives, restores or removes meanwhile."""
+        self._log = log
+        self._entries = entries
+        self._folders = folders
+        self._clock = clock
+        self._logger = logger
+
+    async def collect(self, *, every: bool) -> int:
+        """Bytes that were freed. Unless `every`, only folders are looked through whose last tidying was cut off."""
+        freed = 0
+        for entry in list(self._entries().values()):
+            if entry.spine.ended and entry.spine.kept is Kept.HERE:
+                freed += await self._collect(entry, every=every)
+        return freed
+
+    async def _collect(self, entry: Entry, *, every: bool) -> int:
+        found = await asyncio.to_thread(ours, entry.spec)
+        if not found or not (every or any(each.kind in LEFT_BEHIND for each in found)):
+            return 0
+        kept = await kept_in(self._log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
+        now_ns = self._clock.now_ns()
+        before_ns = max(entry.spine.status_ns, now_ns - int(GRACE_S * 1e9))
+        async with self._folders:
+            if entry.spine.kept is not Kept.HERE:
+                return 0
+            freed = 0
+            found = await asyncio.to_thread(ours, entry.spec)
+            for each in garbage(found, kept, before_ns=before_ns, now_ns=now_ns):
+                self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
+                await asyncio.to_thread(remove, [each.path])
+                freed += each.size_bytes
+            return freed
