@@ -130,7 +130,6 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         engine, projector = await parts.state(owned.log)
         feed = MetricsFeed(Metrics(version=installed_version()))
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
-        await guard.look()
         supervisor = Supervisor(
             owned.log,
             LocalExecutor(owned.worker_url),
@@ -156,18 +155,13 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         )
         gate.open(app)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        work = {
+        work: dict[str, Callable[[], Awaitable[None]]] = {
             "projector": projector.run,
-            "supervisor": supervisor.drive,
-            "garbage": supervisor.collect,
-            "disk": guard.run,
             "metrics": lambda: follow_metrics(owned.log, feed),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
-            "retention": lambda: enforce_retention(owned.log, clock),
+            **_upkeep(owned.log, supervisor, guard, clock),
         }
-        background = [
-            tasks.create_task(persistently(part, name, clock=clock, logger=logger)) for name, part in work.items()
-        ]
+        background = [tasks.create_task(persistently(work[name], name, clock=clock, logger=logger)) for name in work]
         try:
             if not options.clustered:
                 await stack.enter_async_context(serving_http(gate, bound))
@@ -178,6 +172,18 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         finally:
             for task in background:
                 task.cancel()
+
+
+def _upkeep(
+    log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """The experiments, and the room that they need."""
+    return {
+        "supervisor": supervisor.drive,
+        "garbage": supervisor.collect,
+        "disk": guard.run,
+        "retention": lambda: enforce_retention(log, clock),
+    }
 
 
 class _Parts:
