@@ -26,8 +26,12 @@ IN_ORDER = (
     "synchronizer.sync_style=fixed",
     "algorithm.sample_strategy=default",
     "algorithm.sample_strategy_args={}",
+    "explorer.max_retry_times=100",
 )
-"""Overrides with which `scene.EXPERIMENT` promises the same weights whatever happens to it."""
+"""Overrides with which `scene.EXPERIMENT` promises the same weights whatever happens to it.
+
+A task whose explorers die on each of its attempts would be given up, and the weights would be others.
+"""
 STALLED_S = 120.0
 
 
