@@ -69,11 +69,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = [
-            run(Path(folder) / str(seed), seed, options.steps, options.kills)
-            for seed in range(options.seed, options.seed + options.runs)
-        ]
-    print(json.dumps(runs, indent=1))
+        runs = []
+        for seed in range(options.seed, options.seed + options.runs):
+            runs.append(run(Path(folder) / str(seed), seed, options.steps, options.kills))
+            print(json.dumps(runs[-1], indent=1), flush=True)
     sys.exit(0 if all(each["equal"] == each["steps"] and not each["findings"] for each in runs) else 1)
 
 
