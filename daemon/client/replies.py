@@ -293,6 +293,7 @@ class Lineage(Reply, frozen=True, kw_only=True):
     down: list[Link]
     more: list[More]
     cut: list[str]
+    bound: int | None = None
 
 
 class Wait(Reply, frozen=True, kw_only=True):

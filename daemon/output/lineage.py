@@ -16,7 +16,14 @@ def tree(graph: Lineage) -> str:
         if any(link for link in links):
             lines.append(f"{title}:")
             lines += _Tree(graph, nodes, direction, links).lines(graph.root, "")
+    if graph.bound is not None:
+        lines.append(f"not everything is shown: {bounded(graph.bound)}")
     return "\n".join(lines)
+
+
+def bounded(bound: int) -> str:
+    """What it means that the bound was reached, and what helps."""
+    return f"at most {bound} things a direction; … marks where more follow. Ask for one of those, or give --all"
 
 
 def dot(graph: Lineage) -> str:
@@ -33,6 +40,8 @@ def dot(graph: Lineage) -> str:
         lines.append(f"  {rest} [shape=plaintext, label={_quoted(_more(more.count, more.kind, more.exact))}];")
         pair = (rest, _quoted(more.node)) if more.direction == "up" else (_quoted(more.node), rest)
         lines.append(f"  {pair[0]} -> {pair[1]} [style=dotted];")
+    if graph.bound is not None:
+        lines.append(f"  bound [shape=plaintext, label={_quoted(f'not everything is shown: {bounded(graph.bound)}')}];")
     return "\n".join([*lines, "}"])
 
 

@@ -52,4 +52,6 @@ class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
     """Links on the way to what became of it."""
     more: list[More]
     cut: list[str]
-    """Nodes at the end of the depth or of the whole bound: their neighbours were not asked for."""
+    """Nodes at the end of the depth or of the whole bound: of their neighbours none, or not all, are shown."""
+    bound: int | None
+    """How many things a direction may show, if that left some out; ask for one of `cut`, or for more children."""

@@ -20,7 +20,9 @@ DEPTH: Final = 4
 CHILDREN: Final = 20
 """Neighbours of one kind that each thing shows."""
 NODES: Final = 400
-"""Things in one answer, unless more children are asked for."""
+"""Things in one direction of one answer, unless more children are asked for."""
+AT_ONCE: Final = 20
+"""Things that are expanded together: between them the bound is looked at."""
 DIRECTIONS: Final = ("both", "up", "down")
 
 
@@ -34,24 +36,39 @@ class _Walk:
         self._nodes = nodes
         self.found: list[Found] = []
         self.left: list[Left] = []
-        self.cut: list[Key] = []
+        self.cut: dict[Key, None] = {}
+        self.bounded = False
+        """True if things were left out because there are too many."""
 
     async def run(self, root: Key, depth: int) -> None:
         """Neighbours of the root, theirs, and so on; each thing is expanded once."""
         seen, level = {root}, [root]
         for _ in range(depth):
-            if not level or len(seen) >= self._nodes:
-                break
             fresh: dict[Key, None] = {}
             for kind in dict.fromkeys(key.kind for key in level):
                 keys = [key for key in level if key.kind is kind]
-                found, left = await self._finders[kind](self._reading, keys, self._most)
-                self.found += found
-                self.left += left
-                fresh |= dict.fromkeys(each.far for each in found if each.far not in seen)
+                for first in range(0, len(keys), AT_ONCE):
+                    await self._expand(kind, keys[first : first + AT_ONCE], seen, fresh)
             seen |= fresh.keys()
             level = list(fresh)
-        self.cut = level
+        self.cut |= dict.fromkeys(level)
+
+    async def _expand(self, kind: Kind, keys: list[Key], seen: set[Key], fresh: dict[Key, None]) -> None:
+        """Adds the neighbours of some things of a kind, as far as there is room for new ones."""
+        if len(seen) + len(fresh) >= self._nodes:
+            self.bounded = True
+            self.cut |= dict.fromkeys(keys)
+            return
+        found, left = await self._finders[kind](self._reading, keys, self._most)
+        self.left += left
+        for each in found:
+            if each.far not in seen and each.far not in fresh:
+                if len(seen) + len(fresh) >= self._nodes:
+                    self.bounded = True
+                    self.cut[each.near] = None
+                    continue
+                fresh[each.far] = None
+            self.found.append(each)
 
 
 async def lineage(
@@ -84,6 +101,7 @@ async def lineage(
         down=[Link(cause=ids[each.near], effect=ids[each.far], what=each.what) for each in down.found],
         more=[*_more(up, "up", ids), *_more(down, "down", ids)],
         cut=[ids[key] for key in dict.fromkeys((*up.cut, *down.cut))],
+        bound=nodes if up.bounded or down.bounded else None,
     )
 
 

@@ -13,6 +13,7 @@ from tape import Tape
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.ids import derive
+from rftd.storage.lineage import walk
 from rftd.storage.lineage.finding import find
 from rftd.storage.lineage.graph import LineageGraph
 from rftd.storage.lineage.key import Kind
@@ -143,6 +144,22 @@ async def test_depth_bounds_and_names_where_it_stopped(connection: AsyncConnecti
     assert [node.kind for node in none.nodes] == ["experiment"] and none.up == none.down == []
     one = await lineage(connection, "small/weights/4", direction="up", depth=1)
     assert one.cut == ["small/step/4.0"]
+
+
+async def test_a_bound_within_a_level_says_so(connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = await lineage(connection, "small", direction="down", depth=6)
+    assert whole.bound is None and len(whole.nodes) > 60
+    for bound in (1, 7, 30, 61):
+        monkeypatch.setattr(walk, "NODES", bound)
+        some = await lineage(connection, "small", direction="down", depth=6, children=1 if bound == 1 else bound)
+        assert some.bound == bound and len(some.nodes) == bound
+        shown = [node.id for node in some.nodes]
+        assert some.cut and set(some.cut) <= set(shown)
+        links = {(link.cause, link.effect, link.what) for link in some.down}
+        assert links <= {(link.cause, link.effect, link.what) for link in whole.down}
+        # Whatever is not cut has all its neighbours.
+        open = {link.cause for link in whole.down if (link.cause, link.effect, link.what) not in links}
+        assert open.intersection(shown) <= {*some.cut, *(more.node for more in some.more)}
 
 
 async def test_events_are_found_by_what_they_announce(connection: AsyncConnection, run: SyntheticRun) -> None:

@@ -36,7 +36,7 @@ def test_a_graph_and_data(rftd: Rftd) -> None:
     assert '"small/step/3.0" -> "small/weights/3.0" [label="made by"];' in dot
     data = json.loads(rftd("lineage", "small/step/3", "-o", "json", "--depth", "1").out)
     assert data["root"] == "small/step/3.0"
-    assert sorted(data) == ["cut", "down", "more", "nodes", "root", "up"]
+    assert sorted(data) == ["bound", "cut", "down", "more", "nodes", "root", "up"]
     assert sorted(data["nodes"][0]) == ["experiment", "id", "kind", "made_at", "text"]
 
 
