@@ -9,7 +9,7 @@ from uuid import UUID
 from rftd.daemon.dlq.gathering import gathered
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.dlq.page import record_at
-from rftd.daemon.dlq.verdicts import anew, dropped, retried
+from rftd.daemon.dlq.verdicts import dropped, refuse_record, retried
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError
@@ -46,14 +46,11 @@ class Desk:
         id = dead.letter.id
         if dead.letter.state is State.RETRIED:
             return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
-        if dead.task is not None:
-            event, experiment = derive(dead.task.group, "retried"), dead.task.experiment
-            position = await give_out(dead.task, by, reason, event)
-        else:
-            assert dead.pointer is not None
-            draft, experiment = anew(await record_at(self._log, dead.place), dead.pointer), None
-            event, [position] = draft.id, await append_when_space(self._log, [draft], clock=self._clock)
-        note = retried(self._writer, dead.place, event, experiment=experiment, by=by)
+        if dead.task is None:
+            raise refuse_record(await record_at(self._log, dead.place), dead.place)
+        event = derive(dead.task.group, "retried")
+        position = await give_out(dead.task, by, reason, event)
+        note = retried(self._writer, dead.place, event, experiment=dead.task.experiment, by=by)
         await append_when_space(self._log, [note], clock=self._clock)
         return DeadLetterReceipt(
             id=id, state=State.RETRIED, already=False, position=f"{position.partition}@{position.offset}"

@@ -5,24 +5,21 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from rftd.ops.errors import CodecError, ConflictError, NotFoundError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams import topics
-from rftd.streams.codec import Writer, decode_head
+from rftd.streams.codec import Writer
 from rftd.streams.deadletters import decode_ours
 from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.task import TaskRetried
 from rftd.streams.events.worker import RecordDropped, RecordRetried
 from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.letters import HOME, Letter, Place
+from rftd.streams.folds.letters import HOME, Place
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
 """Their writers decide on what they read; a record that takes effect late would contradict what was decided since."""
-_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
@@ -56,37 +53,29 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
         )
 
 
-def anew(record: Record | None, letter: Letter) -> Draft:
-    """The record's event for its partition once more, under an id that follows from its place.
-
-    Raises NotFoundError, ConflictError where that is not sound or still not possible.
-    """
-    place = letter.place
+def refuse_record(record: Record | None, place: Place) -> ConflictError | NotFoundError:
+    """Why a record cannot be retried: a reader takes whatever it can read, so a retry could add nothing."""
+    drop = "drop it with rftd dlq drop"
     if record is None:
-        raise NotFoundError(f"the log holds nothing at {place} any more", fix="drop it with rftd dlq drop")
+        return NotFoundError(f"the log holds nothing at {place} any more", fix=drop)
     if place.stream in _OF_ROLES:
-        raise ConflictError(
+        return ConflictError(
             f"{place.stream} is written by roles that decide on what they read; a record of it that takes effect late "
             "would contradict what was decided since",
             where=str(place),
-            fix="drop it with rftd dlq drop",
+            fix=drop,
         )
     try:
         decode_ours(record)
     except CodecError as error:
-        raise ConflictError(
-            f"it still cannot be read: {error.what}",
-            where=str(place),
-            fix="retry it under a release that can read it, or drop it with rftd dlq drop",
-        ) from error
-    if not letter.unreadable:
-        raise ConflictError(
-            "its readers take it already; only the tables could not",
-            where=str(place),
-            fix="make the tables anew with rftd rebuild, then drop it",
+        return ConflictError(
+            f"it cannot be read: {error.what}", where=str(place), fix=f"let its writer repeat it; {drop}"
         )
-    head = msgspec.structs.replace(decode_head(record), id=derive(NAMESPACE, "retried", *place))
-    return Draft(record.partition, head.id, _encoder.encode(head), record.value)
+    return ConflictError(
+        "it can be read, so its readers take it already",
+        where=str(place),
+        fix=f"if only the tables could not, make them anew with rftd rebuild; {drop}",
+    )
 
 
 def retried(writer: Writer, place: Place, event: UUID, *, experiment: UUID | None, by: str) -> Draft:

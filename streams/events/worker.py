@@ -75,22 +75,21 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
     code: str
     reason: str
     unreadable: bool = False
-    """No reader of that release could decode it, so it has no effect, in later releases either (see record.retried)."""
+    """No reader of that release could decode it, so it had no effect; in a release that can, it has."""
 
 
 @event("record.retried", stream=topics.DEADLETTERS)
 class RecordRetried(Event, frozen=True, kw_only=True):
     """What was set aside takes effect after all, by another event; the record itself stays as it was.
 
-    Of a record that can be read now its event was appended anew; of the group.closed of a task that failed it is the
-    task.retried.
+    Of the group.closed of a task that failed that is its task.retried.
     """
 
     stream: str
     partition: int
     offset: int
     event: UUID
-    """Id of the new record; it follows from the old one's place, so that a second retry changes nothing."""
+    """Id of the other event; it follows from what was set aside, so that a second retry changes nothing."""
     by: str = ""
     """Who asked for it."""
 
