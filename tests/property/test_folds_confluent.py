@@ -12,9 +12,17 @@ from rftd.streams.envelope import Record
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1 << 16), steps=st.integers(0, 3), mix=st.integers(0, 1 << 16), ended=st.booleans())
-def test_state_does_not_depend_on_how_the_partitions_interleave(seed: int, steps: int, mix: int, ended: bool) -> None:
-    experiment, tape = written(seed, steps, ended=ended)
+@given(
+    seed=st.integers(0, 1 << 16),
+    steps=st.integers(0, 3),
+    mix=st.integers(0, 1 << 16),
+    ended=st.booleans(),
+    forked=st.booleans(),
+)
+def test_state_does_not_depend_on_how_the_partitions_interleave(
+    seed: int, steps: int, mix: int, ended: bool, forked: bool
+) -> None:
+    experiment, tape = written(seed, steps, ended=ended, forked=forked)
     record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
     straight = seen(fold(experiment, tape.records))
     mixed = seen(fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]))
@@ -47,10 +55,18 @@ def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 1 << 16), steps=st.integers(0, 3), chance=st.integers(0, 1 << 16), ended=st.booleans())
-def test_a_record_that_comes_again_later_changes_nothing(seed: int, steps: int, chance: int, ended: bool) -> None:
+@given(
+    seed=st.integers(0, 1 << 16),
+    steps=st.integers(0, 3),
+    chance=st.integers(0, 1 << 16),
+    ended=st.booleans(),
+    forked=st.booleans(),
+)
+def test_a_record_that_comes_again_later_changes_nothing(
+    seed: int, steps: int, chance: int, ended: bool, forked: bool
+) -> None:
     """As Kafka may deliver it: the same event once more, at some later place of its partition."""
-    experiment, tape = written(seed, steps, ended=ended)
+    experiment, tape = written(seed, steps, ended=ended, forked=forked)
     random = np.random.default_rng(chance)
     repeated = list(tape.records)
     for _ in range(int(random.integers(1, 40))):
@@ -63,9 +79,9 @@ def test_a_record_that_comes_again_later_changes_nothing(seed: int, steps: int, 
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1 << 16))
-def test_everything_twice_is_the_same_as_once(seed: int) -> None:
-    experiment, tape = written(seed, 3, ended=False)
+@given(seed=st.integers(0, 1 << 16), forked=st.booleans())
+def test_everything_twice_is_the_same_as_once(seed: int, forked: bool) -> None:
+    experiment, tape = written(seed, 3, ended=False, forked=forked)
     twice = [
         *tape.records,
         *(Record(r.partition, r.offset + 1_000_000, r.chain, r.head, r.value) for r in tape.records),

@@ -19,10 +19,10 @@ from rftd.streams.envelope import Draft
 
 
 def tape_of(seed: int, steps: int) -> list[Draft]:
-    """Two experiments, one after the other, on the same partitions."""
+    """Two experiments, one after the other, on the same partitions; the second is a fork of the first or is none."""
     tape = Tape(seed)
-    SyntheticRun(tape, name="a", steps=steps, seed=seed).write()
-    SyntheticRun(tape, name="b", steps=1, seed=seed, faults=False).write()
+    first = SyntheticRun(tape, name="a", steps=steps, seed=seed).write()
+    SyntheticRun(tape, name="b", steps=1, seed=seed, faults=False, parent=first.id if seed % 2 else None).write()
     return tape.drafts
 
 

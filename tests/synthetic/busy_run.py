@@ -138,11 +138,12 @@ def seen(state: RunState) -> dict[str, object]:
     }
 
 
-def written(seed: int, steps: int, *, ended: bool) -> tuple[UUID, Tape]:
-    """A tape with two experiments, and the id of the one that is folded."""
+def written(seed: int, steps: int, *, ended: bool, forked: bool = False) -> tuple[UUID, Tape]:
+    """A tape with two experiments, and the id of the one that is folded; `forked` from the other one."""
     tape = Tape(seed)
-    SyntheticRun(tape, name="other", steps=1, seed=seed + 1).write()
-    run = (SyntheticRun if ended else BusyRun)(tape, name="one", steps=steps, seed=seed).write()
+    other = SyntheticRun(tape, name="other", steps=1, seed=seed + 1).write()
+    parent = other.id if forked else None
+    run = (SyntheticRun if ended else BusyRun)(tape, name="one", steps=steps, seed=seed, parent=parent).write()
     lost = worker.WorkerLost(worker=run.workers[1], role="explorer", slot=1, reason="killed")
     tape.write(lost, run.id, key=run.workers[1])
     return run.id, tape

@@ -64,6 +64,8 @@ class SyntheticRun:
     seed: int = 0
     faults: bool = True
     job_dir: str = "/jobs"
+    parent: UUID | None = None
+    """Of a fork: whose two SFT steps it shares."""
     id: UUID = field(init=False)
     waiting: list[Member] = field(default_factory=list)
     closed_at: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -92,6 +94,17 @@ class SyntheticRun:
         self.id = tape.ids.new()
         self.spine = partition_of(topics.EXPERIMENTS, self.id)
         tape.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps, self.job_dir)), self.id)
+        if self.parent is not None:
+            forked = experiment.ExperimentForked(
+                parent=self.parent,
+                at_step=SFT_STEPS,
+                checksum="shared",
+                stage=0,
+                first_versions=(0,),
+                decided_at_ns=5,
+                next_sequence=4 * SFT_STEPS,
+            )
+            tape.write(forked, self.id)
         for role in ("controller", "planner", "trainer", "dispatcher"):
             tape.fence(role, self.id, self.spine)
         for slot in range(topics.TOPICS[topics.TASKS].partitions):
@@ -116,6 +129,9 @@ class SyntheticRun:
     def warm_up(self) -> None:
         """The SFT stage: two batches of rows, one checkpoint."""
         tape = self.tape
+        if self.parent is not None:
+            self.inherit()
+            return
         tape.write(step.GenerationStarted(generation=0, version=0), self.id, role="trainer")
         self.publish(0)
         tape.write(experiment.StageStarted(stage=0, name="warmup", first_version=0), self.id, role="controller")
@@ -126,6 +142,17 @@ class SyntheticRun:
         self.commit(stage=0, final=True)
         tape.write(experiment.StageCompleted(stage=0, last_version=SFT_STEPS), self.id, role="controller")
         tape.write(experiment.StageStarted(stage=1, name="rft", first_version=SFT_STEPS), self.id, role="controller")
+        self.publish(0)
+
+    def inherit(self) -> None:
+        """A fork's beginning: the shared weights are its first generation, and the RFT stage starts from them."""
+        self.version = SFT_STEPS
+        started = step.GenerationStarted(
+            generation=0, version=SFT_STEPS, checkpoint="/parent/global_step_2", checksum="shared"
+        )
+        self.tape.write(started, self.id, role="trainer")
+        start = experiment.StageStarted(stage=1, name="rft", first_version=SFT_STEPS)
+        self.tape.write(start, self.id, role="controller")
         self.publish(0)
 
     def explore(self, *, failed: int = 0) -> UUID:
