@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench torture torture-crash torture-sim lock clean
+.PHONY: demo test check bench torture torture-crash torture-sim torture-tables lock clean
 
 STACK ?= embedded
 
@@ -26,7 +26,7 @@ BENCHES := start_up log_append log_socket experience_path rollout_torch train_st
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about an hour
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
 
-torture: torture-crash torture-sim              ## the long versions of the tests that break things; hours
+torture: torture-crash torture-sim torture-tables  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,000 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
@@ -36,6 +36,9 @@ TORTURE_SEEDS ?= 10000
 torture-sim: $(READY)               ## simulated worlds that nobody ran yet, noted in tests/sim/ledger.json; an hour or so
 	$(BIN)/python -P tests/sim/run.py --mode swarm --fresh $(TORTURE_SEEDS) --jobs 2
 	$(BIN)/python -P tests/sim/run.py --mode zombies --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
+
+torture-tables: $(READY)            ## 1,000 random logs whose tables are rebuilt and compared, a quarter of an hour
+	$(BIN)/python -P tests/property/torture.py
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

@@ -7,8 +7,8 @@ import asyncio
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_run import SyntheticRun
-from tape import Tape, interleaved
+from rebuilds import rebuilt, tape_of
+from tape import interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database
@@ -16,14 +16,6 @@ from rftd.storage.digest import Digests, digest
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Draft
-
-
-def tape_of(seed: int, steps: int) -> list[Draft]:
-    """Two experiments, one after the other, on the same partitions; the second is a fork of the first or is none."""
-    tape = Tape(seed)
-    first = SyntheticRun(tape, name="a", steps=steps, seed=seed).write()
-    SyntheticRun(tape, name="b", steps=1, seed=seed, faults=False, parent=first.id if seed % 2 else None).write()
-    return tape.drafts
 
 
 async def project(drafts: list[Draft], cuts: list[int], max_records: int, url: str = "sqlite:///:memory:") -> Digests:
@@ -62,6 +54,17 @@ def test_tables_do_not_depend_on_how_the_log_arrived(
     straight, mixed = asyncio.run(compare())
     assert mixed.tables == straight.tables
     assert mixed.positions == straight.positions
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1 << 16))
+def test_rebuilt_tables_equal_the_live_ones(seed: int) -> None:
+    report = asyncio.run(rebuilt(seed))
+    assert report.different == () and report.rebuilt == report.live
+
+
+def test_a_row_that_is_missing_is_found() -> None:
+    assert asyncio.run(rebuilt(7, spoil=True)).different == ("batches",)
 
 
 def test_tables_on_postgres_equal_those_on_sqlite(postgres_url: str) -> None:
