@@ -13,16 +13,18 @@ from rftd.streams.folds.letters import Place
 from rftd.streams.topics import TASKS
 
 _AT_ONCE: Final = 500
+MOST: Final = 10_000
+"""Older ones than so many are left out; the log has them."""
 _GROUPS: Final = """SELECT id, experiment, stage, sequence, members, failed, code, reason, closed_ns, closed_partition,
     closed_offset FROM groups WHERE failed > 0 AND (reason IS NULL OR reason <> :stage_ended)
-    ORDER BY closed_ns DESC, closed_partition DESC, closed_offset DESC"""
+    ORDER BY closed_ns DESC, closed_partition DESC, closed_offset DESC LIMIT :most"""
 _LEASES: Final = """SELECT subject, row_start, epoch, attempt, slot, worker, leased_ns, expired_reason FROM leases
     WHERE subject IN :groups AND kind = 'task' AND leased_offset IS NOT NULL ORDER BY subject, attempt"""
 
 
 async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
     """Every group that closed with failed rollouts, newest first; whether its members suffice its stage says."""
-    closed = (await connection.execute(text(_GROUPS), {"stage_ended": STAGE_ENDED})).all()
+    closed = (await connection.execute(text(_GROUPS), {"stage_ended": STAGE_ENDED, "most": MOST})).all()
     leases: dict[bytes, list[Any]] = {}
     ids = [bytes(row.id) for row in closed]
     statement = text(_LEASES).bindparams(bindparam("groups", expanding=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import httpx
 import pytest
 from garbage import garbage
 from house import House
+from log_operations import LogOperations
+from until import until
 
+from rftd.daemon.dlq.gauge import watch_dead_letters
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.storage.database import open_database, sqlite_url
@@ -98,6 +102,19 @@ async def test_records_of_strangers(client: httpx.AsyncClient, house: House, tmp
     report = await verify(house.log)
     assert {letter.place: letter.state for letter in report.dead_letters}[id] == "dropped"
     assert _ours(report) == []
+
+
+async def test_the_gauge_counts_what_is_open(house: House, failed: str) -> None:
+    def open_tasks() -> float | None:
+        return house.feed.metrics.registry.get_sample_value("rftd_dead_letters_open", {"kind": "task"})
+
+    assert open_tasks() is None
+    operations = LogOperations(house.log)
+    watching = watch_dead_letters(operations, house.engine, house.projector, house.feed.metrics, CLOCK)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching)
+        await until(lambda: open_tasks() == 1.0)
+        task.cancel()
 
 
 async def test_what_is_refused(client: httpx.AsyncClient, failed: str) -> None:
