@@ -122,7 +122,7 @@ async def import_experiment(
         known = await submitted_in(log, experiment)
         there = known.spec.job_dir if known is not None else None
         default = home / "imported" / str(experiment)
-        folders = await asyncio.to_thread(_folders, archive, checked.spec.job_dir, moves, there, default)
+        folders = await asyncio.to_thread(_folders, archive, checked, moves, there, default)
         present = await look(log, archive, folders)
         roots = [default, *(Path(new) for _, new in moves)]
         files = await asyncio.to_thread(restore, archive, folders, roots)
@@ -161,15 +161,19 @@ async def _name_of(log: EventLog, experiment: UUID) -> str:
 
 
 def _folders(
-    archive: ArchiveReader, job_dir: str, moves: Sequence[tuple[str, str]], there: str | None, default: Path
+    archive: ArchiveReader, checked: Checked, moves: Sequence[tuple[str, str]], there: str | None, default: Path
 ) -> Folders:
-    """Which folders move: those that were asked for, and the job's unless it is one of them."""
+    """Which folders move: those that were asked for, and the job's unless it is one of them or in its place.
+
+    That of an experiment that was removed always does: whatever lies in the old place now is not its own.
+    """
+    job_dir = checked.spec.job_dir
     asked = Folders(moves)
     if asked.covers(job_dir):
         return asked
     if there is not None:
         return Folders([*moves, (job_dir, there)])
     own = [part for part in archive.manifest.files if not asked.covers(part.folder)]
-    if Path(job_dir).is_dir() and all_there(own):
+    if not checked.removed and Path(job_dir).is_dir() and all_there(own):
         return asked
     return Folders([*moves, (job_dir, str(default))])

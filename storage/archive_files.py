@@ -17,6 +17,7 @@ from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
 from rftd.storage.artifacts import ArtifactStore
 from rftd.storage.checkpoints import latest, mark_latest, verify
+from rftd.streams.folds.spine import Kept
 from rftd.streams.transfer.container import ArchiveReader, ArchiveWriter
 from rftd.streams.transfer.export import Named
 from rftd.streams.transfer.folders import Folders
@@ -44,6 +45,9 @@ def choose(named: Named, checkpoints: str, notes: list[str]) -> Iterator[Chosen]
     """
     spec, status = named.spine.spec, named.spine.status
     assert spec is not None
+    if named.spine.kept is Kept.REMOVED:
+        notes.append("its files were removed: only its events are exported")
+        return
     store = ArtifactStore(Path(spec.job_dir) / "artifacts")
     for name in sorted(sha256.hex() for sha256 in named.artifacts):
         if not store.has(name):

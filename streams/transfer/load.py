@@ -17,7 +17,7 @@ from rftd.ops.errors import ArchiveError, ConflictError, LogFullError, Unreachab
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experiment import ExperimentForked, ExperimentSubmitted, Fence, HeadRef
+from rftd.streams.events.experiment import ExperimentForked, ExperimentRemoved, ExperimentSubmitted, Fence, HeadRef
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
@@ -55,6 +55,8 @@ class Checked(msgspec.Struct, kw_only=True):
     """Folders that a weights.published names."""
     parent: UUID | None
     """The experiment that it is a fork of."""
+    removed: bool
+    """True if its files were, so that its folder may be another's by now."""
 
 
 def check(archive: ArchiveReader) -> Checked:
@@ -68,6 +70,7 @@ def check(archive: ArchiveReader) -> Checked:
     moved, spec, parent = Moved(places, {}, {}), None, None
     checkpoints: dict[str, set[tuple[str, str]]] = {}
     weights: set[str] = set()
+    removed = False
     while batch := merge.next_batch():
         for entry in batch:
             _rewritten(entry, moved)
@@ -79,6 +82,8 @@ def check(archive: ArchiveReader) -> Checked:
                 case CheckpointCommitted():
                     files = ((file.path, file.sha256) for file in entry.event.files)
                     checkpoints.setdefault(entry.event.path, set()).update(files)
+                case ExperimentRemoved():
+                    removed = True
                 case WeightsPublished():
                     weights.add(entry.event.path)
                 case _:
@@ -90,7 +95,7 @@ def check(archive: ArchiveReader) -> Checked:
             pass
     if spec is None:
         raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
-    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent)
+    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent, removed=removed)
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> Present:

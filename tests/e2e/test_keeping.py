@@ -62,6 +62,12 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     assert second.experiment.job_dir == str(job)
     assert listed(scene) == [(name, "here")] and len(listed(scene, "--all")) == 2
     files = held(job)
+    gone = next(item for item in json.loads(scene.rftd("ls", "--all", "--json").out)["items"] if item["kept"] != "here")
+    exported = scene.rftd("export", gone["id"], "-o", "gone.rftd")
+    assert exported.status == 0 and "only its events are exported" in exported.out + exported.err, exported
+    elsewhere = scene.rftd("--data", "elsewhere", "import", "gone.rftd", "--json")
+    assert elsewhere.status == 0, elsewhere
+    assert json.loads(elsewhere.out)["job_dir"] != str(job), "which is another's now, and would be cleared"
     scene.host.stop()
     scene.host.tend()
     assert scene.page(name) is not None and held(job) == files, "the removed one's folder is another's now"
