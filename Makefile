@@ -21,7 +21,8 @@ check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
 
 BENCHES := start_up log_append log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills \
-  deterministic_kills replay_runs kafka_produce kafka_consume experience_path_kafka projector_postgres demo_stacks cluster_faults lineage_why
+  deterministic_kills replay_runs kafka_produce kafka_consume experience_path_kafka projector_postgres demo_stacks cluster_faults lineage_why \
+  recovery_time rebuild_million
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about an hour
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done

@@ -84,6 +84,8 @@ DISK_RESERVE_SIZE_BYTES: Final = 1024 * MIB
 """Stays free on each volume that the daemon writes to, or 5 % of it if that is less."""
 
 # State database.
+REBUILD_RECORDS: Final = 8 * FETCH_RECORDS
+"""Records of one transaction of a rebuild: keys are random, so a page that many rows meet is written once."""
 DATABASE_POOL_CONNECTIONS: Final = 8
 """Most connections of one process to Postgres, the projector's among them."""
 DATABASE_POOL_WAIT_S: Final = 10.0

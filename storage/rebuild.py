@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.storage.database import open_database
 from rftd.storage.digest import Digests, digest
@@ -46,7 +47,7 @@ async def rebuild(
     if seen is not None:
         await log.check_heads(seen.positions)
     engine = open_database(url)
-    projector = Projector(log, engine, clock=clock, projections=projections)
+    projector = Projector(log, engine, clock=clock, projections=projections, max_records=limits.REBUILD_RECORDS)
     try:
         await projector.reset()
         await projector.catch_up(seen.positions if seen is not None else None)

@@ -7,6 +7,7 @@ Run: python -P tests/crash/torture.py [--kills 1000] [--power-losses 10000] [--f
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import msgspec
 sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
 
 
-def kills(count: int, seed: int) -> bool:
+def kills(count: int, seed: int, most_s: float) -> bool:
     """SIGKILLs of daemon, explorer and trainer, with fake engines. True if no promise was broken."""
     from killing import killed_series
     from scene import Scene
@@ -26,7 +27,7 @@ def kills(count: int, seed: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="rftd-") as folder:
         scene = Scene(Path(folder))
         with scene.host:
-            counts = killed_series(scene, random.Random(seed), count)
+            counts = killed_series(scene, random.Random(seed), count, most_s=most_s)
     print(msgspec.json.encode(counts).decode(), flush=True)
     return not counts.lost and not counts.broken
 
@@ -57,13 +58,16 @@ def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="0: none")
+    parser.add_argument(
+        "--most-s", type=float, default=math.inf, help="no experiment is begun to be killed after so long"
+    )
     parser.add_argument("--power-losses", type=int, default=10000, help="logs that lose power; 0: none")
     parser.add_argument("--flips", type=int, default=20000, help="flipped bits of each kind of file; 0: no damage")
     parser.add_argument("--first-seed", type=int, default=0)
     chosen = parser.parse_args()
     kept = [power_losses(chosen.power_losses, chosen.first_seed)] if chosen.power_losses else []
     kept += [damages(chosen.flips, chosen.first_seed)] if chosen.flips else []
-    kept += [kills(chosen.kills, chosen.first_seed)] if chosen.kills else []
+    kept += [kills(chosen.kills, chosen.first_seed, chosen.most_s)] if chosen.kills else []
     return 0 if all(kept) else 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -127,12 +128,21 @@ class KillCounts(msgspec.Struct, kw_only=True):
 
 
 def killed_series(
-    scene: Scene, chance: random.Random, kills: int, *, moments: int = 25, text: str = EXPERIMENT
+    scene: Scene,
+    chance: random.Random,
+    kills: int,
+    *,
+    moments: int = 25,
+    most_s: float = math.inf,
+    text: str = EXPERIMENT,
 ) -> KillCounts:
-    """Runs experiments one after the other, each killed at up to `moments` moments, until `kills` processes died."""
+    """Runs experiments one after the other, each killed at up to `moments` moments, until `kills` processes died.
+
+    After `most_s` seconds no other experiment is begun.
+    """
     counts, killing, began_s = KillCounts(), Killing(scene, chance), time.monotonic()
     with Witness(scene.data.socket) as witness:
-        while killing.total < kills:
+        while killing.total < kills and time.monotonic() - began_s < most_s:
             name = scene.submit(text, f"name=killed_{counts.experiments}")
             page = killing.until_ended(name, min(moments, kills - killing.total))
             report = scene.verified()
