@@ -45,7 +45,7 @@ def armed_run(folder: Path, items: Sequence[tuple[str, int]], *overrides: str, t
     try:
         with suppress(UnreachableError):  # it died while it started: it is started again by whoever asks it
             scene.host.__enter__()
-        page = scene.until_ended(scene.submit_through(text, *overrides))
+        page = scene.until_ended(scene.submit_through(text, *overrides), timeout_s=400.0)
     finally:
         scene.host.stop()
     report = scene.verified()
