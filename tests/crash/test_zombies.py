@@ -96,6 +96,29 @@ def test_a_trainer_that_stops_before_it_places_a_checkpoint_does_not_touch_its_s
     assert list(placed.rglob(".global_step_*")) == []
 
 
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_daemon_that_stands_still_keeps_its_folder(tmp_path: Path) -> None:
+    """So nobody can replace it on the embedded log: a second one is refused, and the first goes on when it wakes."""
+    from scene import EXPERIMENT, Scene
+
+    from rftd.ops.errors import ConflictError
+
+    scene = Scene(tmp_path)
+    with scene.host:
+        name = scene.submit(EXPERIMENT, "stages=[]", "buffer.total_steps=20")
+        scene.until_step(name, 5)
+        os.kill(scene.host.pid, signal.SIGSTOP)
+        try:
+            refused = scene.rftd("serve", "--port", "0")
+        finally:
+            os.kill(scene.host.pid, signal.SIGCONT)
+        assert refused.status == ConflictError.exit_status and "Traceback" not in refused.err, refused
+        assert scene.until_ended(name).experiment.summary.state == "completed"
+        report = scene.verified()
+        assert report.clean and report.experiments[0].steps == 20, report.findings
+
+
 def _until_replaced(scene: Scene, name: str, role: str, pid: int, timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while True:

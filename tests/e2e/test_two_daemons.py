@@ -7,8 +7,10 @@ make the first one's later records void, and the first one ends and says why.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,23 @@ def test_with_a_database_each_the_second_takes_over(first: Scene, tmp_path: Path
         assert os.waitstatus_to_exitcode(os.waitpid(first.host.pid, 0)[1]) == FencedError.exit_status
         assert "worker.adopted" in said(second.folder / "daemon.log", "worker.adopted")
         proven(second, second.until_ended(name))
+
+
+def test_a_daemon_that_wakes_after_its_replacement_changes_nothing(first: Scene, tmp_path: Path) -> None:
+    """It stood still while another took over with a database of its own, and goes on as if nothing had happened."""
+    (tmp_path / "second").mkdir()
+    second = Scene(tmp_path / "second", environ={"RFTD_KAFKA": first.environ["RFTD_KAFKA"]})
+    name = first.submit(EXPERIMENT, LONG)
+    first.until_step(name, 5)
+    os.kill(first.host.pid, signal.SIGSTOP)
+    try:
+        with second.host:
+            second.until_step(name, 30)
+            os.kill(first.host.pid, signal.SIGCONT)
+            log = said(first.folder / "daemon.log", FencedError.code)
+            assert "experiment.taken_over" in log and "Traceback" not in log, log
+            assert os.waitstatus_to_exitcode(os.waitpid(first.host.pid, 0)[1]) == FencedError.exit_status
+            proven(second, second.until_ended(name))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(first.host.pid, signal.SIGCONT)
