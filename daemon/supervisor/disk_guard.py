@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ COUNT_SHARE: Final = 20
 """Of the time between two counts of a folder's files, one part in so many is spent on counting, at most."""
 COLLECT_S: Final = 600.0
 """Between two attempts to make room."""
+COLLECT_TIMEOUT_S: Final = 30.0
+"""Of one: what runs goes on writing meanwhile."""
 
 FULL: Final = "disk_full"
 BUDGET: Final = "disk_budget"
@@ -149,7 +152,9 @@ class DiskGuard:
                 found = await self._judged()
                 if found is not None and self.collect is not None and self._clock.monotonic_s() >= self._collect_at_s:
                     self._collect_at_s = self._clock.monotonic_s() + COLLECT_S
-                    await self.collect()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(COLLECT_TIMEOUT_S):
+                            await self.collect()
                     self._count_at_s = 0.0
                     found = await self._judged()
             except (OSError, TimeoutError) as error:

@@ -108,7 +108,7 @@ class Scene:
             request = str(SystemIds(SystemClock()).new())
             return client.submit(submission.config, labels={}, request_id=request).value.name
 
-    def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = 60.0) -> str:
+    def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = 180.0) -> str:
         """The same with one request id, again and again until a daemon that may die meanwhile has answered."""
         submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=self.folder)
         request, deadline_s = str(SystemIds(SystemClock()).new()), time.monotonic() + timeout_s
