@@ -51,6 +51,10 @@ class SimTrainerEngine(FakeTrainerEngine):
 
     mishaps: Mishaps
 
+    @property
+    def deterministic(self) -> bool:
+        return not self.mishaps.salted
+
     def train(self, batch: TrainBatch) -> StepResult:
         result = super().train(batch)
         if self.mishaps.salted:

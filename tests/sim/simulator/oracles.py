@@ -13,7 +13,7 @@ import msgspec
 from rftd.ops.errors import RftdError
 from rftd.storage import checkpoints
 from rftd.streams import topics
-from rftd.streams.codec import Decoded, decode, decode_as
+from rftd.streams.codec import Decoded, decode, decode_as, decode_head
 from rftd.streams.envelope import Record
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -58,9 +58,11 @@ def ended(world: World) -> Iterator[str]:
     """The experiment completed, or was cancelled by its owner."""
     spine = world.state.spine
     cancels = any(command.verb == "cancel" for command in world.scenario.commands)
-    if spine.status is Status.COMPLETED or (spine.status is Status.CANCELLED and cancels):
-        return
-    yield f"{spine.status}: {spine.code} {spine.reason}"
+    if spine.status is not Status.COMPLETED and not (spine.status is Status.CANCELLED and cancels):
+        yield f"{spine.status}: {spine.code} {spine.reason}"
+    fork = world.fork_state.spine
+    if fork.status not in (None, Status.COMPLETED):
+        yield f"its fork {fork.status}: {fork.code} {fork.reason}"
 
 
 def balanced(world: World) -> Iterator[str]:
@@ -258,7 +260,9 @@ def _differences(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:
 def _records(world: World) -> Iterator[Record]:
     for partition in partitions_of(world.experiment):
         if partition.stream != topics.HEARTBEATS:
-            yield from world.log.stored(partition, 0, 1 << 30)
+            for record in world.log.stored(partition, 0, 1 << 30):
+                if decode_head(record).experiment in (None, world.experiment):
+                    yield record
 
 
 def _effective(world: World, stream: str) -> Iterator[Decoded]:

@@ -64,6 +64,9 @@ class Scenario:
     """A second daemon is started once none answered for so long."""
     strikes: list[Strike] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
+    fork_at_s: float | None = None
+    """From when on the owner wants a fork of it."""
+    fork_step: int = 0
     fail_p: float = 0.0
     hang_p: float = 0.0
     salted: bool = False
@@ -123,6 +126,10 @@ def _swarm(seed: int, chance: random.Random) -> Scenario:
         for _ in range(chance.randint(1, 3)):
             scenario.strikes += _strikes(kind, chance, calm_s)
     _command(scenario, chance)
+    forks = random.Random(f"fork {seed}")  # of its own, so that worlds without one stay what they were
+    if forks.random() < 0.12:
+        scenario.fork_at_s = forks.uniform(2.0, calm_s)
+        scenario.fork_step = forks.randint(0, 4)
     return scenario
 
 

@@ -14,19 +14,23 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest import mock
+from uuid import UUID
 
+from rftd.daemon.supervisor.forking import moved
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import SeededIds, derive
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode
 from rftd.streams.events import experiment as life
-from rftd.streams.events.worker import WorkerLost
+from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec
 from simulator.chaos import Chaos, patched
 from simulator.engines import Mishaps, SimRolloutEngine, SimTrainerEngine
 from simulator.loop import SimLoop, SimProcess, StalledError
@@ -40,6 +44,14 @@ SETTLE_S = 30.0
 """After the end everything that was stopped or cut off is awake for so long, before the log is judged."""
 SETTLE_UNDISTURBED_S = 5.0
 FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.trainer.engines.fake.FakeTrainerEngine"
+
+
+FORKED_SPEC = "rftd.daemon.supervisor.supervisor.forked_spec"
+
+
+def _forked_spec(parent: ExperimentSpec, _shared: Any, _overrides: Any, *, name: str, **_: Any) -> ExperimentSpec:
+    """The parent's specification as it is: a world's comes from no file that could be read again with changes."""
+    return moved(parent, name, str(Path(parent.job_dir).with_name(name)))
 
 
 @dataclass
@@ -80,6 +92,11 @@ class World:
         self.spec = make_spec(scenario.shape, data=_data_folder(), job=self.job, seed=scenario.seed)
         self.state = RunState(self.experiment)
         """As an observer sees it who misses nothing."""
+        self.fork = derive(derive(self.experiment, "fork"), "experiment")
+        self.fork_state = RunState(self.fork)
+        """Of its fork; empty while there is none."""
+        self._forks = scenario.fork_at_s is not None
+        """True while the owner may still ask for one."""
         self.failures: list[str] = []
         self._fences = FenceView()
         self._read: dict[topics.Partition, int] = {}
@@ -100,6 +117,7 @@ class World:
             stack.callback(self._leave)
             stack.enter_context(mock.patch(FAKES[0], SimRolloutEngine))
             stack.enter_context(mock.patch(FAKES[1], SimTrainerEngine))
+            stack.enter_context(mock.patch(FORKED_SPEC, _forked_spec))
             stack.enter_context(patched(self.chaos.point))
             main = self.process.spawn(self._play())
             try:
@@ -145,6 +163,8 @@ class World:
         self.chaos.start(self.process)
         for command in self.scenario.commands:
             self.process.spawn(self._order(command))
+        if self._forks:
+            self.process.spawn(self._fork(self.scenario.fork_at_s or 0.0))
         asked_s = 0.0
         while not self._ended():
             await asyncio.sleep(1.0)
@@ -191,14 +211,47 @@ class World:
                         return
             await asyncio.sleep(1.0)
 
+    async def _fork(self, at_s: float) -> None:
+        """As an owner who asks again until there is a fork, or nothing that could be forked."""
+        await asyncio.sleep(at_s)
+        total = sum(stage.total_steps for stage in self.spec.stages)
+        at_step = min(self.scenario.fork_step, total - 1)
+        while self.state.spine.furthest < at_step and not self._over(self.state):  # noqa: ASYNC110 nobody tells
+            await asyncio.sleep(1.0)
+        for _ in range(60):
+            daemons = [each for each in self.machine.daemons if each.running]
+            if daemons:
+                work = self.machine.daemons[daemons[-1]].fork(
+                    self.experiment,
+                    at_step=min(at_step, self.state.spine.furthest),
+                    overrides=(),
+                    name=f"{self.spec.name}-fork",
+                    labels={},
+                    request_id=derive(self.experiment, "fork"),
+                )
+                asked = daemons[-1].spawn(work)
+                await asyncio.wait({asked}, timeout=8.0)
+                if asked.done() and not asked.cancelled():
+                    error = asked.exception()
+                    self.tell(f"FORK at step {at_step}: {error or 'done'}")
+                    if error is None:
+                        self.chaos.hits["fork"] += 1
+                        break
+            await asyncio.sleep(1.0)
+        self._forks = False
+
     def _ended(self) -> bool:
         self.observe()
-        status = self.state.spine.status
-        return status is not None and status.ended
+        unborn = self.fork_state.spine.status is None
+        return not self._forks and self._over(self.state) and (unborn or self._over(self.fork_state))
+
+    def _over(self, state: RunState) -> bool:
+        return state.spine.status is not None and state.spine.status.ended
 
     def observe(self) -> None:
         """Folds what landed since the last time."""
-        for partition in partitions_of(self.experiment):
+        own, forks = partitions_of(self.experiment), partitions_of(self.fork) if self.scenario.fork_at_s else ()
+        for partition in dict.fromkeys((*own, *forks)):
             if partition.stream == topics.HEARTBEATS:
                 continue
             for record in self.log.stored(partition, self._read.get(partition, 0), 1 << 30):
@@ -206,13 +259,18 @@ class World:
                 decoded = decode(record)
                 if self._fences.admit(partition, decoded.head, decoded.event):
                     self._watch(decoded)
-                    self.state.apply(decoded)
+                    for state in (self.state, self.fork_state):
+                        if decoded.head.experiment in (None, state.experiment):
+                            state.apply(decoded)
                 if self._tells and decoded.head.type in TOLD and partition.stream != topics.TASKS:
                     self.lines.append(f"{self.loop.time():9.3f}    {partition}@{record.offset} {_shown(decoded)}")
 
+    def _live(self, worker: UUID) -> WorkerStarted | None:
+        return self.state.roster.live.get(worker) or self.fork_state.roster.live.get(worker)
+
     def _watch(self, decoded: Decoded) -> None:
         event = decoded.event
-        if isinstance(event, WorkerLost) and (started := self.state.roster.live.get(event.worker)) is not None:
+        if isinstance(event, WorkerLost) and (started := self._live(event.worker)) is not None:
             what = lost_in_vain(self, started, event.reason)
             self.failures += [f"lost in vain: {what}"] if what else []
 

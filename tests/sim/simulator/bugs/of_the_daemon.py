@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from rftd.daemon.supervisor.controller import Controller
+from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.folds.ledger import Ledger
@@ -113,6 +114,14 @@ def _despair(failure: Any) -> Any:
     return failing
 
 
+def _leap_in_the_data(position: Any) -> Any:
+    async def leaping(*args: Any) -> Any:
+        next_sequence, redo = await position(*args)
+        return next_sequence + 3, redo
+
+    return leaping
+
+
 BUGS = (
     Bug("the dispatcher skips a group", "verify: no-task-skipped", instead(leasing, "_first", _skip_a_group)),
     Bug("a group closes twice", "verify: groups-close-once", instead(dispatcher, "close_groups", _close_twice)),
@@ -148,6 +157,11 @@ BUGS = (
         "a stage ends before its last step",
         "verify: completed-is-complete",
         instead(Controller, "_stage_is_done", _end_early),
+    ),
+    Bug(
+        "a fork leaps over groups",
+        "verify: forks-share-history",
+        instead(shared_history, "_position", _leap_in_the_data),
     ),
     Bug("a lost worker fails the experiment", "ended", instead(Controller, "_failure", _despair)),
 )
