@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 
 from rftd.daemon.supervisor.controller import Controller
+from rftd.ops.ids import derive
 from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
+from rftd.streams.events.task import TaskRetried
 from rftd.streams.folds.ledger import Ledger
 from rftd.workers.dispatcher import dispatcher, leasing
+from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.planner import planner
@@ -31,6 +34,28 @@ def _close_twice(close: Any) -> Any:
     def closing(state: Any, *, stage_over: bool) -> Any:
         for decision in close(state, stage_over=stage_over):
             yield from (decision, decision)
+
+    return closing
+
+
+def _retry_what_did_not_fail(close: Any) -> Any:
+    def closing(state: Any, *, stage_over: bool) -> Any:
+        for decision in close(state, stage_over=stage_over):
+            yield decision
+            group = state.groups.open[decision.event.group]
+            if group.sequence == 0 and not decision.event.failed:
+                retried = TaskRetried(
+                    group=group.id,
+                    retry=derive(group.id, "retry"),
+                    stage=group.stage,
+                    sequence=group.sequence,
+                    row=group.row,
+                    epoch=group.epoch,
+                    repeat_times=group.repeat_times,
+                    min_version=group.min_version,
+                    pinned=group.pinned,
+                )
+                yield Decision(retried)
 
     return closing
 
@@ -125,6 +150,11 @@ def _leap_in_the_data(position: Any) -> Any:
 BUGS = (
     Bug("the dispatcher skips a group", "verify: no-task-skipped", instead(leasing, "_first", _skip_a_group)),
     Bug("a group closes twice", "verify: groups-close-once", instead(dispatcher, "close_groups", _close_twice)),
+    Bug(
+        "a group that did not fail is retried",
+        "verify: retries-have-a-cause",
+        instead(dispatcher, "close_groups", _retry_what_did_not_fail),
+    ),
     Bug(
         "a lease is never given out again",
         "liveness",
