@@ -3,7 +3,9 @@
 registry     every experiment in the log, by state, folded from the spines
 forking      a fork's specification, and what it may change
 preflight    what only the daemon can know before it accepts: models, rows, digests
+obstacle     what an experiment pauses for by itself
 disk_guard   whether there is space to go on
+parts        whether what it names of third parties is installed
 controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain
 snapshotter  keeps a recent fold of the run in a file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rftd.daemon.supervisor.disk_guard import Shortage
+from rftd.daemon.supervisor.obstacle import Obstacle
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, RolloutError, TrainError, UsageError
 from rftd.streams.events import experiment
@@ -23,8 +23,8 @@ class Controller:
     def __init__(self, state: RunState) -> None:
         self._state = state
 
-    def decide(self, shortage: Shortage | None = None) -> Sequence[Event]:
-        """The next event of the experiment's life, if one is due; with a `shortage`, only what leads to no files."""
+    def decide(self, obstacle: Obstacle | None = None) -> Sequence[Event]:
+        """The next event of the experiment's life, if one is due; with an `obstacle`, only what leads to no work."""
         spine = self._state.spine
         if spine.status is Status.QUEUED:
             return [experiment.ExperimentStarted()]
@@ -33,12 +33,12 @@ class Controller:
         if (failure := self._failure()) is not None:
             return [failure]
         if spine.status is Status.PAUSED:
-            again = bool(spine.cause) and shortage is None
-            return [experiment.ExperimentResumed(reason="there is room again")] if again else ()
+            again = bool(spine.cause) and obstacle is None
+            return [experiment.ExperimentResumed(reason=f"{spine.cause} is over")] if again else ()
         due = self._next()
-        if shortage is None or isinstance(due, experiment.StageCompleted | experiment.ExperimentCompleted):
+        if obstacle is None or isinstance(due, experiment.StageCompleted | experiment.ExperimentCompleted):
             return () if due is None else [due]
-        return [experiment.ExperimentPaused(reason=f"{shortage.reason}; fix: {shortage.fix}", cause=shortage.cause)]
+        return [experiment.ExperimentPaused(reason=f"{obstacle.reason}; fix: {obstacle.fix}", cause=obstacle.cause)]
 
     def _next(self) -> Event | None:
         """What brings a running experiment from stage to stage, and to its end."""

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from rftd.daemon.output.quantity import size
+from rftd.daemon.supervisor.obstacle import DISK_BUDGET, DISK_FULL, Obstacle
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
@@ -28,9 +29,6 @@ COLLECT_S: Final = 600.0
 COLLECT_TIMEOUT_S: Final = 30.0
 """Of one: what runs goes on writing meanwhile."""
 
-FULL: Final = "disk_full"
-BUDGET: Final = "disk_budget"
-
 
 class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemon may take."""
@@ -47,15 +45,6 @@ class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
         return min(limits.DISK_RESERVE_SIZE_BYTES, volume.size_bytes // 20)
 
 
-class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing more may be written."""
-
-    cause: str
-    """`disk_full` or `disk_budget`."""
-    reason: str
-    fix: str
-
-
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured, and what is about to be written."""
 
@@ -67,14 +56,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Of the next checkpoint and weights, as far as one can tell."""
 
 
-def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Shortage | None:
+def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | None:
     """Whether there is room. Pure. Once it was `short`, a little more than the bare limit has to be there."""
     for folder, volume in reading.volumes.items():
         reserve_bytes = allowed.reserve_of(volume)
         wanted_bytes = reserve_bytes + reading.need_bytes + (reserve_bytes // 4 if short else 0)
         if reserve_bytes and volume.free_bytes < wanted_bytes:
-            return Shortage(
-                cause=FULL,
+            return Obstacle(
+                cause=DISK_FULL,
                 reason=f"{size(volume.free_bytes)} are free on the volume of {folder}; {size(reserve_bytes)} stay free"
                 f"{_need(reading)}",
                 fix=f"free {size(wanted_bytes - volume.free_bytes)} there, with rftd gc, rm or archive --to, or serve "
@@ -86,8 +75,8 @@ def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Shortage | N
     wanted_bytes = reading.used_bytes + reading.need_bytes + (budget_bytes // 20 if short else 0)
     if wanted_bytes <= budget_bytes:
         return None
-    return Shortage(
-        cause=BUDGET,
+    return Obstacle(
+        cause=DISK_BUDGET,
         reason=f"{size(reading.used_bytes)} of the budget of {size(budget_bytes)} are used{_need(reading)}",
         fix=f"remove {size(wanted_bytes - budget_bytes)}, with rftd gc, rm or archive --to, or serve with a larger "
         "--disk-budget; it goes on by itself",
@@ -112,7 +101,7 @@ class DiskGuard:
         metrics: Metrics | None = None,
     ) -> None:
         """`data` is the data folder."""
-        self.shortage: Shortage | None = None
+        self.shortage: Obstacle | None = None
         self.collect: Callable[[], Awaitable[None]] | None = None
         """Makes room if it can; the supervisor sets it."""
         self.folders: Callable[[], Sequence[Path]] = tuple
@@ -162,7 +151,7 @@ class DiskGuard:
                 return
             self._tell(found)
 
-    async def _judged(self) -> Shortage | None:
+    async def _judged(self) -> Obstacle | None:
         volumes = {}
         for folder in (self._data, self._job):
             if folder is not None:
@@ -186,10 +175,10 @@ class DiskGuard:
         others = {folder.absolute() for folder in self.folders()}
         return [data, *sorted(folder for folder in others if not folder.is_relative_to(data))]
 
-    def _tell(self, found: Shortage | None) -> None:
+    def _tell(self, found: Obstacle | None) -> None:
         before, self.shortage = self.shortage, found
         if self._metrics is not None:
-            for cause in (FULL, BUDGET):
+            for cause in (DISK_FULL, DISK_BUDGET):
                 self._metrics.disk_short.labels(cause).set(float(found is not None and found.cause == cause))
         if found is not None and before is None:
             self._logger.warning("disk.short", cause=found.cause, reason=found.reason, fix=found.fix)

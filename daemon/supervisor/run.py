@@ -12,6 +12,8 @@ from rftd.daemon.dlq.verdicts import check_retry, task_retried
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.obstacle import Obstacle
+from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene
@@ -84,6 +86,7 @@ class Run:
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at."""
         self._guard = guard
+        self._parts = Parts(clock) if local_workers else None
         self._local_workers = local_workers
         self._spine_offset = spine_offset
         self._log = log
@@ -159,6 +162,15 @@ class Run:
         published = [event.size_bytes for event in self.state.weights.published.values()]
         return sum(sizes[-1] for sizes in (saved, published) if sizes)
 
+    async def _obstacle(self) -> Obstacle | None:
+        """What the experiment has to pause for here: there is no space, or a part is not installed."""
+        if self._guard is not None and self._guard.shortage is not None:
+            return self._guard.shortage
+        spine = self.state.spine
+        if self._parts is None or spine.spec is None:
+            return None
+        return await self._parts.missing(spine.spec, spine.stage, spine.environment)
+
     def _look(self) -> None:
         """Notes who waits for what, so that whoever asks later is told since when."""
         if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
@@ -227,11 +239,11 @@ class Run:
             await self._snapshotter.look()
             self._look()
             await self._obey(controller_lease)
-            shortage = self._guard.shortage if self._guard is not None else None
-            due = [Decision(event) for event in controller.decide(shortage)]
+            obstacle = await self._obstacle()
+            due = [Decision(event) for event in controller.decide(obstacle)]
             await self._append(Decided(controller_lease, "controller", due))
             try:
-                lost = await fleet.tend(start=shortage is None and not state.spine.cause)
+                lost = await fleet.tend(start=obstacle is None and not state.spine.cause)
             except RftdError as error:
                 failed = life.ExperimentFailed(code=error.code, reason=explain(error), role="daemon")
                 await self._append(Decided(controller_lease, "controller", [Decision(failed)]))
@@ -344,13 +356,13 @@ LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
 def check_transition(spine: Spine, event: Event) -> None:
     """Raises ConflictError if the event may not follow the state.
 
-    A pause for want of space becomes one by command, but no command ends it.
+    A pause for an obstacle becomes one by command, but no command ends it.
     """
     legal, status = LEGAL[type(event)], spine.status
     if spine.cause and isinstance(event, life.ExperimentPaused):
         return
     if spine.cause and isinstance(event, life.ExperimentResumed):
-        raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="free space; it goes on by itself")
+        raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="put that right; it goes on by itself")
     if status not in legal:
         verb = type(event).__name__.removeprefix("Experiment").lower()
         raise ConflictError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rftd.daemon.why.dispatching import dispatcher_wait, eval_waits
-from rftd.daemon.why.life import controller_wait, experiment_wait, log_wait
+from rftd.daemon.why.life import controller_wait, experiment_wait, log_wait, wanted
 from rftd.daemon.why.planning import planner_wait
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
@@ -46,9 +46,9 @@ def _decisions(scene: Scene) -> Iterator[Wait]:
                 role=role,
                 level=Level.WAITS,
                 state="paused",
-                waiting_for="space" if spine.cause else "the experiment to be resumed",
+                waiting_for=wanted(spine.cause) if spine.cause else "the experiment to be resumed",
                 on_whom="you",
-                unblock="free space; it goes on by itself" if spine.cause else f"rftd resume {scene.name}",
+                unblock="that is put right; it goes on by itself" if spine.cause else f"rftd resume {scene.name}",
                 since_ns=spine.status_ns,
             )
         return

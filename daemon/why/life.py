@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from rftd.daemon.supervisor.obstacle import PART_MISSING
 from rftd.daemon.supervisor.registry import Entry
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
@@ -112,7 +113,7 @@ def experiment_wait(scene: Scene) -> Wait:
             unblock="about ten seconds, then they are ended",
         )
     if spine.status is Status.PAUSED and spine.cause:
-        return no_space(spine)
+        return obstructed(spine)
     if spine.status is Status.PAUSED:
         why = f": {spine.reason}" if spine.reason else ""
         return Wait(
@@ -129,14 +130,19 @@ def experiment_wait(scene: Scene) -> Wait:
     )
 
 
-def no_space(spine: Spine) -> Wait:
-    """A pause that ends by itself, once there is room."""
+def wanted(cause: str) -> str:
+    """What an experiment that paused for an obstacle waits for, in a word or two."""
+    return "a part that is not installed" if cause == PART_MISSING else "space"
+
+
+def obstructed(spine: Spine) -> Wait:
+    """A pause that ends by itself, once the obstacle is gone."""
     reason, _, fix = spine.reason.partition("; fix: ")
     return Wait(
         role="experiment",
         level=Level.STUCK,
         state=spine.cause,
-        waiting_for=f"space: {reason}",
+        waiting_for=f"{wanted(spine.cause)}: {reason}",
         on_whom="you",
         unblock=fix,
         since_ns=spine.status_ns,

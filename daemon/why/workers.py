@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from rftd.daemon.why.life import wanted
 from rftd.daemon.why.scene import Process, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops import limits
@@ -41,7 +42,6 @@ _SAID: Final = {
     "drain": Said(Level.WORKS, "finishes what is under way, and leaves"),
 }
 """Every state of a heartbeat. One that a newer release sends is shown as it is."""
-_NO_SPACE: Final = Said(Level.WAITS, "space for the experiment to go on", "you", "free space; it goes on by itself")
 
 
 def worker_waits(scene: Scene) -> Iterator[Wait]:
@@ -52,7 +52,7 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
     places = {(each.role, each.slot) for each in live}
     for process in scene.processes:
         if (process.role, process.slot) not in places:
-            yield _unstarted(process) if process.pid is None and scene.state.spine.cause else _absent(process)
+            yield _unstarted(scene, process) if process.pid is None and scene.state.spine.cause else _absent(process)
     if not scene.local_workers and ("trainer", -1) not in places:
         yield Wait(
             role="trainer",
@@ -81,8 +81,13 @@ def _live(scene: Scene, started: WorkerStarted) -> Wait:
         return _of(started, Level.WAITS, "first_heartbeat", "its first heartbeat", "its process", "it is heard of")
     said = _SAID.get(beat.state, Said(Level.WORKS, beat.state))
     if beat.state == "paused" and scene.state.spine.cause:
-        said = _NO_SPACE
+        said = _stopped_by(scene)
     return _of(started, said.level, beat.state, _more(said, beat), said.on_whom, said.unblock)
+
+
+def _stopped_by(scene: Scene) -> Said:
+    cause = scene.state.spine.cause
+    return Said(Level.WAITS, wanted(cause), "you", "that is put right; the experiment goes on by itself")
 
 
 def _more(said: Said, beat: Heartbeat) -> str:
@@ -104,16 +109,17 @@ def _of(started: WorkerStarted, level: Level, state: str, what: str, on_whom: st
     )
 
 
-def _unstarted(process: Process) -> Wait:
-    """No process is started while there is no space: it would write its weights at once."""
+def _unstarted(scene: Scene, process: Process) -> Wait:
+    """No process is started while the experiment is paused for an obstacle: it would meet it at once."""
+    said = _stopped_by(scene)
     return Wait(
         role=process.role,
         slot=process.slot if process.slot >= 0 else None,
-        level=_NO_SPACE.level,
+        level=said.level,
         state="paused",
-        waiting_for=_NO_SPACE.what,
-        on_whom=_NO_SPACE.on_whom,
-        unblock=_NO_SPACE.unblock,
+        waiting_for=said.what,
+        on_whom=said.on_whom,
+        unblock=said.unblock,
     )
 
 

@@ -87,6 +87,8 @@ class Spine(msgspec.Struct):
     """Steps executed in the present generation."""
     furthest: int = 0
     """Steps executed in any generation."""
+    environment: dict[str, str] = {}
+    """What the newest generation's trainer said about where it runs."""
     checksums: dict[tuple[int, int], str] = {}
     """Of the weights of each executed (version, generation)."""
     executed: set[tuple[UUID, int]] = set()
@@ -122,6 +124,7 @@ class Spine(msgspec.Struct):
                 if event.generation > self.generation:
                     self.generation = event.generation
                     self.version = event.version
+                    self.environment = event.environment
                     if event.checksum:
                         self.checksums[event.version, event.generation] = event.checksum
             case step.EvalCompleted():

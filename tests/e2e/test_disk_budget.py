@@ -22,15 +22,6 @@ def readiness(scene: Scene, wanted: int) -> str:
     return said.text
 
 
-def state(scene: Scene, name: str, wanted: str) -> str:
-    """What `rftd get` says once the run is in this state."""
-    deadline_s = time.monotonic() + 60.0
-    while (page := scene.page(name)) is None or page.experiment.summary.state != wanted:
-        assert time.monotonic() < deadline_s, page
-        time.sleep(0.05)
-    return scene.rftd("get", name).out
-
-
 @pytest.mark.e2e
 def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "--disk-budget", BUDGET)
@@ -40,7 +31,8 @@ def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
         scene.until_step(name, 6)
         with ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
-        shown = state(scene, name, "paused")
+        scene.until_state(name, "paused")
+        shown = scene.rftd("get", name).out
         assert "disk_budget: " in shown and "of the budget of 256.0 MiB are used" in shown, shown
         why = scene.rftd("why", name)
         assert why.status == 0 and "disk_budget" in why.out and "--disk-budget" in why.out, why
@@ -51,7 +43,7 @@ def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
             'rftd_disk_short{cause="disk_budget"} 1.0' in httpx.get(f"{scene.host.url}/metrics", trust_env=False).text
         )
         scene.kill("daemon", name)
-        assert state(scene, name, "paused"), "the next daemon sees the same"
+        scene.until_state(name, "paused")  # the next daemon sees the same
         ballast.unlink()
         page = scene.until_ended(name)
         assert page.experiment.summary.state == "completed" and page.experiment.summary.step == 65

@@ -35,17 +35,22 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """`mine` and `scored` ended, and `later` was drained, by a daemon that had their parts; the present one has not."""
-    folder, parts = tmp_path_factory.mktemp("gone"), tmp_path_factory.mktemp("parts")
+    """`mine` and `scored` ended, and `later` was drained, by a daemon that had their parts; the present one has not.
+
+    It looks for them in the same folder, `parts`, which is called `away` now.
+    """
+    folder = tmp_path_factory.mktemp("gone")
+    parts = folder / "parts"
+    parts.mkdir()
     (parts / "rftd_gone_parts.py").write_text(PARTS)
     info = parts / "rftd_gone_parts-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-gone-parts\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(POINTS)
-    path = os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))
+    environ = {"PYTHONPATH": os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(parts))
-        scene = Scene(folder, environ={"PYTHONPATH": path})
+        scene = Scene(folder, environ=environ)
         with scene.host:
             mine = scene.submit(EXPERIMENT, "name=mine", *WITH_PARTS)
             assert scene.until_ended(mine).experiment.summary.state == "completed"
@@ -54,9 +59,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                 EXPERIMENT, "name=scored", *SHORT, "buffer.explorer_input.taskset.default_reward_fn_type=odd"
             )
             assert scene.until_ended(scored).experiment.summary.state == "completed"
-            later = scene.submit(EXPERIMENT, "name=later", *WITH_PARTS, "buffer.total_steps=100")
+            later = scene.submit(EXPERIMENT, "name=later", *WITH_PARTS, "buffer.total_steps=40")
             scene.until_step(later, 3)
-    scene = Scene(folder)
+    parts.rename(folder / "away")
+    scene = Scene(folder, environ=environ)
     with scene.host:
         yield scene
 
@@ -73,10 +79,14 @@ def test_replay_needs_no_reward(trained: Scene) -> None:
     assert said.status == 0 and json.loads(said.out)["equal"] == STEPS, said
 
 
-def test_an_experiment_that_was_under_way_fails_with_the_part_named(trained: Scene) -> None:
-    summary = trained.until_ended("later").experiment.summary
-    assert summary.state == "failed" and summary.reason is not None
-    assert "unknown advantage function 'halved'" in summary.reason and "rftd.advantages" in summary.reason
+def test_an_experiment_that_was_under_way_pauses_with_the_part_named(trained: Scene) -> None:
+    shown = trained.until_state("later", "paused").experiment.summary
+    assert shown.code == "part_missing" and shown.reason is not None
+    assert "the advantage function 'halved', which this experiment trains with, is not installed here" in shown.reason
+    assert "it was rftd-gone-parts 1.2 (rftd_gone_parts:Halved) where it was trained" in shown.reason
+    told = trained.rftd("why", "later", "--json").out
+    assert '"part_missing"' in told and "'halved'" in told and "put its folder on PYTHONPATH" in told
+    assert trained.rftd("resume", "later").status == 5
 
 
 def test_everything_can_still_be_looked_at(trained: Scene) -> None:
@@ -98,3 +108,10 @@ def test_a_new_experiment_with_the_part_is_refused_with_its_field(trained: Scene
     trained.write(EXPERIMENT)
     said = trained.rftd("submit", "exp.yaml", "-s", "algorithm.advantage_fn=halved")
     assert said.status == 2 and "unknown advantage function 'halved'" in said.err
+
+
+def test_it_goes_on_once_the_part_is_back(trained: Scene) -> None:
+    (trained.folder / "away").rename(trained.folder / "parts")
+    summary = trained.until_ended("later").experiment.summary
+    assert summary.state == "completed" and summary.step == 40
+    assert trained.rftd("verify").status == 0

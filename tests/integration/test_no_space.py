@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from until import until
 
-from rftd.daemon.supervisor.disk_guard import FULL, DiskGuard, DiskLimits
+from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.supervisor.obstacle import DISK_FULL
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
@@ -52,8 +53,8 @@ async def test_a_run_waits_for_space(tmp_path: Path, log: EventLog, clock, ids, 
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
         tasks.create_task(run.drive())
         await until(lambda: spine.status is Status.PAUSED)
-        assert spine.cause == FULL and spine.reason.startswith("10 B are free on the volume of "), spine.reason
-        await until(lambda: {wait.state for wait in run.waits()} == {FULL, "paused"})
+        assert spine.cause == DISK_FULL and spine.reason.startswith("10 B are free on the volume of "), spine.reason
+        await until(lambda: {wait.state for wait in run.waits()} == {DISK_FULL, "paused"})
         waits = {wait.role: wait for wait in run.waits()}
         assert waits["experiment"].waiting_for.startswith("space: 10 B are free")
         assert "--disk-reserve" in waits["experiment"].unblock and "space" in waits["trainer"].waiting_for

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ import psutil
 from command_line import Said
 
 from rftd.daemon.client.client import Client
-from rftd.daemon.client.replies import Page
+from rftd.daemon.client.replies import Page, Summary
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.host import DaemonHost
@@ -168,23 +168,24 @@ class Scene:
             return None
 
     def until_ended(self, name: str, timeout_s: float = 120.0) -> Page:
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            page = self.page(name)
-            if page is not None and page.experiment.summary.state in ENDED:
-                return page
-            time.sleep(0.1)
-        raise AssertionError(f"{name} did not end: {page}\n{(self.folder / 'daemon.log').read_text()[-3000:]}")
+        return self._until(name, lambda summary: summary.state in ENDED, "end", timeout_s)
+
+    def until_state(self, name: str, state: str, timeout_s: float = 120.0) -> Page:
+        """Its page once it is in that state."""
+        return self._until(name, lambda summary: summary.state == state, f"become {state}", timeout_s)
 
     def until_step(self, name: str, step: int, timeout_s: float = 60.0) -> Page:
         """Its page once it has completed so many steps."""
+        return self._until(name, lambda summary: summary.step >= step, f"reach step {step}", timeout_s)
+
+    def _until(self, name: str, is_so: Callable[[Summary], bool], what: str, timeout_s: float) -> Page:
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             page = self.page(name)
-            if page is not None and page.experiment.summary.step >= step:
+            if page is not None and is_so(page.experiment.summary):
                 return page
             time.sleep(0.05)
-        raise AssertionError(f"{name} does not reach step {step}: {page}")
+        raise AssertionError(f"{name} did not {what}: {page}\n{(self.folder / 'daemon.log').read_text()[-3000:]}")
 
     def kill(self, role: str, name: str) -> bool:
         """SIGKILLs the process of a role; False if none is there now."""

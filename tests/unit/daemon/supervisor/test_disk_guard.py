@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon.supervisor.disk_guard import (
-    BUDGET,
     COLLECT_S,
-    FULL,
     DiskGuard,
     DiskLimits,
     Reading,
     judge,
 )
+from rftd.daemon.supervisor.obstacle import DISK_BUDGET, DISK_FULL
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
@@ -51,10 +50,10 @@ def reading(free: int, used: int = 0, need: int = 0) -> Reading:
     ("free", "need", "short", "expected"),
     [
         (100, 0, False, None),
-        (99, 0, False, FULL),
-        (149, 50, False, FULL),
+        (99, 0, False, DISK_FULL),
+        (149, 50, False, DISK_FULL),
         (150, 50, False, None),
-        (124, 0, True, FULL),
+        (124, 0, True, DISK_FULL),
         (125, 0, True, None),
     ],
 )
@@ -67,10 +66,10 @@ def test_the_reserve(free: int, need: int, short: bool, expected: str | None) ->
     ("used", "need", "short", "expected"),
     [
         (1000, 0, False, None),
-        (1001, 0, False, BUDGET),
-        (951, 50, False, BUDGET),
+        (1001, 0, False, DISK_BUDGET),
+        (951, 50, False, DISK_BUDGET),
         (950, 0, True, None),
-        (951, 0, True, BUDGET),
+        (951, 0, True, DISK_BUDGET),
     ],
 )
 def test_the_budget(used: int, need: int, short: bool, expected: str | None) -> None:
@@ -114,7 +113,9 @@ async def test_what_can_be_collected_is_collected_before_anybody_pauses() -> Non
     disk.used = 2000
     found._clock.advance(1.0)
     await found.look()
-    assert found.shortage is not None and found.shortage.cause == BUDGET and len(collected) == 1, "not again so soon"
+    assert found.shortage is not None and found.shortage.cause == DISK_BUDGET and len(collected) == 1, (
+        "not again so soon"
+    )
     found._clock.advance(COLLECT_S)
     await found.look()
     assert found.shortage is None and len(collected) == 2
@@ -129,7 +130,7 @@ async def test_it_pauses_and_goes_on_and_tells_the_metrics() -> None:
     assert found.shortage is None
     need = 101 * MIB
     await found.look()
-    assert found.shortage is not None and found.shortage.cause == FULL
+    assert found.shortage is not None and found.shortage.cause == DISK_FULL
     text = found._metrics.expose().decode()
     assert 'rftd_disk_short{cause="disk_full"} 1.0' in text and f"rftd_disk_free_bytes {200 * MIB:.1f}"[:20] in text
     disk.free = 210 * MIB
