@@ -207,14 +207,12 @@ def forks_share_history(evidence: Evidence) -> Iterator[str]:
 
 def _data_goes_on(evidence: Evidence, forked: ExperimentForked) -> Iterator[str]:
     """Groups of the stage that the step lies in: each was settled before it, is given out again, or comes after."""
-    used, settled, ancestor = set(), set(), evidence.parent
+    used = set()
     for _, owner, plan in evidence.history(forked.at_step):
         groups = plan.groups if plan.stage == forked.stage else ()
         closed = [owner.closed_at.get((group.partition, group.offset)) for group in groups]
         used |= {owner.closed[group].sequence for group in closed if group is not None}
-    while ancestor is not None:
-        settled |= {closed.sequence for closed in ancestor.closed.values() if closed.stage == forked.stage}
-        ancestor = ancestor.parent
+    settled = _settled(evidence.parent, forked) if evidence.parent is not None else set()
     if twice := used.intersection(forked.redo):
         yield f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them"
     if late := {sequence for sequence in used if sequence >= forked.next_sequence}:
@@ -222,6 +220,18 @@ def _data_goes_on(evidence: Evidence, forked: ExperimentForked) -> Iterator[str]
     given = set(range(forked.next_sequence)) if used else set()
     if lost := given - settled - set(forked.redo):
         yield f"groups {sorted(lost)[:10]} were never settled, and are not given out again"
+
+
+def _settled(parent: Evidence, forked: ExperimentForked) -> set[int]:
+    """Groups of the stage that had closed when the batch of the shared step was planned; later ones are not shared."""
+    own = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None
+    settled = set(range(own.next_sequence)) - set(own.redo) if own is not None else set()
+    if (planned := parent.plans.get(forked.at_step)) is None:
+        return settled
+    ends = {seen.partition: seen.next_offset for seen in planned[0].observed if seen.stream == topics.TASKS}
+    before = {group for (number, offset), group in parent.closed_at.items() if offset < ends.get(number, 0)}
+    closed = (parent.closed[group] for group in before)
+    return settled | {each.sequence for each in closed if each.stage == forked.stage}
 
 
 Rule = Callable[[Evidence], Iterator[str]]

@@ -170,7 +170,7 @@ async def test_what_cannot_be_forked(desk: ForkDesk) -> None:
 
 @pytest.mark.anyio
 async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_out_again(
-    desk: ForkDesk, fake_world
+    desk: ForkDesk, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An asynchronous run: what waited or was under way when the shared batch was planned is explored anew."""
     asynchronous = (
@@ -190,6 +190,16 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
     assert sorted(await weights(desk, fork.experiment)) == list(range(13, 25))
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
+
+    async def forgetful(log: EventLog, experiment: UUID, at_step: int) -> SharedHistory:
+        shared = await shared_history(log, experiment, at_step)
+        return msgspec.structs.replace(shared, forked=msgspec.structs.replace(shared.forked, redo=()))
+
+    monkeypatch.setattr(supervising, "shared_history", forgetful)
+    async with desk.open() as supervisor:
+        await desk.fork(supervisor, parent, 12)
+    report = await fake_world.verified(desk.log)
+    assert any("were never settled" in each.what for each in report.findings), "though its parent settled them later"
 
 
 @pytest.mark.anyio
