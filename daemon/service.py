@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -93,12 +92,6 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 def _without_secrets(url: str) -> str:
     parsed = make_url(url)
     return f"in {parsed.database or 'the default database'} at {parsed.host or 'the local socket'}"
-
-
-def tune_collector() -> None:
-    """Looks for cyclic garbage seldom: folds keep hundreds of thousands of objects alive and make hardly a cycle."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ clock       where time comes from (`Clock`), real or set by hand
 ids         where identity comes from: UUIDv7 for what is new, UUIDv5 for what follows from a cause
 durable     folders whose names survive a power cut
 exchange    two names that change places at once
+cycles      cyclic garbage, looked for seldom
 faults      named points at which a test may kill, fail or delay the process
 redaction   secrets that print as `***` and never enter an event
 logs        structlog set-up: JSON or console, one line an event

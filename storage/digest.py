@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Table, select, text
+from sqlalchemy import Float, Table, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.storage.tables.base import Row, table_of
@@ -47,12 +47,16 @@ async def _digest_of(connection: AsyncConnection, table: Table) -> str:
     # Text is ordered by its bytes on both databases: see `tables.base`.
     statement = select(table).order_by(*table.primary_key.columns)
     hasher = sha256(_encode([str(column.name) for column in table.columns]))
+    floats = [place for place, column in enumerate(table.columns) if isinstance(column.type, Float)]
     async with connection.stream(statement) as rows:
         async for chunk in rows.partitions(_ROWS_AT_ONCE):
-            hasher.update(_encode([_canonical(row) for row in chunk]))
+            hasher.update(_encode([_canonical(row, floats) for row in chunk]))
     return hasher.hexdigest()
 
 
-def _canonical(row: Iterable[object]) -> list[object]:
-    # Adding zero makes -0.0, which SQLite does not keep, 0.0.
-    return [value + 0.0 if isinstance(value, float) else value for value in row]
+def _canonical(row: Iterable[Any], floats: Sequence[int]) -> list[Any]:
+    values = list(row)
+    for place in floats:
+        if values[place] is not None:
+            values[place] += 0.0  # makes -0.0, which SQLite does not keep, 0.0
+    return values

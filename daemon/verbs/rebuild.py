@@ -98,10 +98,12 @@ class _Place:
     async def _rebuild(self, target: str, live_url: str | None) -> RebuildReport:
         from rftd.daemon.log_source import log_to_read
         from rftd.ops.clock import SystemClock
+        from rftd.ops.cycles import tune_collector
         from rftd.ops.ids import SystemIds
         from rftd.storage.database import open_database
         from rftd.storage.rebuild import rebuild
 
+        tune_collector()
         clock = SystemClock()
         live = open_database(live_url) if live_url is not None else None
         try:

@@ -124,8 +124,9 @@ async def _serve(options: object) -> None:
 
     import httpx
 
-    from rftd.daemon.service import ServiceOptions, running, tune_collector
+    from rftd.daemon.service import ServiceOptions, running
     from rftd.ops.clock import SystemClock
+    from rftd.ops.cycles import tune_collector
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
 

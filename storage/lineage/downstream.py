@@ -46,7 +46,9 @@ async def _workers(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     found, left = [], []
     for key in keys:
         source = "leases WHERE worker = :worker"
-        rows = await reading.rows(f"SELECT id FROM {source} ORDER BY leased_ns LIMIT :most", worker=key.id, most=most)
+        rows = await reading.rows(
+            f"SELECT id FROM {source} ORDER BY leased_ns, id LIMIT :most", worker=key.id, most=most
+        )
         found += [Found(key, Key(Kind.LEASE, id), "given to") for (id,) in rows]
         if len(rows) == most:
             left.append(Left(key, Kind.LEASE, await reading.count(source, worker=key.id)))

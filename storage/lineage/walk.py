@@ -19,7 +19,7 @@ from rftd.storage.lineage.upstream import UPSTREAM, Finder, Found, Left
 DEPTH: Final = 4
 CHILDREN: Final = 20
 """Neighbours of one kind that each thing shows."""
-NODES: Final = 400
+NODES: Final = 200
 """Things in one direction of one answer, unless more children are asked for."""
 AT_ONCE: Final = 20
 """Things that are expanded together: between them the bound is looked at."""

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bare_buffer import BareBuffer
 from experience_workers import consume_bare, explore, produce_bare, read, train
 
-from rftd.daemon.service import tune_collector
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
+from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from experience_path import GROUP, Spawned, cpu_ticks, spec_of, steal_percent
 from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, read
 
-from rftd.daemon.service import tune_collector
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
+from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.streams import topics
