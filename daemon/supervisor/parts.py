@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Mapping
 from typing import Final
@@ -27,11 +28,11 @@ class Parts:
         self._look_at_s: float | None = 0.0
         """None: everything was there."""
 
-    def missing(self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str]) -> Obstacle | None:
+    async def missing(self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str]) -> Obstacle | None:
         """What the stages from `stage` on need and is not here; `recorded` says where it came from before."""
         if self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
             rest = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
-            self._missing = missing_part(rest, recorded)  # milliseconds: metadata is read, nothing else
+            self._missing = await asyncio.to_thread(missing_part, rest, recorded)
             self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
         return self._missing
 

@@ -162,14 +162,14 @@ class Run:
         published = [event.size_bytes for event in self.state.weights.published.values()]
         return sum(sizes[-1] for sizes in (saved, published) if sizes)
 
-    def _obstacle(self) -> Obstacle | None:
+    async def _obstacle(self) -> Obstacle | None:
         """What the experiment has to pause for here: there is no space, or a part is not installed."""
         if self._guard is not None and self._guard.shortage is not None:
             return self._guard.shortage
         spine = self.state.spine
         if self._parts is None or spine.spec is None:
             return None
-        return self._parts.missing(spine.spec, spine.stage, spine.environment)
+        return await self._parts.missing(spine.spec, spine.stage, spine.environment)
 
     def _look(self) -> None:
         """Notes who waits for what, so that whoever asks later is told since when."""
@@ -239,7 +239,7 @@ class Run:
             await self._snapshotter.look()
             self._look()
             await self._obey(controller_lease)
-            obstacle = self._obstacle()
+            obstacle = await self._obstacle()
             due = [Decision(event) for event in controller.decide(obstacle)]
             await self._append(Decided(controller_lease, "controller", due))
             try:

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from rftd.ops import faults
+from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
 from rftd.storage.checkpoints import put_back
 from rftd.storage.garbage import OF_ONE_TRAINER, garbage, kept_of, ours, remove
@@ -112,10 +113,18 @@ class Trainer:
         self._member.pulse.state = "take_up"
         await asyncio.to_thread(self._tidy, spec)
         resumption = await asyncio.to_thread(resume_from, self._state)
-        if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
-            await self._inherit(stop, lease, execution, publisher, saver, spec, spine.forked, resumption.reason)
-            return
-        version = await execution.take_up(resumption)
+        while True:
+            if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
+                await self._inherit(stop, lease, execution, publisher, saver, spec, spine.forked, resumption.reason)
+                return
+            try:
+                version = await execution.take_up(resumption)
+                break
+            except DataError:
+                # What was damaged after it was verified is passed over by name; what is whole and unfit is an error.
+                tried, resumption = resumption.checkpoint, await asyncio.to_thread(resume_from, self._state)
+                if resumption.checkpoint == tried:
+                    raise
         checkpoint = resumption.checkpoint
         started = GenerationStarted(
             generation=spine.generation + 1,
