@@ -18,7 +18,7 @@ def test_a_full_disk_is_waited_out(embedded_scene: Scene) -> None:
     # To a process, a file that may not grow looks like a disk without space; Python ignores the signal.
     resource.prlimit(embedded_scene.host.pid, resource.RLIMIT_FSIZE, (64 * 1024, unlimited[1]))
     deadline_s = time.monotonic() + 30.0
-    # SQLite calls a limit on the file size an I/O error, and the projector may meet it before the log does: wait for the log.
+    # The projector may meet the limit first, and SQLite calls it an I/O error: wait for the log.
     while "space" not in (ready := httpx.get(f"{embedded_scene.host.url}/readyz?verbose", trust_env=False)).text:
         assert time.monotonic() < deadline_s, f"the daemon never noticed: {ready.text}"
         time.sleep(0.05)
