@@ -1,16 +1,18 @@
 """The fake rollout engine: answers without a model, so that everything around it can be tested for what it does.
 
 Its text is drawn from the request's seed and the weights in use alone: with probability `skill` (which grows by
-`gain` with each weight version) it is the right answer to a prompt `a+b=`, else a random digit.
+`gain` with each weight version) it is the right answer to a prompt `a+b=`, else a random digit. How long it takes
+follows from the seed too, and may have a long tail.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -22,6 +24,8 @@ from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
 from rftd.workers.weights.manifest import Manifest
 
+_LATENCY_STREAM: Final = 0x6C6174
+"""Keeps the draw of the latency apart from that of the answer."""
 _SUM = re.compile(r"(\d+)\s*\+\s*(\d+)\s*=?\s*$")
 
 
@@ -31,7 +35,13 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skill: float = 0.3
     gain: float = 0.05
     latency_s: float = 0.0
-    """How long each response takes."""
+    """How long a response takes; with `latency_sigma` the median."""
+    latency_sigma: float = 0.0
+    """Of the logarithm of the latency, which then is log-normal: 0.99 makes the 99th percentile ten medians."""
+    latency_cap: float = 30.0
+    """Longest latency, in medians."""
+    tokens_per_s: float = 0.0
+    """If set, a response has this many tokens per second of its latency: white space before the answer."""
     hang: bool = False
     """Never answer."""
 
@@ -64,12 +74,13 @@ class FakeRolloutEngine:
         try:
             if self._args.hang:
                 await asyncio.Event().wait()
-            if self._args.latency_s:
-                await self._clock.sleep(self._args.latency_s)
+            if latency_s := latency_of(self._args, request.sampling.seed):
+                await self._clock.sleep(latency_s)
         finally:
             self._running -= 1
         tokens = [*self._tokenizer.encode(self._answer(request)), *self._tokenizer.eos_ids[:1]]
-        tokens = tokens[: request.sampling.max_tokens]
+        wanted = min(round(latency_s * self._args.tokens_per_s), request.sampling.max_tokens)
+        tokens = [*self._tokenizer.encode(" " * (wanted - len(tokens))), *tokens][: request.sampling.max_tokens]
         self._tokens += len(tokens)
         self._requests += 1
         spans = (
@@ -107,6 +118,14 @@ class FakeRolloutEngine:
         if known and (skilled or request.sampling.temperature == 0):
             return str(int(known[1]) + int(known[2]))
         return str(int(random.integers(0, 10)))
+
+
+def latency_of(args: FakeArgs, seed: int) -> float:
+    """Seconds that the response to a request with this seed takes: the same each time, whatever the weights."""
+    if not args.latency_s or not args.latency_sigma:
+        return args.latency_s
+    drawn = np.random.default_rng([seed % 2**63, _LATENCY_STREAM]).standard_normal()
+    return args.latency_s * min(math.exp(args.latency_sigma * drawn), args.latency_cap)
 
 
 def _read_manifest(folder: Path) -> Manifest:
