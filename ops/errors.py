@@ -180,6 +180,12 @@ class DeadlyTaskError(WorkError):
     code = "RFTD-WRK-007"
 
 
+class OverRolloutError(RolloutError):
+    """A task was given up: enough tasks of its explore step were done, and the wait was over."""
+
+    code = "RFTD-WRK-008"
+
+
 class TrainError(WorkError):
     """A training step cannot be completed."""
 

@@ -52,6 +52,12 @@ FAILED_GROUPS_IN_A_ROW: Final = 8
 """After this many closed groups without one member the experiment fails with their error."""
 INCOMPLETE_BATCHES_IN_A_ROW: Final = 10
 """After so many batches' worth of closed groups, none with enough members to be trained, the experiment fails."""
+RECENT_GROUPS: Final = 64
+"""Newest closed groups of a stage whose rollouts say how long a rollout takes."""
+DYNAMIC_TIMEOUT_LEAST_S: Final = 1.0
+"""A time-out that follows recent durations is no shorter than this."""
+REISSUE_LEAST_S: Final = 1.0
+"""A rollout is no straggler before it took so long."""
 ERROR_TEXT_CHARS: Final = 2000
 CANCEL_GRACE_S: Final = 5.0
 """A workflow that was cancelled is given up on after this long."""

@@ -148,9 +148,26 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     """Explorer processes."""
     concurrency: int = 8
     """Rollouts that one explorer runs at once."""
+    lease_rollouts: int = 0
+    """A group is leased in parts of at most so many rollouts; 0: as one."""
+    threads_each: bool = False
+    """Each rollout's workflow runs on a thread of its own."""
     max_timeout_s: float = 1800.0
     """Longest attempt at one rollout."""
     max_retry_times: int = 2
+    """Further attempts inside one lease; `TasksetSpec.max_retry_times` counts leases that ended without an answer."""
+    timeout_ratio: float = 0.0
+    """If set, an attempt takes at most so many recent mean durations, and never more than `max_timeout_s`."""
+    timeout_warmup_steps: int = 1
+    """But only after this many explore steps."""
+    over_ratio: float = 0.0
+    """An explore step is over without this share of its tasks; 0: every task is waited for."""
+    over_wait_s: float = 30.0
+    """But no sooner than this long after the others are done."""
+    over_keep_partial: bool = False
+    """What is done of the tasks that are given up is trained on."""
+    reissue_ratio: float = 0.0
+    """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
     seed: int = 42
     threads: int = 1

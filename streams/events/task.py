@@ -39,6 +39,10 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """sha256 of the taskset's bytes; a worker that reads another dataset must refuse."""
     alone: bool = False
     """The worker has no other lease while it has this one: if it dies, it is known of which group."""
+    timeout_s: float = 0.0
+    """Longest attempt at one of its rollouts, which the explorer enforces; 0: the stage's `max_timeout_s`."""
+    reissue: bool = False
+    """Its rollouts are under way elsewhere too, where they are slow: the first completion of each wins. No attempt."""
 
 
 @event("eval.leased", stream=topics.TASKS)
@@ -126,3 +130,5 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     code: str = ""
     """Of the last failure, if any."""
     reason: str = ""
+    busy_ms: int = 0
+    """Milliseconds that its members took, together: what a time-out that follows recent durations is made from."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
+from rftd.ops import limits
+from rftd.ops.errors import OverRolloutError
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, task
+
+GIVEN_UP: Final = frozenset({OverRolloutError.code})
+"""Codes of groups that were closed although nothing was wrong with them: no sign that rollouts come to nothing."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +27,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     rollouts: tuple[int, ...]
     alone: bool = False
+    reissue: bool = False
+    leased_ns: int = 0
+    """When it was written; for display."""
 
 
 class Group(msgspec.Struct):
@@ -33,11 +42,11 @@ class Group(msgspec.Struct):
     epoch: int = -1
     repeat_times: int = 0
     attempts: int = 0
-    """Leases so far."""
-    excused: int = 0
-    """Of those, leases that ended for a reason that says nothing about the task."""
-    losses: int = 0
-    """Of those, leases whose worker died while it held other groups too."""
+    """Leases so far, of any of its rollouts: the number of the last."""
+    spent: dict[int, int] = {}
+    """Per rollout: leases that are attempts of it. Those that ended for a reason of their worker's are none."""
+    lost_with: set[UUID] = set()
+    """Workers that died with it while they held other groups too."""
     losses_alone: int = 0
     """Leases whose worker died while it held nothing else: these are attempts."""
     min_version: int = 0
@@ -47,11 +56,25 @@ class Group(msgspec.Struct):
     failed: dict[int, tuple[str, str]] = {}
     expired: tuple[int, str] = (0, "")
     """The last lease that ended without it: its attempt, and why."""
+    durations_ms: dict[int, int] = {}
+    """Of its members."""
+    _counted: set[int] = set()
+    """Leases that were counted, by number."""
 
     @property
     def attempts_spent(self) -> int:
-        """Leases that count against the task's bound."""
-        return self.attempts - self.excused
+        """Leases that count against the task's bound, of the missing rollout that had most."""
+        return max((self.spent.get(rollout, 0) for rollout in self.missing), default=0)
+
+    @property
+    def losses(self) -> int:
+        """Workers that died with it while they held other groups too."""
+        return len(self.lost_with)
+
+    @property
+    def under_way(self) -> set[int]:
+        """Rollouts that are leased."""
+        return {rollout for lease in self.leases.values() for rollout in lease.rollouts}
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -74,6 +97,12 @@ class Groups(msgspec.Struct):
     """Per stage: the dataset position."""
     last_error: tuple[str, str] = ("", "")
     """Code and reason of the last closed group that lacked a member."""
+    recent: list[tuple[int, int]] = []
+    """Of the newest closed groups of one stage: the milliseconds that its members took, and how many they were."""
+    closed_in_stage: int = 0
+    """Groups of that stage that closed."""
+    recent_stage: int = -1
+    """Which stage."""
     _short: dict[int, int] = {}
     _short_stage: int = -1
     _closed: set[UUID] = set()
@@ -91,7 +120,7 @@ class Groups(msgspec.Struct):
             case experience.ExperienceProduced():
                 self._produced(event, decoded)
             case task.TaskLeased():
-                self._leased(event)
+                self._leased(event, decoded.head.time_ns)
             case task.GroupClosed():
                 self._close(event)
             case task.TaskExpired():
@@ -111,7 +140,7 @@ class Groups(msgspec.Struct):
             group = self.open[id] = Group(id)
         return group
 
-    def _leased(self, event: task.TaskLeased) -> None:
+    def _leased(self, event: task.TaskLeased, time_ns: int) -> None:
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         group = self._group(event.group)
         if group is None:
@@ -122,6 +151,10 @@ class Groups(msgspec.Struct):
         if event.attempt >= group.attempts:  # leases of other slots are read in any order
             group.attempts = event.attempt
             group.min_version, group.pinned = event.min_version, event.pinned
+        if event.attempt not in group._counted:
+            group._counted.add(event.attempt)
+            for rollout in event.rollouts if not event.reissue else ():
+                group.spent[rollout] = group.spent.get(rollout, 0) + 1
         if event.lease in self._expired:
             return
         lease = Lease(
@@ -133,6 +166,8 @@ class Groups(msgspec.Struct):
             deadline_s=event.deadline_s,
             rollouts=event.rollouts,
             alone=event.alone,
+            reissue=event.reissue,
+            leased_ns=time_ns,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
 
@@ -156,8 +191,10 @@ class Groups(msgspec.Struct):
         if event.worker_gone and lease.alone and not event.excused:
             group.losses_alone += 1
         elif event.worker_gone:
-            group.excused += 1
-            group.losses += not event.excused
+            for rollout in lease.rollouts if not lease.reissue else ():
+                group.spent[rollout] = group.spent.get(rollout, 0) - 1
+            if not event.excused:
+                group.lost_with.add(lease.worker)
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         group = self._group(event.group)
@@ -165,6 +202,7 @@ class Groups(msgspec.Struct):
             return
         versions = [span.version for span in event.spans] or [0]
         group.stage = event.stage
+        group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
         group.members[event.rollout] = task.Member(
             event.experience,
             event.rollout,
@@ -191,7 +229,23 @@ class Groups(msgspec.Struct):
         group = self.open.pop(event.group, None)
         for lease in group.leases if group else ():
             self.leases.pop(lease, None)
-        self._count_short(event)
+        self._count_recent(event)
+        if event.code not in GIVEN_UP:
+            self._count_short(event)
+
+    @property
+    def mean_duration_s(self) -> float | None:
+        """How long a rollout took, on average over the newest closed groups; None if nothing is known."""
+        members = sum(count for _, count in self.recent)
+        return sum(busy_ms for busy_ms, _ in self.recent) / members / 1000 if members else None
+
+    def _count_recent(self, event: task.GroupClosed) -> None:
+        # Every close of an experiment is in one partition, so what is "recent" is given.
+        if event.stage != self.recent_stage:
+            self.recent_stage, self.closed_in_stage, self.recent = event.stage, 0, []
+        self.closed_in_stage += 1
+        if event.busy_ms:
+            self.recent = [*self.recent[1 - limits.RECENT_GROUPS :], (event.busy_ms, len(event.members))]
 
     def short_in_a_row(self, stage: int, minimum: int) -> int:
         """Closed groups of the stage with fewer members than `minimum`, since its last one with as many."""

@@ -36,6 +36,8 @@ class BusyRun(SyntheticRun):
             attempts = int(self.random.integers(1, 4))
             for attempt in range(attempts):
                 lease = self._lease(group, sequence, attempt + 1, expire=attempt + 1 < attempts)
+            if attempts > 1:
+                self._lease(group, sequence, attempts + 1, expire=bool(number), rollouts=(0,), reissue=True)
             for rollout in range(int(self.random.integers(0, REPEAT))):
                 self.produce(group, rollout, lease)
         self.plan(stage=1, take=min(len(self.waiting), REPEAT))
@@ -45,7 +47,16 @@ class BusyRun(SyntheticRun):
             self.tape.write(retired, self.id, role="planner")
         self._evaluate()
 
-    def _lease(self, group: UUID, sequence: int, attempt: int, *, expire: bool) -> UUID:
+    def _lease(
+        self,
+        group: UUID,
+        sequence: int,
+        attempt: int,
+        *,
+        expire: bool,
+        rollouts: tuple[int, ...] = tuple(range(REPEAT)),
+        reissue: bool = False,
+    ) -> UUID:
         slot = int(self.random.integers(0, 4))
         lease = derive(group, "lease", attempt)
         leased = task.TaskLeased(
@@ -57,17 +68,19 @@ class BusyRun(SyntheticRun):
             stage=1,
             row=sequence,
             epoch=0,
-            rollouts=tuple(range(REPEAT)),
+            rollouts=rollouts,
             repeat_times=REPEAT,
             attempt=attempt,
             deadline_s=60.0,
             min_version=self.version,
             pinned=attempt == 1,
+            reissue=reissue,
         )
         place = Partition(TASKS, slot)
         self.tape.write(leased, self.id, role="dispatcher", partition=place)
         if expire:
-            expired = task.TaskExpired(lease=lease, slot=slot, reason=f"attempt {attempt}")
+            gone = bool(self.random.integers(0, 2))
+            expired = task.TaskExpired(lease=lease, slot=slot, reason=f"attempt {attempt}", worker_gone=gone)
             self.tape.write(expired, self.id, role="dispatcher", partition=place)
         return lease
 
@@ -125,6 +138,7 @@ def seen(state: RunState) -> dict[str, object]:
         "leases": groups.leases,
         "positions": groups.next_sequence,
         "failures": (groups._short, groups._short_stage, groups.last_error),
+        "recent": (groups.recent, groups.closed_in_stage, groups.recent_stage),
         "waiting": ledger.waiting,
         "books": ledger.books.as_counts(len(ledger.waiting)) | ledger.books.retired,
         "failed": ledger.books.failed_rollouts,

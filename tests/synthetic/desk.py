@@ -114,7 +114,15 @@ class Desk:
         )
         self.put(published)
 
-    def produce(self, lease: TaskLeased, rollouts: Iterable[int], *, version: int = 0, priority: float = 0.0) -> None:
+    def produce(
+        self,
+        lease: TaskLeased,
+        rollouts: Iterable[int],
+        *,
+        version: int = 0,
+        priority: float = 0.0,
+        duration_s: float = 0.0,
+    ) -> None:
         """Some of the lease's rollouts succeed."""
         for rollout in rollouts:
             produced = experience.ExperienceProduced(
@@ -130,6 +138,7 @@ class Desk:
                 spans=(experience.Span(version, 0, 0, 2),),
                 reward=1.0,
                 priority=priority,
+                duration_s=duration_s,
             )
             self.put(produced, key=lease.group)
 

@@ -182,7 +182,9 @@ class SyntheticRun:
                 group=group, rollout=rollout, stage=1, lease=lease, code="RFTD-WRK-003", reason="too\x00late"
             )
             tape.write(error, self.id, key=group)
-        closed = task.GroupClosed(group=group, sequence=self.groups, stage=1, members=tuple(members), failed=failed)
+        closed = task.GroupClosed(
+            group=group, sequence=self.groups, stage=1, members=tuple(members), failed=failed, busy_ms=len(members)
+        )
         place = tape.write(closed, self.id, role="dispatcher")
         self.closed_at[group] = (place.partition.number, place.offset)
         self.waiting += [Member(member, group, index) for index, member in enumerate(members)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.errors import DeadlyTaskError, RolloutTimeoutError
-from rftd.streams.events.task import GroupClosed
+from rftd.streams.events.task import GroupClosed, Member, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
-from rftd.workers.dispatcher.decision import Decision
+from rftd.workers.dispatcher.decision import Decision, slot_partition
 
 
 def attempts_of(stage: StageSpec) -> int:
@@ -20,19 +23,52 @@ def attempts_of(stage: StageSpec) -> int:
     return stage.taskset.max_retry_times + 1
 
 
-def is_spent(stage: StageSpec, group: Group) -> bool:
-    """True if what the group still misses must not be leased again."""
-    return group.attempts_spent >= attempts_of(stage) or group.losses_alone >= limits.LOSSES_ALONE
+def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
+    """Rollouts that the group misses, that are not under way, and whose attempts are not spent."""
+    if group.losses_alone >= limits.LOSSES_ALONE:
+        return ()
+    most, under_way = attempts_of(stage), group.under_way
+    return tuple(
+        rollout for rollout in group.missing if rollout not in under_way and group.spent.get(rollout, 0) < most
+    )
 
 
-def close_groups(state: RunState, *, stage_over: bool) -> Iterator[Decision]:
-    """group.closed for each group that is over. `stage_over`: nothing of the stage can be trained any more."""
+class GivenUp(NamedTuple):
+    """Why a group is closed before it is over."""
+
+    code: str
+    """One of `GIVEN_UP`."""
+    reason: str
+    keep_members: bool
+    """The group closes with what is done; otherwise without members."""
+
+
+def close_groups(
+    state: RunState, *, stage_over: bool = False, given_up: Mapping[UUID, GivenUp] = MappingProxyType({})
+) -> Iterator[Decision]:
+    """group.closed for each group that is over or given up.
+
+    Explorers that still work on one of its rollouts learn it from task.expired. `stage_over`: nothing of the stage can
+    be trained any more.
+    """
     for group in list(state.groups.open.values()):
         if group.sequence < 0:
             continue
-        spent = not group.leases and is_spent(_stage_of(state, group), group)
-        if group.terminal or spent or (stage_over and not group.leases):
+        why = given_up.get(group.id)
+        if group.terminal:
+            if any(lease.reissue for lease in group.leases.values()):
+                yield from _expired(group, "every rollout of its group has ended")
+            yield Decision(_closed(group))
+        elif why is not None:
+            yield from _expired(group, why.reason)
+            yield Decision(_given_up(group, why))
+        elif not group.leases and (stage_over or not leasable(_stage_of(state, group), group)):
             yield Decision(_closed(group, stage_over=stage_over))
+
+
+def _expired(group: Group, reason: str) -> Iterator[Decision]:
+    for lease in group.leases.values():
+        yield Decision(TaskExpired(lease=lease.id, slot=lease.slot, reason=reason), slot_partition(lease.slot))
 
 
 def _stage_of(state: RunState, group: Group) -> StageSpec:
@@ -40,7 +76,13 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
     return state.spine.spec.stages[group.stage]
 
 
-def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
+def _given_up(group: Group, why: GivenUp) -> GroupClosed:
+    kept = group.members if why.keep_members else {}
+    done = f"{len(group.members)} of {group.repeat_times} rollouts were done"
+    return _event(group, kept, why.code, f"{why.reason}; {done}{'' if why.keep_members else ', none is used'}")
+
+
+def _closed(group: Group, *, stage_over: bool = False) -> GroupClosed:
     code, reason = "", ""
     if group.missing and group.losses_alone and not stage_over:
         code = DeadlyTaskError.code
@@ -56,12 +98,17 @@ def _closed(group: Group, *, stage_over: bool) -> GroupClosed:
             f"no worker finished it in {group.attempts_spent} attempts; the last: {group.expired[1] or 'it expired'}"
         )
         reason = STAGE_ENDED if stage_over else reason
+    return _event(group, group.members, code, reason)
+
+
+def _event(group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
     return GroupClosed(
         group=group.id,
         sequence=group.sequence,
         stage=group.stage,
-        members=tuple(group.members[index] for index in sorted(group.members)),
-        failed=group.repeat_times - len(group.members),
+        members=tuple(members[index] for index in sorted(members)),
+        failed=group.repeat_times - len(members),
         code=code,
         reason=reason,
+        busy_ms=sum(group.durations_ms[index] for index in members),
     )

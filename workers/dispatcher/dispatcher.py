@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from rftd.ops.errors import DiskFullError, UnreachableError
-from rftd.streams.events.task import TaskExpired
+from rftd.streams.events.task import GroupClosed, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Lease
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import StageSpec
-from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.dispatcher.closing import GivenUp, close_groups
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.evaluation import complete_evals, lease_evals
 from rftd.workers.dispatcher.isolation import Isolation
 from rftd.workers.dispatcher.leasing import Credits, lease_alone, lease_groups
 from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.dispatcher.over_rollout import groups_over
+from rftd.workers.dispatcher.stragglers import lease_stragglers
 
 
 class Dispatcher:
@@ -36,12 +39,22 @@ class Dispatcher:
         stage = spine.stage_spec()
         self._liveness.tick(now_s)
         over = spine.stage_completed or spine.planned >= spine.last_version
-        decisions = list(self._expire(over, now_s))
-        decisions += close_groups(state, stage_over=over)
+        given_up = {} if over or stage.kind == "train" else groups_over(state, stage, self._liveness, now_s)
+        decisions = list(self._expire(over, now_s, given_up))
+        decisions += self._close(over, given_up)
         decisions += complete_evals(state)
+        if given_up:  # what is free then is known once that is folded
+            return decisions
         if spine.status is Status.RUNNING and not spine.stage_completed:
             decisions += self._lease(stage, over, now_s)
         return decisions
+
+    def _close(self, over: bool, given_up: Mapping[UUID, GivenUp]) -> Iterator[Decision]:
+        for decision in close_groups(self._state, stage_over=over, given_up=given_up):
+            if isinstance(decision.event, GroupClosed):
+                for lease in self._state.groups.open[decision.event.group].leases:
+                    self._liveness.forget(lease)
+            yield decision
 
     def _lease(self, stage: StageSpec, over: bool, now_s: float) -> Iterator[Decision]:
         explorers = [
@@ -55,9 +68,12 @@ class Dispatcher:
         if stage.kind != "train" and not over:
             credits = Credits(self._state, explorers, stage.algorithm.repeat_times)
             yield from lease_groups(self._state, stage, credits)
+            yield from lease_stragglers(self._state, stage, credits, self._liveness, now_s)
 
-    def _expire(self, over: bool, now_s: float) -> Iterator[Decision]:
+    def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
         for lease in self._state.groups.leases.values():
+            if lease.group in given_up:
+                continue
             if over:
                 expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=STAGE_ENDED)
             elif (gone := self._state.roster.gone.get(lease.worker)) is not None:

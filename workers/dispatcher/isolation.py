@@ -15,7 +15,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
-from rftd.workers.dispatcher.closing import is_spent
+from rftd.workers.dispatcher.closing import leasable
 
 
 def is_suspect(group: Group) -> bool:
@@ -34,8 +34,7 @@ class Isolation:
         suspects = [
             group
             for group in state.groups.open.values()
-            if group.sequence >= 0 and group.missing and not group.leases
-            if is_suspect(group) and not is_spent(stage, group)
+            if group.sequence >= 0 and not group.leases and is_suspect(group) and leasable(stage, group)
         ]
         # The least loaded: it gets nothing more, so the load of those that are kept only falls.
         free = sorted(

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
+from uuid import UUID
 
+from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec, TasksetSpec
-from rftd.workers.dispatcher.closing import is_spent
+from rftd.workers.dispatcher.closing import leasable
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.isolation import Isolation, is_suspect
 from rftd.workers.planner.planner import view_of
@@ -26,10 +28,21 @@ LEASE_GRACE_S = 30.0
 """What a lease's deadline adds to the rollout's own time-out, which the explorer enforces."""
 
 
+def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
+    """Longest attempt at a rollout that is leased now: `max_timeout`, or less once recent durations are known."""
+    spec, mean_s = stage.rollout, state.groups.mean_duration_s
+    if not spec.timeout_ratio or mean_s is None or state.groups.recent_stage != state.spine.stage:
+        return spec.max_timeout_s
+    if state.groups.closed_in_stage < spec.timeout_warmup_steps * stage.batch_size:
+        return spec.max_timeout_s
+    return min(spec.max_timeout_s, max(spec.timeout_ratio * mean_s, limits.DYNAMIC_TIMEOUT_LEAST_S))
+
+
 class Credits:
     """Rollouts that each explorer can still take: its capacity and one group more, so that it never runs dry."""
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
+        self._ahead = ahead
         self._free = {worker.worker: worker.capacity + ahead for worker in explorers}
         self._workers = {worker.worker: worker for worker in explorers}
         for lease in state.groups.leases.values():
@@ -41,6 +54,15 @@ class Credits:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
         best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         if best is None or self._free[best] < rollouts:
+            return None
+        self._free[best] -= rollouts
+        return self._workers[best]
+
+    def take_idle(self, rollouts: int, *, but: UUID) -> WorkerStarted | None:
+        """The same of the other explorers than `but`, for rollouts that shall begin at once: none that would queue."""
+        elsewhere = [id for id in self._free if id != but and self._free[id] - self._ahead >= rollouts]
+        best = max(elsewhere, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
+        if best is None:
             return None
         self._free[best] -= rollouts
         return self._workers[best]
@@ -70,7 +92,7 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     """What `lease_groups` would stop at, were it asked now. Changes nothing but the credits that it was given."""
     if next(lease_groups(state, stage, credits), None) is not None:
         return Held(Hold.NONE)
-    if any(group.sequence >= 0 and not group.leases and group.missing for group in state.groups.open.values()):
+    if any(group.sequence >= 0 and leasable(stage, group) for group in state.groups.open.values()):
         return Held(Hold.CREDITS)
     view = view_of(state, stage)
     if make_policy(stage.policy).admit(view) <= 0:
@@ -83,20 +105,37 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     """Leases: first what expired leases left undone, then new groups as far as the policy admits them."""
     for group in list(state.groups.open.values()):
-        if is_suspect(group) or is_spent(stage, group):
-            continue  # the one is leased alone, the other is closed
-        if group.sequence >= 0 and not group.leases and group.missing:
-            worker = credits.take(len(group.missing))
-            if worker is None:
+        if group.sequence < 0 or is_suspect(group):
+            continue  # the one was never leased, the other is leased alone
+        for lease in _in_parts(state, stage, credits, group, leasable(stage, group)):
+            if lease is None:
                 return
-            yield _again(state, stage, worker, group)
+            yield lease
     yield from _new_groups(state, stage, credits)
 
 
 def lease_alone(state: RunState, stage: StageSpec, isolation: Isolation) -> Iterator[Decision]:
     """Leases of groups whose workers died, each to an explorer that has nothing else and gets nothing else."""
     for worker, group in isolation.ready:
-        yield _again(state, stage, worker, group, alone=True)
+        yield next_lease(state, stage, worker, group, leasable(stage, group), alone=True)
+
+
+def parts_of(stage: StageSpec, rollouts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The rollouts in parts of one lease each."""
+    most = stage.rollout.lease_rollouts or max(1, len(rollouts))
+    return (rollouts[start : start + most] for start in range(0, len(rollouts), most))
+
+
+def _in_parts(
+    state: RunState, stage: StageSpec, credits: Credits, group: Group, rollouts: tuple[int, ...]
+) -> Iterator[Decision | None]:
+    """A lease for each part, and None where no explorer has room for one."""
+    for number, part in enumerate(parts_of(stage, rollouts)):
+        worker = credits.take(len(part))
+        if worker is None:
+            yield None
+            return
+        yield next_lease(state, stage, worker, group, part, number=number)
 
 
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
@@ -106,10 +145,11 @@ def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator
         version = _needed(state, stage, view, number)
         if not _there(state, version, pinned=stage.sync.style == "fixed"):
             return
-        worker = credits.take(stage.algorithm.repeat_times)
-        if worker is None:
-            return
-        yield _first(state, stage, worker, next(sequences), version)
+        group = _new_group(state, stage, next(sequences), version)
+        for lease in _in_parts(state, stage, credits, group, group.missing):
+            if lease is None:
+                return  # parts that found no room are leased like those whose leases expired
+            yield lease
 
 
 def sequences_to_lease(state: RunState) -> Iterator[int]:
@@ -147,19 +187,30 @@ def _there(state: RunState, version: int, *, pinned: bool) -> bool:
     return newest is not None and newest.version >= version
 
 
-def _first(state: RunState, stage: StageSpec, worker: WorkerStarted, sequence: int, version: int) -> Decision:
+def _new_group(state: RunState, stage: StageSpec, sequence: int, version: int) -> Group:
     taskset = _taskset(stage)
     row, epoch = locate(sequence, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed)
     group = Group(derive(state.experiment, "group", state.spine.stage, sequence))
     group.sequence, group.stage, group.row, group.epoch = sequence, state.spine.stage, row, epoch
     group.repeat_times = stage.algorithm.repeat_times
     group.min_version, group.pinned = version, stage.sync.style == "fixed"
-    return _again(state, stage, worker, group)
+    return group
 
 
-def _again(state: RunState, stage: StageSpec, worker: WorkerStarted, group: Group, *, alone: bool = False) -> Decision:
-    """The next lease of a group, for the rollouts that it still misses."""
-    attempt = group.attempts + 1
+def next_lease(
+    state: RunState,
+    stage: StageSpec,
+    worker: WorkerStarted,
+    group: Group,
+    rollouts: tuple[int, ...],
+    *,
+    number: int = 0,
+    alone: bool = False,
+    reissue: bool = False,
+) -> Decision:
+    """A lease of rollouts of the group, the next of it but `number`."""
+    attempt = group.attempts + 1 + number
+    timeout_s = attempt_timeout_s(state, stage)
     pinned = group.pinned and state.weights.of_version(group.min_version, state.spine) is not None
     event = TaskLeased(
         lease=derive(group.id, "lease", attempt),
@@ -170,14 +221,16 @@ def _again(state: RunState, stage: StageSpec, worker: WorkerStarted, group: Grou
         stage=group.stage,
         row=group.row,
         epoch=group.epoch,
-        rollouts=group.missing,
+        rollouts=rollouts,
         repeat_times=group.repeat_times,
         attempt=attempt,
-        deadline_s=stage.rollout.max_timeout_s + LEASE_GRACE_S,
+        deadline_s=timeout_s + LEASE_GRACE_S,
         min_version=group.min_version,
         pinned=pinned,
         digest=_taskset(stage).digest,
         alone=alone,
+        timeout_s=timeout_s,
+        reissue=reissue,
     )
     return Decision(event, slot_partition(worker.slot))
 

@@ -23,6 +23,7 @@ class Liveness:
         self.latest: dict[UUID, Heartbeat] = {}
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
+        self._began_s: dict[UUID, float] = {}
         self._pending: list[Heartbeat] = []
         self._looked_s = 0.0
         """Of this process's life, the part in which it looked."""
@@ -40,7 +41,8 @@ class Liveness:
             self.latest[heartbeat.worker] = heartbeat
             self._heard_s[heartbeat.worker] = self._looked_s
             for lease in heartbeat.leases:
-                self._renewed_s[lease] = self._looked_s
+                if lease in self._renewed_s:  # one that nobody asked about is over, or counts from when it is asked for
+                    self._renewed_s[lease] = self._looked_s
         self._pending.clear()
 
     def silent(self, worker: UUID, now_s: float) -> bool:
@@ -62,9 +64,15 @@ class Liveness:
         looked_s = self._looked(now_s)
         return looked_s - self._renewed_s.setdefault(lease, looked_s) > deadline_s
 
+    def age_s(self, lease: UUID, now_s: float) -> float:
+        """For how long the lease is under way, while looking, since the first such question."""
+        looked_s = self._looked(now_s)
+        return looked_s - self._began_s.setdefault(lease, looked_s)
+
     def forget(self, lease: UUID) -> None:
         """Drops what is kept of a lease that is over."""
         self._renewed_s.pop(lease, None)
+        self._began_s.pop(lease, None)
 
     def _looked(self, now_s: float) -> float:
         if self._ticked_s is None:

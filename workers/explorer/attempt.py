@@ -78,7 +78,9 @@ class Attempts:
             try:
                 seed = sampling_seed(self._seed, lease.stage, lease.sequence, rollout)
                 work = self._runner.run(task, id, seed=seed)
-                result = await self._orphans.bounded(work, self._spec.max_timeout_s, where=task.where)
+                result = await self._orphans.bounded(
+                    work, lease.timeout_s or self._spec.max_timeout_s, where=task.where
+                )
             except OrphanedError as failure:
                 return _failed(lease, rollout, failure)
             except RftdError as failure:

@@ -1,0 +1,60 @@
+"""Explore steps that are over before every task of them is done (`explorer.over_rollout`).
+
+Explore step e of a stage is the groups e-1 times `batch_size` and up, `batch_size` of them, in the order of the
+dataset. Once ceil(batch_size x (1 - ratio)) of them have closed and none waits to be given out, the others get
+`wait_after_min` more, then they are closed. The wait is counted by this process; after a restart it begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+from uuid import UUID
+
+from rftd.ops.errors import OverRolloutError
+from rftd.ops.ids import derive
+from rftd.streams.folds.groups import Group
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.closing import GivenUp
+from rftd.workers.dispatcher.liveness import Liveness
+
+
+def groups_over(state: RunState, stage: StageSpec, liveness: Liveness, now_s: float) -> dict[UUID, GivenUp]:
+    """Open groups of steps that are over now, with why."""
+    spec, size = stage.rollout, stage.batch_size
+    if not spec.over_ratio:
+        return {}
+    enough = needed_groups(stage)
+    found: dict[UUID, GivenUp] = {}
+    for step, groups in _open_steps(state, size).items():
+        done = size - len(groups)
+        wait = derive(state.experiment, "explore_step", state.spine.stage, step)
+        given_out = state.groups.next_sequence.get(state.spine.stage, 0) >= step * size
+        if not given_out or done < enough or not liveness.overdue(wait, spec.over_wait_s, now_s):
+            continue
+        liveness.forget(wait)
+        reason = f"explore step {step} is over: {done} of its {size} tasks were done {spec.over_wait_s:g} s ago"
+        why = GivenUp(OverRolloutError.code, f"{reason} (explorer.over_rollout)", spec.over_keep_partial)
+        found |= {group.id: why for group in groups}
+    return found
+
+
+def needed_groups(stage: StageSpec) -> int:
+    """Tasks of an explore step that must be done before it may be over."""
+    # 1 - 0.9 is a little more than 0.1, and no task is worth a rounding error.
+    return max(1, math.ceil(stage.batch_size * (1 - stage.rollout.over_ratio) - 1e-9))
+
+
+def step_of(stage: StageSpec, group: Group) -> int:
+    """The explore step that the group belongs to, from 1."""
+    return group.sequence // stage.batch_size + 1
+
+
+def _open_steps(state: RunState, size: int) -> dict[int, list[Group]]:
+    """Open groups by explore step. A task that somebody had given out once more belongs to none."""
+    steps: dict[int, list[Group]] = {}
+    for group in state.groups.open.values():
+        own = derive(state.experiment, "group", state.spine.stage, group.sequence)
+        if group.sequence >= 0 and group.id == own:
+            steps.setdefault(group.sequence // size + 1, []).append(group)
+    return steps
