@@ -117,15 +117,36 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     optimizer: OptimizerSpec = OptimizerSpec()
 
 
+class PrioritySpec(Spec, frozen=True, kw_only=True):
+    """Who is trained first: a registered function of an experience and its uses."""
+
+    kind: str = "tag"
+    """`tag`: the priority that the experience was tagged with."""
+    args: dict[str, Any] = {}
+
+
 class PolicySpec(Spec, frozen=True, kw_only=True):
-    """How far explorers may run ahead (admission) and what may be trained on (consumption)."""
+    """How far explorers may run ahead (admission), what may be trained on (consumption), and how often."""
 
     kind: str = "hard_bound"
     max_staleness_versions: int = 0
     """Oldest experience a batch may hold: staleness of batch n is (n - 1) minus its oldest weight version."""
+    bounded: bool = True
+    """False if the kind only paces by it: then nothing is retired as stale."""
     max_inflight_batches: int = 1
     """Groups leased and not yet planned, in batches, that may exist at once."""
     min_group_members: int = 2
+    args: dict[str, Any] = {}
+    """The kind's own."""
+    priority: PrioritySpec = PrioritySpec()
+    max_uses: int = 1
+    """How often an experience may be planned; 0 = as long as nothing else retires it."""
+    cooldown_s: float = 0.0
+    """How long it rests between two uses."""
+    capacity: int = 0
+    """Experiences that may wait and rest at once; 0 = as many as there are."""
+    evict_when_full: bool = False
+    """Beyond the capacity those of lowest priority are retired; else no more is admitted."""
 
 
 class SyncSpec(Spec, frozen=True, kw_only=True):

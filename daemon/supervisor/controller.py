@@ -64,6 +64,7 @@ class Controller:
             and any(step == spine.last_version for step, _ in state.checkpoints)
             and not state.groups.to_close
             and not state.ledger.waiting
+            and not state.ledger.cooling
             and next(due_evals(state, spine.stage_spec()), None) is None
         )
 

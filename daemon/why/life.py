@@ -201,8 +201,8 @@ def controller_wait(scene: Scene) -> Wait:
     if state.groups.to_close:
         what = f"{state.groups.to_close} groups of the stage to be closed"
         return _controller(Level.WAITS, "groups_close", what, "dispatcher", "their leases end")
-    if state.ledger.waiting:
-        what = f"{len(state.ledger.waiting)} experiences to be retired"
+    if left := len(state.ledger.waiting) + len(state.ledger.cooling):
+        what = f"{left} experiences to be retired"
         return _controller(Level.WAITS, "books_close", what, "planner", "the planner retires them")
     if (due := next(due_evals(state, stage), None)) is not None:
         what = f"the evaluation of weight version {due[0]} on {stage.evals[due[1]].name}"

@@ -14,8 +14,8 @@ def planner_wait(scene: Scene) -> Wait:
     stage = spine.stage_spec()
     step = max(spine.planned, spine.first_version) + 1
     if step > spine.last_version:
-        if state.ledger.waiting:
-            return _of(Level.WORKS, "closes_books", f"retires {len(state.ledger.waiting)} experiences")
+        if left := len(state.ledger.waiting) + len(state.ledger.cooling):
+            return _of(Level.WORKS, "closes_books", f"retires {left} experiences")
         return _of(Level.DONE, "stage_planned", f"every step of stage {stage.name} is planned")
     if spine.generation < 0:
         return _of(Level.WAITS, "trainer_takes_up", "a trainer to take up the history", "trainer", "generation.started")

@@ -67,6 +67,10 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
     decided_at_ns: int
     incomplete: bool = False
     """True if `max_read_timeout` passed before the batch was full."""
+    max_uses: int = 1
+    """An experience that was used less often may be planned again; 0 = always."""
+    eligible_at_ns: int = 0
+    """From this reading of the clock on: `decided_at_ns` and the cooldown (rule 9)."""
 
 
 @event("batch.abandoned", stream=topics.EXPERIMENTS)
@@ -85,7 +89,17 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
 
     experiences: tuple[UUID, ...]
     reason: str
-    """`stale`, `group_incomplete`, `stage_ended`, `used`."""
+    """`stale`, `group_incomplete`, `stage_ended`, `capacity`."""
     uses: int
     decided_at_ns: int
     observed: tuple[ObservedAt, ...] = ()
+
+
+@event("experience.prioritized", stream=topics.EXPERIMENTS)
+class ExperiencePrioritized(Event, frozen=True, kw_only=True):
+    """The experiences of this group have another priority tag from here on. Written by the controller, on request."""
+
+    group: UUID
+    priority: float
+    by: str = ""
+    reason: str = ""

@@ -58,6 +58,8 @@ class RunState:
         self.evals = Evals()
         self.roster = Roster()
         self.committed = Checkpoints()
+        self.touched: set[UUID] | None = None
+        """Experiences that the ledger changed something for, for an index that follows it; None if there is none."""
         self._on_heartbeat = on_heartbeat
         self._spine_only = spine_only
 
@@ -92,14 +94,14 @@ class RunState:
                 self.evals.apply(decoded)
             case topics.TASKS:
                 self.groups.apply(decoded)
-                self.ledger.apply(decoded)
+                self._keep_books(decoded)
                 self.evals.apply(decoded)
             case topics.EXPERIMENTS:
                 self.spine.apply(decoded)
                 if self._spine_only:
                     return
                 self.groups.apply(decoded)
-                self.ledger.apply(decoded)
+                self._keep_books(decoded)
                 self.evals.apply(decoded)
                 if isinstance(decoded.event, step.StepCompleted):
                     self.ledger.forget(decoded.event.batch)
@@ -113,6 +115,11 @@ class RunState:
             case topics.HEARTBEATS:
                 if self._on_heartbeat is not None and isinstance(decoded.event, Heartbeat):
                     self._on_heartbeat(decoded.event)
+
+    def _keep_books(self, decoded: Decoded) -> None:
+        changed = self.ledger.apply(decoded)
+        if self.touched is not None:
+            self.touched.update(changed)
 
 
 def partitions_of(experiment: UUID) -> tuple[Partition, ...]:

@@ -48,7 +48,7 @@ async def test_two_stages_run_to_their_end(tmp_path: Path, log: EventLog, clock,
     assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
     assert spine.version == 8
     assert len(spine.evaluated) == 2
-    books = state.ledger.books.as_counts(len(state.ledger.waiting))
+    books = state.ledger.counts()
     assert books["balance"] == 0 and books["waiting"] == 0
     assert books["planned"] == 5 * 16
     report = await fake_world.verified(log)

@@ -63,7 +63,7 @@ async def test_a_run_goes_on_from_its_snapshot(tmp_path: Path, log: EventLog, cl
     run, told = await ended(log, experiment, fake_world, clock, ids)
     # The daemon, its trainer and its explorer.
     assert len(told) >= 3 and {event for event, _ in told} == {"snapshot.used"}, told
-    books = run.state.ledger.books.as_counts(len(run.state.ledger.waiting))
+    books = run.state.ledger.counts()
     assert books["balance"] == 0 and books["planned"] == 5 * 16
 
 

@@ -45,10 +45,11 @@ def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
     experiment, tape = written(seed, 2, ended=False)
     record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
     ledger = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]).ledger
-    entries = list(ledger.waiting.values())
-    assert ledger.books.as_counts(len(entries))["balance"] == 0
+    waiting = list(ledger.waiting.values())
+    entries = [*waiting, *ledger.cooling.values()]
+    assert ledger.counts()["balance"] == 0
     for counts, values in (
-        (ledger.group_sizes, [entry.group_size for entry in entries]),
+        (ledger.group_sizes, [entry.group_size for entry in waiting]),
         (ledger.oldest_versions, [entry.member.oldest_version for entry in entries]),
     ):
         assert dict(zip(*np.unique(values, return_counts=True), strict=True)) == dict(counts)

@@ -30,6 +30,7 @@ class BusyRun(SyntheticRun):
 
     def finish(self) -> None:
         """What is under way when somebody looks: open groups, evaluations, a plan that is not executed."""
+        self.reuse()
         for number in range(3):
             sequence = self.groups + number
             group = derive(self.id, "group", 1, sequence)
@@ -46,6 +47,34 @@ class BusyRun(SyntheticRun):
             retired = batch.ExperienceRetired(experiences=(stale,), reason="stale", uses=0, decided_at_ns=7)
             self.tape.write(retired, self.id, role="planner")
         self._evaluate()
+
+    def reuse(self) -> None:
+        """Experiences that are planned again and again, abandoned, retired, and tagged anew in between."""
+        for number in range(int(self.random.integers(0, 4))):
+            self.explore()
+            taken, self.waiting = self.waiting[-REPEAT:], self.waiting[:-REPEAT]
+            if self.random.random() < 0.5:
+                self.prioritize(taken[0].group, float(number))
+            for use in range(1, 4):
+                again = taken[: int(self.random.integers(1, REPEAT + 1))] if use == 3 else taken
+                id = self.plan(stage=1, again=again, use=use, max_uses=3)
+                if self.random.random() < 0.4:
+                    given_up = batch.BatchAbandoned(batch=id, step=self.version + 1, code="X", reason="no")
+                    self.tape.write(given_up, self.id, role="planner")
+                    self.batches.pop()
+                    break
+                if self.random.random() < 0.5:
+                    self.complete(stage=1, items=len(again))
+                if use < 3 and self.random.random() < 0.3:
+                    used = tuple(entry.member.experience for entry in taken)
+                    retired = batch.ExperienceRetired(experiences=used, reason="stale", uses=use, decided_at_ns=7)
+                    self.tape.write(retired, self.id, role="planner")
+                    break
+
+    def prioritize(self, group: UUID, priority: float) -> None:
+        """A group gets another tag."""
+        changed = batch.ExperiencePrioritized(group=group, priority=priority, by="test")
+        self.tape.write(changed, self.id, role="controller")
 
     def _lease(
         self,
@@ -140,7 +169,9 @@ def seen(state: RunState) -> dict[str, object]:
         "failures": (groups._short, groups._short_stage, groups.last_error),
         "recent": (groups.recent, groups.closed_in_stage, groups.recent_stage),
         "waiting": ledger.waiting,
-        "books": ledger.books.as_counts(len(ledger.waiting)) | ledger.books.retired,
+        "cooling": ledger.cooling,
+        "under way": ledger._items,
+        "books": ledger.counts() | ledger.books.retired,
         "failed": ledger.books.failed_rollouts,
         "planned": ledger.planned_in_stage,
         "counted": (ledger.group_sizes, ledger.oldest_versions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -215,10 +216,18 @@ class SyntheticRun:
         return task.Member(id, rollout, number, place.offset, reward, 0.0, 3 + length, self.version, self.version)
 
     def plan(
-        self, *, stage: int, rows: tuple[batch.RowItem, ...] = (), take: int = 0, epoch: int | None = None
+        self,
+        *,
+        stage: int,
+        rows: tuple[batch.RowItem, ...] = (),
+        take: int = 0,
+        epoch: int | None = None,
+        again: Sequence[Member] = (),
+        use: int = 1,
+        max_uses: int = 1,
     ) -> UUID:
-        """A plan of the next step, of rows or of the oldest waiting experiences."""
-        taken = self.waiting[:take]
+        """A plan of the next step, of rows or of the oldest waiting experiences, or of some `again`."""
+        taken = again or self.waiting[:take]
         groups = list(dict.fromkeys(entry.group for entry in taken))
         id = self.tape.ids.new()
         planned = batch.BatchPlanned(
@@ -234,13 +243,15 @@ class SyntheticRun:
                     groups.index(entry.group),
                     entry.index,
                     self.version - entry.member.oldest_version,
-                    1,
+                    use,
                 )
                 for entry in taken
             ),
             groups=tuple(batch.GroupRef(group, *self.closed_at[group]) for group in groups),
             observed=(),
             decided_at_ns=self.tape.clock.now_ns(),
+            max_uses=max_uses,
+            eligible_at_ns=self.tape.clock.now_ns() + 5 if max_uses != 1 else 0,
         )
         self.tape.write(planned, self.id, role="planner", epoch=epoch)
         if epoch is None:

@@ -172,8 +172,7 @@ def _needed(state: RunState, stage: StageSpec, view: PolicyView, number: int) ->
     The batch that the group will feed, not its sequence, says which: groups that failed or went stale were replaced by
     later ones.
     """
-    supply = view.planned_experiences + len(view.waiting) + view.inflight_rollouts
-    feeds_step = 1 + (supply + number * stage.algorithm.repeat_times) // stage.train_batch_size
+    feeds_step = 1 + (view.supply + number * stage.algorithm.repeat_times) // view.batch_size
     version = state.spine.first_version + required_step(stage.sync, feeds_step)
     # A fork announces no weights that are older than the ones it began with.
     return max(version, state.spine.forked.at_step) if state.spine.forked is not None else version

@@ -17,28 +17,30 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.planner.rows import rows_of_step
-from rftd.workers.policies.policy import PolicyView
-from rftd.workers.policies.registry import make_policy
+from rftd.workers.planner.shelf import Shelf, by_uses, left_of
+from rftd.workers.policies.policy import PolicyView, Retirement
 
 RETIRED_AT_ONCE: Final = 4096
 """Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
 
 
 def view_of(state: RunState, stage: StageSpec) -> PolicyView:
-    """What the stage's policy sees of the state."""
-    spine = state.spine
+    """The counts that the stage's policy sees of the state."""
+    spine, ledger = state.spine, state.ledger
+    version = max(spine.version, spine.first_version)
+    newest = state.weights.newest(spine)
     return PolicyView(
-        version=max(spine.version, spine.first_version),
+        version=version,
         first_version=spine.first_version,
+        published_version=max(newest.version, spine.first_version) if newest is not None else spine.first_version,
         total_steps=stage.total_steps,
         planned_steps=max(0, spine.planned - spine.first_version),
-        train_batch_size=stage.train_batch_size,
+        batch_size=stage.train_batch_size,
         repeat_times=stage.algorithm.repeat_times,
-        planned_experiences=state.ledger.planned_in_stage.get(spine.stage, 0)
-        + spine.shared_steps * stage.train_batch_size,
+        planned_experiences=ledger.planned_in_stage.get(spine.stage, 0) + spine.shared_steps * stage.train_batch_size,
+        waiting_experiences=len(ledger.waiting),
+        cooling_experiences=len(ledger.cooling),
         inflight_rollouts=sum(group.repeat_times - len(group.failed) for group in state.groups.open.values()),
-        waiting=state.ledger.waiting.values(),
-        oldest_waiting=min(state.ledger.oldest_versions, default=None),
     )
 
 
@@ -47,6 +49,7 @@ class Planner:
 
     def __init__(self, state: RunState) -> None:
         self._state = state
+        self._shelf = Shelf(state)
 
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
         """What to retire, or the next batches to plan; empty while there is nothing to decide.
@@ -67,7 +70,7 @@ class Planner:
         if stage.kind == "train":
             return [self._plan(each, positions, now_ns, rows=self._rows(stage, each)) for each in range(step, last + 1)]
         if incomplete := self._incomplete(stage):
-            return [self._retire(incomplete, "group_incomplete", positions, now_ns)]
+            return self._retired([Retirement("group_incomplete", incomplete)], positions, now_ns)
         return self._explored(stage, step, last, positions, now_ns)
 
     def _rows(self, stage: StageSpec, step: int) -> Sequence[RowItem]:
@@ -76,12 +79,12 @@ class Planner:
         taken = spine.forked.next_sequence if spine.forked and shared else 0
         return rows_of_step(stage, step - spine.first_version, shared_steps=shared, shared_rows=taken)
 
-    def _incomplete(self, stage: StageSpec) -> Sequence[UUID]:
+    def _incomplete(self, stage: StageSpec) -> Sequence[Waiting]:
         minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
         ledger = self._state.ledger
         if not any(size < minimum for size in ledger.group_sizes):
             return ()
-        return [experience for experience, entry in ledger.waiting.items() if entry.group_size < minimum]
+        return [entry for entry in ledger.waiting.values() if entry.group_size < minimum]
 
     def _explored(
         self, stage: StageSpec, step: int, last: int, positions: Mapping[Partition, int], now_ns: int
@@ -90,22 +93,27 @@ class Planner:
 
         What is stale for the first of them is retired alone; what becomes stale for a later one, when it is the first.
         """
-        policy, view = make_policy(stage.policy), view_of(self._state, stage)
+        policy, pool = self._shelf.of(stage, now_ns)
+        view = view_of(self._state, stage)
         plans: list[Event] = []
+        taken: frozenset[UUID] = frozenset()
         timed_out = self._timed_out(stage, now_ns)
         for each in range(step, last + 1):
-            if stale := policy.evict(view):
-                return plans or [self._retire(stale, "stale", positions, now_ns)]
-            if len(view.waiting) < stage.train_batch_size and not timed_out:
+            retired = [part for each_part in policy.evict(view, pool) if (part := left_of(each_part, taken)).entries]
+            if retired:
+                return plans or self._retired(retired, positions, now_ns)
+            if len(pool) - len(taken) < stage.train_batch_size and not timed_out:
                 return plans
-            chosen = policy.select(view, stage.train_batch_size)
+            chosen = policy.select(view, pool, stage.train_batch_size, taken)
             if not chosen or (len(chosen) < stage.train_batch_size and not timed_out):
                 return plans
             incomplete = len(chosen) < stage.train_batch_size
             plans.append(self._plan(each, positions, now_ns, chosen=chosen, incomplete=incomplete))
+            if stage.policy.max_uses != 1:
+                return plans  # what it holds may be in the next one, too
             # The plan itself is the last reading of the clock from here on.
             timed_out = False
-            view = view.after(chosen)
+            view, taken = view.after(chosen), taken.union(entry.member.experience for entry in chosen)
         return plans
 
     def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
@@ -124,49 +132,55 @@ class Planner:
         incomplete: bool = False,
     ) -> BatchPlanned:
         groups: dict[GroupRef, int] = {}
-        items = []
-        for entry in chosen:
-            index = groups.setdefault(entry.group, len(groups))
-            member = entry.member
-            items.append(
-                ExperienceItem(
-                    member.experience,
-                    member.partition,
-                    member.offset,
-                    index,
-                    entry.index,
-                    step - 1 - member.oldest_version,
-                    1,
-                )
+        items = tuple(
+            ExperienceItem(
+                entry.member.experience,
+                entry.member.partition,
+                entry.member.offset,
+                groups.setdefault(entry.group, len(groups)),
+                entry.index,
+                step - 1 - entry.member.oldest_version,
+                entry.uses + 1,
             )
+            for entry in chosen
+        )
+        policy, state = self._state.spine.stage_spec().policy, self._state
+        reusable = bool(chosen) and policy.max_uses != 1
         return BatchPlanned(
-            batch=derive(self._state.experiment, "batch", step, self._state.spine.abandoned.get(step, 0)),
+            batch=derive(state.experiment, "batch", step, state.spine.abandoned.get(step, 0)),
             step=step,
-            stage=self._state.spine.stage,
-            experiences=tuple(items),
+            stage=state.spine.stage,
+            experiences=items,
             rows=tuple(rows),
             groups=tuple(groups),
             observed=observed_at(positions),
             decided_at_ns=now_ns,
             incomplete=incomplete,
+            max_uses=policy.max_uses,
+            eligible_at_ns=now_ns + round(policy.cooldown_s * 1e9) if reusable else 0,
         )
 
-    def _retire(
-        self, experiences: Sequence[UUID], reason: str, positions: Mapping[Partition, int], now_ns: int
-    ) -> ExperienceRetired:
-        return ExperienceRetired(
-            experiences=tuple(experiences[:RETIRED_AT_ONCE]),
-            reason=reason,
-            uses=0,
-            decided_at_ns=now_ns,
-            observed=observed_at(positions),
-        )
+    def _retired(
+        self, parts: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int
+    ) -> Sequence[ExperienceRetired]:
+        """One event for each reason and number of uses, of bounded size: what is left is retired the next time."""
+        return [
+            ExperienceRetired(
+                experiences=tuple(entry.member.experience for entry in entries)[:RETIRED_AT_ONCE],
+                reason=reason,
+                uses=uses,
+                decided_at_ns=now_ns,
+                observed=observed_at(positions),
+            )
+            for (reason, uses), entries in by_uses(parts).items()
+        ]
 
     def _close_books(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
         """After a stage's last plan nothing of it can be trained any more."""
-        left = list(self._state.ledger.waiting)
+        ledger = self._state.ledger
+        left = [*ledger.waiting.values(), *ledger.cooling.values()]
         now_ns = max(now_ns, self._state.spine.decided_at_ns)
-        return [self._retire(left, "stage_ended", positions, now_ns)] if left else ()
+        return self._retired([Retirement("stage_ended", left)], positions, now_ns) if left else ()
 
 
 def plan_ahead(policy: PolicySpec) -> int:

@@ -8,45 +8,27 @@ groups first, and only experiences whose staleness (n - 1) - oldest version is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
-from typing import Final
+from collections.abc import Sequence
 from uuid import UUID
 
-from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
-from rftd.workers.policies.policy import PolicyView
+from rftd.workers.policies.paced import Paced
+from rftd.workers.policies.policy import Flight, PolicyView
 
-_queue_order: Final = attrgetter("queue_order")
 
-
-class HardBound:
+class HardBound(Paced):
     """No trained experience is staler than `max_staleness_versions`."""
 
     def __init__(self, spec: PolicySpec) -> None:
-        self._bound = spec.max_staleness_versions
-        self._inflight_batches = spec.max_inflight_batches
+        super().__init__(spec)
+        self._aborts = bool(spec.args.get("abort_inflight", False))
 
-    def admit(self, view: PolicyView) -> int:
-        done = view.version - view.first_version
-        ahead = min(self._bound + done + 1, view.planned_steps + self._inflight_batches, view.total_steps)
-        supply = view.planned_experiences + len(view.waiting) + view.inflight_rollouts
-        return max(0, -((supply - ahead * view.train_batch_size) // view.repeat_times))
+    def most_supply(self, view: PolicyView) -> int:
+        by_bound = (self.bound_versions + view.steps_done + 1) * view.batch_size
+        return min(by_bound, self.inflight_supply(view))
 
-    def select(self, view: PolicyView, size: int) -> Sequence[Waiting]:
-        oldest = self._oldest_allowed(view)
-        fresh: Iterable[Waiting] = view.waiting
-        if view.oldest_waiting is None or view.oldest_waiting < oldest:
-            fresh = (entry for entry in view.waiting if entry.member.oldest_version >= oldest)
-        # Groups close in order, so this is one pass over what is sorted but for priorities.
-        return sorted(fresh, key=_queue_order)[:size]
-
-    def evict(self, view: PolicyView) -> Sequence[UUID]:
-        oldest = self._oldest_allowed(view)
-        if view.oldest_waiting is None or view.oldest_waiting >= oldest:
+    def abort_inflight(self, view: PolicyView, flights: Sequence[Flight]) -> Sequence[UUID]:
+        if not (self._aborts and self._sweeps):
             return ()
-        return [entry.member.experience for entry in view.waiting if entry.member.oldest_version < oldest]
-
-    def _oldest_allowed(self, view: PolicyView) -> int:
-        """Staleness of the next batch's items is its step - 1 - their oldest version."""
-        return view.first_version + view.planned_steps - self._bound
+        oldest = self.oldest_allowed(view)
+        return [flight.group for flight in flights if flight.oldest_version < oldest]

@@ -6,20 +6,12 @@ experiences form batch n, and in which order, does not depend on how fast any of
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
-
-from rftd.streams.folds.ledger import Waiting
 from rftd.workers.policies.hard_bound import HardBound
-from rftd.workers.policies.policy import PolicyView
+from rftd.workers.policies.pool import Order, Ready
 
 
 class InOrder(HardBound):
     """`HardBound`, with batches in the order of group and rollout."""
 
-    def select(self, view: PolicyView, size: int) -> Sequence[Waiting]:
-        return heapq.nsmallest(size, view.waiting, key=_dataset_order)
-
-
-def _dataset_order(entry: Waiting) -> tuple[int, int]:
-    return (entry.sequence, entry.member.rollout)
+    def order(self, ready: Ready) -> Order:
+        return (ready.sequence, ready.offset)

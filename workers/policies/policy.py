@@ -2,59 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams.folds.ledger import Waiting
+from rftd.workers.policies.pool import Order, Pool, Ready
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy decides on: a reading of the folded state. Steps count within the stage, from 1."""
+    """The counts that a policy decides on: a reading of the folded state. Steps count within the stage, from 1."""
 
     version: int
     """Weight version of the trainer, counted over the experiment."""
     first_version: int
     """Weight version at which the stage began."""
+    published_version: int
+    """The newest that is announced to explorers."""
     total_steps: int
     planned_steps: int
     """Batches of this stage planned so far."""
-    train_batch_size: int
+    batch_size: int
     """Experiences of one batch."""
     repeat_times: int
     """Rollouts of one group."""
     planned_experiences: int
+    """Of this stage, planned at least once."""
+    waiting_experiences: int
+    """Never planned so far."""
+    cooling_experiences: int = 0
+    """Planned before, and to be again once they have rested."""
     inflight_rollouts: int
     """Rollouts of open groups that did not fail."""
-    waiting: Collection[Waiting]
-    """Experiences of this stage that may be planned."""
-    oldest_waiting: int | None
-    """The oldest weight version among them, or one older still; None if there are none."""
+
+    @property
+    def steps_done(self) -> int:
+        """Steps of the stage that were trained."""
+        return self.version - self.first_version
+
+    @property
+    def supply(self) -> int:
+        """Experiences of the stage that were planned, wait, or are under way; what failed or was retired is none."""
+        return self.planned_experiences + self.waiting_experiences + self.inflight_rollouts
+
+    def groups_below(self, most_experiences: int) -> int:
+        """How many more groups may start, so that the supply stays within so many but for the last group's rest."""
+        return max(0, -((self.supply - most_experiences) // self.repeat_times))
 
     def after(self, chosen: Sequence[Waiting]) -> PolicyView:
-        """The view once `chosen` are planned as the next batch."""
-        taken = {id(entry) for entry in chosen}
+        """The view once `chosen`, of which none was planned before, are planned as the next batch."""
         return msgspec.structs.replace(
             self,
             planned_steps=self.planned_steps + 1,
             planned_experiences=self.planned_experiences + len(chosen),
-            waiting=[entry for entry in self.waiting if id(entry) not in taken],
+            waiting_experiences=self.waiting_experiences - len(chosen),
         )
 
 
+class Flight(msgspec.Struct, frozen=True):
+    """A group under way."""
+
+    group: UUID
+    oldest_version: int
+    """Of the weights that it began with, or older ones."""
+
+
+class Retirement(msgspec.Struct, frozen=True):
+    """What no later batch can hold, and why."""
+
+    reason: str
+    entries: Sequence[Waiting]
+
+
 class StalenessPolicy(Protocol):
-    """Answers from the view alone, so that recovering is folding and a decision can be replayed."""
+    """Answers from view and pool alone, so that recovering is folding and a decision can be replayed."""
 
     def admit(self, view: PolicyView) -> int:
         """How many more groups may start now."""
         ...
 
-    def select(self, view: PolicyView, size: int) -> Sequence[Waiting]:
-        """At most `size` experiences for the next batch, in training order."""
+    def order(self, ready: Ready) -> Order:
+        """Where a group stands among those that may be trained: the smallest is first."""
         ...
 
-    def evict(self, view: PolicyView) -> Sequence[UUID]:
+    def select(self, view: PolicyView, pool: Pool, size: int, without: frozenset[UUID]) -> Sequence[Waiting]:
+        """At most `size` experiences for the next batch, in training order, none of those `without` it."""
+        ...
+
+    def evict(self, view: PolicyView, pool: Pool) -> Iterable[Retirement]:
         """Experiences that no later batch can hold."""
+        ...
+
+    def abort_inflight(self, view: PolicyView, flights: Sequence[Flight]) -> Sequence[UUID]:
+        """Groups under way of which nothing could be trained any more."""
         ...

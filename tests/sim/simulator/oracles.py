@@ -68,7 +68,7 @@ def ended(world: World) -> Iterator[str]:
 def balanced(world: World) -> Iterator[str]:
     """The books balance, and nothing waits after the end."""
     ledger = world.state.ledger
-    counts = ledger.books.as_counts(len(ledger.waiting))
+    counts = ledger.counts()
     if counts["balance"] or (world.state.spine.status is Status.COMPLETED and counts["waiting"]):
         yield str(counts)
 

@@ -68,7 +68,7 @@ def test_staleness_is_exact_and_what_is_over_the_bound_is_retired() -> None:
     (retired,) = decided(desk)
     assert isinstance(retired, ExperienceRetired) and retired.reason == "stale"
     assert len(retired.experiences) == REPEAT and not desk.state.ledger.waiting
-    assert desk.state.ledger.books.as_counts(0)["balance"] == 0
+    assert desk.state.ledger.counts()["balance"] == 0
 
 
 def test_groups_with_too_few_members_are_retired_first() -> None:

@@ -13,6 +13,8 @@ from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
 from rftd.workers.policies.hard_bound import HardBound
 from rftd.workers.policies.policy import PolicyView
+from rftd.workers.policies.pool import Pool
+from rftd.workers.policies.priorities import tag
 from rftd.workers.policies.registry import make_policy
 
 
@@ -20,25 +22,35 @@ def entry(number: int, *, version: int = 0, priority: float = 0.0) -> Waiting:
     """Experience `number`; groups of two."""
     member = Member(UUID(int=number), number % 2, 0, number, 1.0, priority, 10, version, version)
     group = GroupRef(UUID(int=1000 + number // 2), 0, number // 2)
-    order = (-priority, number // 2, number % 2)
-    return Waiting(member, group, number % 2, 0, 2, number // 2, order)
+    return Waiting(member, group, number % 2, 0, 2, number // 2, priority)
 
 
 def view(
-    waiting: list[Waiting], *, version: int = 0, planned: int = 0, first: int = 0, inflight: int = 0, total: int = 100
+    waiting: int = 0, *, version: int = 0, planned: int = 0, first: int = 0, inflight: int = 0, total: int = 100
 ) -> PolicyView:
     return PolicyView(
         version=version,
         first_version=first,
+        published_version=version,
         total_steps=total,
         planned_steps=planned,
-        train_batch_size=4,
+        batch_size=4,
         repeat_times=2,
         planned_experiences=4 * planned,
+        waiting_experiences=waiting,
         inflight_rollouts=inflight,
-        waiting=waiting,
-        oldest_waiting=min((each.member.oldest_version for each in waiting), default=None),
     )
+
+
+def pool_of(policy: HardBound, entries: list[Waiting]) -> Pool:
+    return Pool(policy.order, tag(), entries)
+
+
+def stale(policy: HardBound, seen: PolicyView, entries: list[Waiting]) -> list[int]:
+    """What the policy retires."""
+    parts = list(policy.evict(seen, pool_of(policy, entries)))
+    assert {part.reason for part in parts} <= {"stale"}
+    return [entry.member.experience.int for part in parts for entry in part.entries]
 
 
 def bound(versions: int, inflight: int = 100) -> HardBound:
@@ -60,42 +72,44 @@ def bound(versions: int, inflight: int = 100) -> HardBound:
 def test_admission_is_bounded_by_staleness_and_by_what_is_under_way(
     versions: int, inflight: int, version: int, planned: int, groups: int
 ) -> None:
-    assert bound(versions, inflight).admit(view([], version=version, planned=planned)) == groups
+    assert bound(versions, inflight).admit(view(version=version, planned=planned)) == groups
 
 
 def test_what_is_under_way_or_waits_counts_and_the_stage_ends() -> None:
     policy = bound(2)
-    assert policy.admit(view([entry(n) for n in range(4)], inflight=4)) == 2
-    assert policy.admit(view([], total=1)) == 2
-    assert policy.admit(view([], inflight=50)) == 0
+    assert policy.admit(view(4, inflight=4)) == 2
+    assert policy.admit(view(total=1)) == 2
+    assert policy.admit(view(inflight=50)) == 0
 
 
 def test_a_batch_takes_the_oldest_groups_first_and_priorities_before_them() -> None:
     entries = [entry(n, priority=1.0 if n == 5 else 0.0) for n in (3, 0, 5, 1, 2)]
-    chosen = bound(2).select(view(entries), 4)
+    policy = bound(2)
+    chosen = policy.select(view(), pool_of(policy, entries), 4, frozenset())
     assert [each.member.experience.int for each in chosen] == [5, 0, 1, 2]
 
 
 def test_what_is_over_the_bound_is_neither_chosen_nor_kept() -> None:
     entries = [entry(0, version=1), entry(1, version=2), entry(2, version=4)]
-    at_step_5 = view(entries, version=4, planned=4)
+    at_step_5 = view(3, version=4, planned=4)
     policy = bound(2)
-    assert [each.member.oldest_version for each in policy.select(at_step_5, 4)] == [2, 4]
-    assert [id.int for id in policy.evict(at_step_5)] == [0]
-    assert not policy.evict(view(entries, version=2, planned=2))
-    assert not policy.evict(view([], version=9, planned=9))
+    chosen = policy.select(at_step_5, pool_of(policy, entries), 4, frozenset())
+    assert [each.member.oldest_version for each in chosen] == [2, 4]
+    assert stale(policy, at_step_5, entries) == [0]
+    assert stale(policy, view(3, version=2, planned=2), entries) == []
+    assert stale(policy, view(version=9, planned=9), []) == []
 
 
 def test_versions_count_over_the_experiment_and_steps_within_the_stage() -> None:
     entries = [entry(0, version=10), entry(1, version=11)]
-    assert [id.int for id in bound(0).evict(view(entries, version=11, first=10, planned=1))] == [0]
+    assert stale(bound(0), view(2, version=11, first=10, planned=1), entries) == [0]
 
 
 def test_the_view_after_a_plan() -> None:
-    before = view([entry(n) for n in range(6)])
-    after = before.after(bound(2).select(before, 4))
-    assert after.planned_steps == 1 and after.planned_experiences == 4
-    assert [each.member.experience.int for each in after.waiting] == [4, 5]
+    before = view(6)
+    after = before.after([entry(n) for n in range(4)])
+    assert (after.planned_steps, after.planned_experiences, after.waiting_experiences) == (1, 4, 2)
+    assert after.supply == before.supply
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:

@@ -1,0 +1,63 @@
+"""`Shelf`: the experiences that may be planned, in the order of the stage's policy, kept up to date with the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.folds.ledger import Waiting
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec
+from rftd.workers.policies.policy import Retirement, StalenessPolicy
+from rftd.workers.policies.pool import Pool
+from rftd.workers.policies.priorities import make_priority
+from rftd.workers.policies.registry import make_policy
+
+
+class Shelf:
+    """The pool of the stage under way: a cache, made from the ledger when it is first asked for."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._stage = -1
+        self._policy: StalenessPolicy | None = None
+        self._pool: Pool | None = None
+
+    def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, Pool]:
+        """Policy and pool of the stage under way, as the ledger is and the clock reads now."""
+        state = self._state
+        if self._policy is None or self._pool is None or self._stage != state.spine.stage:
+            self._stage, self._policy = state.spine.stage, make_policy(stage.policy)
+            entries = chain(state.ledger.waiting.values(), state.ledger.cooling.values())
+            self._pool = Pool(self._policy.order, make_priority(stage.policy.priority), entries)
+        else:
+            for experience in state.touched or ():
+                entry = state.ledger.entry(experience)
+                if entry is None:
+                    self._pool.drop(experience)
+                else:
+                    self._pool.put(entry)
+        state.touched = set()
+        self._pool.awake(now_ns)
+        return self._policy, self._pool
+
+
+def left_of(part: Retirement, taken: frozenset[UUID]) -> Retirement:
+    """The retirement without what is planned already."""
+    if not taken:
+        return part
+    return msgspec.structs.replace(
+        part, entries=[entry for entry in part.entries if entry.member.experience not in taken]
+    )
+
+
+def by_uses(parts: Iterable[Retirement]) -> dict[tuple[str, int], list[Waiting]]:
+    """The same by reason and number of uses: what one event can say."""
+    found: dict[tuple[str, int], list[Waiting]] = {}
+    for part in parts:
+        for entry in part.entries:
+            found.setdefault((part.reason, entry.uses), []).append(entry)
+    return found

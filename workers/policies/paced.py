@@ -1,0 +1,65 @@
+"""`Paced`: what policies have in common: the order of a queue, the sweep at consumption, and a capacity.
+
+The queue: highest priority first, then as groups closed, then as in the group (config.md 3.2). The sweep: staleness of
+batch n's items is (n - 1) minus their oldest weight version, and nothing over the bound is planned (prime-rl).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from uuid import UUID
+
+from rftd.streams.folds.ledger import Waiting
+from rftd.streams.spec import PolicySpec
+from rftd.workers.policies.policy import Flight, PolicyView, Retirement
+from rftd.workers.policies.pool import Order, Pool, Ready
+
+
+class Paced:
+    """A policy but for its pace: `ahead` says how many batches of experiences may be supplied."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.bound_versions = spec.max_staleness_versions
+        self._sweeps = spec.bounded
+        self._capacity = spec.capacity
+        self._evicts = spec.evict_when_full
+        self._inflight_batches = spec.max_inflight_batches
+
+    def most_supply(self, view: PolicyView) -> int:
+        """Experiences of the stage that may have been supplied by now."""
+        raise NotImplementedError
+
+    def admit(self, view: PolicyView) -> int:
+        most = min(self.most_supply(view), view.total_steps * view.batch_size)
+        if self._capacity and not self._evicts:
+            room = self._capacity - view.cooling_experiences
+            most = min(most, view.planned_experiences + room)
+        return view.groups_below(most)
+
+    def order(self, ready: Ready) -> Order:
+        return (-ready.priority, ready.offset)
+
+    def select(self, view: PolicyView, pool: Pool, size: int, without: frozenset[UUID]) -> Sequence[Waiting]:
+        oldest = self.oldest_allowed(view)
+        fresh = pool.in_order(without)
+        if self._sweeps and pool.oldest_version is not None and pool.oldest_version < oldest:
+            fresh = (entry for entry in fresh if entry.member.oldest_version >= oldest)
+        return list(islice(fresh, size))
+
+    def evict(self, view: PolicyView, pool: Pool) -> Iterator[Retirement]:
+        if self._sweeps and (stale := list(pool.older_than(self.oldest_allowed(view)))):
+            yield Retirement("stale", stale)
+        elif self._evicts and self._capacity and (more := pool.size - self._capacity) > 0:
+            yield Retirement("capacity", list(islice(pool.lowest(), more)))
+
+    def abort_inflight(self, view: PolicyView, flights: Sequence[Flight]) -> Sequence[UUID]:
+        return ()
+
+    def oldest_allowed(self, view: PolicyView) -> int:
+        """The oldest weight version that an item of the next batch may have begun with."""
+        return view.first_version + view.planned_steps - self.bound_versions
+
+    def inflight_supply(self, view: PolicyView) -> int:
+        """The supply at which `max_inflight_batches` batches are under way or wait."""
+        return (view.planned_steps + self._inflight_batches) * view.batch_size
