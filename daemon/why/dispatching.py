@@ -36,7 +36,8 @@ def dispatcher_wait(scene: Scene) -> Wait:
     hold = next_hold(state, stage, Credits(state, isolation.others, stage.algorithm.repeat_times))
     view = view_of(state, stage)
     if hold.kind is Hold.POLICY:
-        counts = f"{view.planned_experiences} planned, {view.waiting_experiences} waiting, {view.inflight_rollouts} in flight"
+        planned, waiting, flying = view.planned_experiences, view.waiting_experiences, view.inflight_rollouts
+        counts = f"{planned} planned, {waiting} waiting, {flying} in flight"
         bound = f"max_staleness {stage.policy.max_staleness_versions}, {stage.policy.max_inflight_batches} batches"
         what = f"the policy to admit a group: {counts} ({stage.policy.kind}: {bound} ahead)"
         return _of(Level.WAITS, "policy", what, "trainer", f"step {spine.version + 1} is executed")

@@ -1,4 +1,4 @@
-"""The ledger: every experience of a closed group waits, rests, is planned or retired, and the books balance (rule 7)."""
+"""The ledger: each experience of a closed group waits, rests, is planned or retired: books that balance (rule 7)."""
 
 from __future__ import annotations
 
