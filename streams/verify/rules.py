@@ -212,7 +212,7 @@ def _data_goes_on(evidence: Evidence, forked: ExperimentForked) -> Iterator[str]
         groups = plan.groups if plan.stage == forked.stage else ()
         closed = [owner.closed_at.get((group.partition, group.offset)) for group in groups]
         used |= {owner.closed[group].sequence for group in closed if group is not None}
-    settled = _settled(evidence.parent, forked) if evidence.parent is not None else set()
+    settled = used | (_settled(evidence.parent, forked) if evidence.parent is not None else set())
     if twice := used.intersection(forked.redo):
         yield f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them"
     if late := {sequence for sequence in used if sequence >= forked.next_sequence}:
@@ -223,7 +223,10 @@ def _data_goes_on(evidence: Evidence, forked: ExperimentForked) -> Iterator[str]
 
 
 def _settled(parent: Evidence, forked: ExperimentForked) -> set[int]:
-    """Groups of the stage that had closed when the batch of the shared step was planned; later ones are not shared."""
+    """Groups of the stage that were over when the batch of the shared step was planned, but for those that it used.
+
+    One that had closed and waited whole is not: only what it lacks or what was retired of it tells that it was over.
+    """
     own = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None
     settled = set(range(own.next_sequence)) - set(own.redo) if own is not None else set()
     if (planned := parent.plans.get(forked.at_step)) is None:
@@ -231,7 +234,12 @@ def _settled(parent: Evidence, forked: ExperimentForked) -> set[int]:
     ends = {seen.partition: seen.next_offset for seen in planned[0].observed if seen.stream == topics.TASKS}
     before = {group for (number, offset), group in parent.closed_at.items() if offset < ends.get(number, 0)}
     closed = (parent.closed[group] for group in before)
-    return settled | {each.sequence for each in closed if each.stage == forked.stage}
+    return settled | {
+        each.sequence
+        for each in closed
+        if each.stage == forked.stage
+        and (not each.members or any(member.experience in parent.retired for member in each.members))
+    }
 
 
 Rule = Callable[[Evidence], Iterator[str]]

@@ -19,7 +19,7 @@ from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.planner import planner
 from rftd.workers.planner.planner import Planner
-from rftd.workers.policies.hard_bound import HardBound
+from rftd.workers.policies.paced import Paced
 from simulator.bugs.bug import Bug, instead
 
 
@@ -179,7 +179,7 @@ BUGS = (
     Bug(
         "stale experiences are trained",
         "verify: staleness-bounded",
-        instead(HardBound, "_oldest_allowed", lambda _: lambda _self, _view: 0),
+        instead(Paced, "oldest_allowed", lambda _: lambda _self, _view: 0),
     ),
     Bug("a repetition counts again", "confluent", instead(Ledger, "_first", lambda _: lambda _self, _id: True)),
     Bug("a plan counts twice in the books", "balanced", instead(Ledger, "_planned", _count_plans_twice)),
