@@ -174,7 +174,7 @@ def test_a_step_is_over_without_its_slowest_task(partial: bool) -> None:
     )
     assert "2 of 4 rollouts were done" in closed.reason and "explore step 1" in closed.reason
     state = scheduler.desk.state
-    books = state.ledger.books.as_counts(len(state.ledger.waiting))
+    books = state.ledger.counts()
     assert books["balance"] == 0 and books["produced"] == (14 if partial else 12)
     assert state.groups.short_in_a_row(0, 1) == 0, "it is no sign that rollouts come to nothing"
     scheduler.desk.produce(slow, (2, 3))  # too late: no effect
@@ -232,7 +232,7 @@ def test_a_slow_lease_is_given_to_an_idle_explorer_too() -> None:
     assert len(closed.members) == REPEAT
     scheduler.desk.produce(slow, (2,))  # the loser: no effect
     assert len(scheduler.desk.state.ledger.waiting) == 2 * REPEAT
-    assert scheduler.desk.state.ledger.books.as_counts(2 * REPEAT)["balance"] == 0
+    assert scheduler.desk.state.ledger.counts()["balance"] == 0
 
 
 def test_the_second_lease_stays_when_the_first_ones_worker_dies() -> None:
