@@ -1,6 +1,9 @@
 """How far explorers may run ahead, and what may be trained on: pure objects, no I/O, no clock, no randomness.
 
 policy       the seam: what a policy sees (`PolicyView`) and what it answers
+pool         what may be trained, in the order of a policy: an index of ids, priorities and versions
+priorities   who is trained first: functions of an experience and its uses
+paced        what policies have in common: the queue, the sweep at consumption, a capacity
 hard_bound   admission by capacity, and a sweep at consumption: no batch holds a staler experience
 in_order     the same, with batches in the order of the dataset: for deterministic runs
 schedule     which weights an explore step needs, when weights are published, when an evaluation is due
