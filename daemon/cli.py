@@ -44,6 +44,7 @@ VERBS: Final = {
     "rm": Verb(f"{_HERE}.rm:command", "Remove the files of what has ended; its events stay."),
     "gc": Verb(f"{_HERE}.gc:command", "Remove files that no event names."),
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
+    "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast an experiment in virtual time: policy and sizes, before paying."),
     "doctor": Verb(f"{_HERE}.doctor:command", "Check this machine, folder and daemon; each finding with its fix."),
     "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, without a daemon."),
     "replay": Verb(f"{_HERE}.replay:command", "Train an experiment again from the log, and compare the weights."),

@@ -10,6 +10,7 @@ durable     folders whose names survive a power cut
 exchange    two names that change places at once
 cycles      cyclic garbage, looked for seldom
 faults      named points at which a test may kill, fail or delay the process
+two_samples do two samples come from one distribution? (Kolmogorov and Smirnov)
 redaction   secrets that print as `***` and never enter an event
 logs        structlog set-up: JSON or console, one line an event
 metrics     every metric name, in one file

@@ -21,6 +21,7 @@ rm           files of an experiment, away
 keeping      what these three share
 gc           files that no event names
 config       what an experiment file says
+sim          an experiment in virtual time
 doctor       is this machine fit to work?
 verify       a log against the rules
 replay       an experiment's training, once more

@@ -1,0 +1,96 @@
+"""A forecast as a picture: throughput, staleness, who was busy when, and which lengths were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from rftd.workers.forecast.outcome import Outcome
+from rftd.workers.forecast.report import Report
+
+_COLORS: Final = ("#2563eb", "#059669", "#d97706", "#db2777", "#7c3aed", "#0891b2", "#65a30d", "#57534e")
+_GREY: Final = "#9ca3af"
+
+
+def draw(report: Report, path: Path) -> None:
+    """Writes it; the suffix says how (PNG, SVG, PDF). Imports matplotlib, which takes about a second."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = len(report.runs) + 2
+    figure, places = plt.subplots(2, 2, figsize=(12, 7 + 0.15 * rows), dpi=110)
+    (throughput, staleness), (busy, lengths) = places
+    _throughput(throughput, report)
+    for index, run in enumerate(report.runs):
+        color = _COLORS[index % len(_COLORS)]
+        _staleness(staleness, run, color, offset=index, of=len(report.runs))
+        _busy(busy, run, report.system.rollout_units * report.system.slots, color)
+        _lengths(lengths, run, color)
+    staleness.set(title="staleness of trained experiences", xlabel="weight versions", ylabel="share")
+    busy.set(title="busy: slots (solid) and trainer (dotted)", xlabel="virtual seconds", ylabel="share", ylim=(0, 1.04))
+    lengths.set(
+        title="lengths: generated (dashed) and trained (solid)",
+        xlabel="seconds",
+        ylabel="share that is longer",
+        yscale="log",
+    )
+    for axes in places.flat:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+    if len(report.runs) > 1:
+        staleness.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def _name(run: Outcome) -> str:
+    return f"{run.policy}, bound {run.bound}"
+
+
+def _throughput(axes: Any, report: Report) -> None:
+    sync = report.synchronous
+    names = [_name(run) for run in report.runs] + ["colocated, synchronous", "disaggregated, synchronous"]
+    rates = [run.throughput_per_s for run in report.runs]
+    rates += [sync.colocated.throughput_per_s, sync.disaggregated.throughput_per_s]
+    colors = [_COLORS[index % len(_COLORS)] for index in range(len(report.runs))] + [_GREY, _GREY]
+    bars = axes.barh(range(len(names)), rates, color=colors)
+    axes.bar_label(bars, labels=[f"{rate:.4g}" for rate in rates], padding=3)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    optimum = report.runs[0].optimum_per_s
+    axes.axvline(optimum, color="black", linestyle="--", linewidth=1)
+    axes.set(
+        title=f"throughput; the optimum of the split is {optimum:.4g} (dashed)",
+        xlabel="experiences trained per second",
+        xlim=(0, optimum * 1.15),
+    )
+
+
+def _staleness(axes: Any, run: Outcome, color: str, *, offset: int, of: int) -> None:
+    counts, width = run.staleness.counts, 0.8 / of
+    total = sum(counts.values())
+    places = [version + (offset - (of - 1) / 2) * width for version in counts]
+    axes.bar(places, [count / total for count in counts.values()], width=width, color=color, label=_name(run))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _busy(axes: Any, run: Outcome, slots: int, color: str) -> None:
+    times, of_slots, of_trainer = [0.0], [], []
+    busy_slots_s = training_s = 0.0
+    for step in run.course:
+        took_s = step.end_s - times[-1]
+        of_slots.append((step.busy_slots_s - busy_slots_s) / (slots * took_s))
+        of_trainer.append((step.training_s - training_s) / took_s)
+        times.append(step.end_s)
+        busy_slots_s, training_s = step.busy_slots_s, step.training_s
+    axes.stairs(of_slots, times, baseline=None, color=color, linewidth=1.4)
+    axes.stairs(of_trainer, times, baseline=None, color=color, linewidth=1.2, linestyle=":")
+
+
+def _lengths(axes: Any, run: Outcome, color: str) -> None:
+    shares = [1 - index / 100 for index in range(100)]
+    axes.plot(run.lengths_generated_s[:100], shares, color=_GREY, linestyle="--", linewidth=2)
+    axes.plot(run.lengths_trained_s[:100], shares, color=color, linewidth=1.2)
