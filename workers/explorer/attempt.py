@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
+from functools import lru_cache, partial
 from uuid import UUID
 
 import msgspec
@@ -18,6 +18,7 @@ from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import RolloutSpec
 from rftd.workers.explorer.orphans import OrphanedError, Orphans
+from rftd.workers.explorer.threads import on_own_thread
 from rftd.workers.membership import explain
 from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.taskset import Taskset
@@ -77,9 +78,11 @@ class Attempts:
         for _ in range(self._spec.max_retry_times + 1):
             try:
                 seed = sampling_seed(self._seed, lease.stage, lease.sequence, rollout)
-                work = self._runner.run(task, id, seed=seed)
+                work = partial(self._runner.run, task, id, seed=seed)
                 result = await self._orphans.bounded(
-                    work, lease.timeout_s or self._spec.max_timeout_s, where=task.where
+                    on_own_thread(work) if self._spec.threads_each else work(),
+                    lease.timeout_s or self._spec.max_timeout_s,
+                    where=task.where,
                 )
             except OrphanedError as failure:
                 return _failed(lease, rollout, failure)

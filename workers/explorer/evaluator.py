@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 
 from rftd.ops.clock import Clock
@@ -13,9 +14,10 @@ from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec import RolloutSpec, StageSpec
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.explorer.orphans import Orphans
+from rftd.workers.explorer.threads import EngineFromThreads, on_own_thread
 from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.runner import WorkflowRunner
@@ -45,10 +47,11 @@ class Evaluator:
         async with self._one_lease:
             engine = await self._ready(weights)
             spec = stage.evals[lease.taskset]
-            runner = WorkflowRunner(spec, model=stage.model, engine=engine, tokenizer=self._tokenizer)
+            asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
+            runner = WorkflowRunner(spec, model=stage.model, engine=asked, tokenizer=self._tokenizer)
             async with asyncio.TaskGroup() as group:
                 running = [
-                    group.create_task(self._row(runner, lease.eval, taskset, row, stage.rollout.max_timeout_s))
+                    group.create_task(self._row(runner, lease.eval, taskset, row, stage.rollout))
                     for row in range(lease.row_start, lease.row_end)
                 ]
             results = [task.result() for task in running]
@@ -80,13 +83,15 @@ class Evaluator:
         return self._engine
 
     async def _row(
-        self, runner: WorkflowRunner, eval: UUID, taskset: Taskset, row: int, timeout_s: float
+        self, runner: WorkflowRunner, eval: UUID, taskset: Taskset, row: int, spec: RolloutSpec
     ) -> tuple[float, int]:
         async with self._places:
             try:
                 task = taskset.task(row)
-                work = runner.run(task, derive(eval, "row", row))
-                result = await self._orphans.bounded(work, timeout_s, where=task.where)
+                work = partial(runner.run, task, derive(eval, "row", row))
+                result = await self._orphans.bounded(
+                    on_own_thread(work) if spec.threads_each else work(), spec.max_timeout_s, where=task.where
+                )
             except RftdError:
                 return math.nan, 0
         return result.reward, len(result.tokens) - result.prompt_tokens

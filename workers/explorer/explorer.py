@@ -21,6 +21,7 @@ from rftd.workers.explorer.evaluator import Evaluator
 from rftd.workers.explorer.gate import Gate
 from rftd.workers.explorer.orphans import Orphans
 from rftd.workers.explorer.outbox import Outbox
+from rftd.workers.explorer.threads import EngineFromThreads
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
 from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
@@ -73,7 +74,8 @@ class Explorer:
         artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         for index, each in enumerate(spec.stages):
             if each.taskset is not None:
-                runner = WorkflowRunner(each.taskset, model=each.model, engine=engine, tokenizer=tokenizer)
+                asked = EngineFromThreads(engine) if each.rollout.threads_each else engine
+                runner = WorkflowRunner(each.taskset, model=each.model, engine=asked, tokenizer=tokenizer)
                 self._attempts[index] = Attempts(
                     runner,
                     each.rollout,

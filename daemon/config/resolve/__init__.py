@@ -9,4 +9,5 @@ tasksets.py    tasksets, datasets, workflows and rewards
 algorithm.py   the algorithm's own defaults and the optimizer
 pacing.py      synchronizer to schedule and staleness bound
 engines.py     which engines run it, and on what
+scheduling.py  how rollouts are given out, and what is not waited for
 """

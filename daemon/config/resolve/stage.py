@@ -10,6 +10,7 @@ from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, r
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.resolve.pacing import eval_interval_steps, resolve_pacing
+from rftd.daemon.config.resolve.scheduling import schedule_rollouts
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training_taskset
 from rftd.daemon.config.schema.experiment import Experiment
@@ -39,6 +40,8 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
     explores = kind == "both"
     sync, policy = resolve_pacing(experiment, algorithm, notes) if explores else (SyncSpec(), PolicySpec())
+    if explores:
+        rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
     return StageSpec(
         name=config.name,

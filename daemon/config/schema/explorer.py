@@ -26,6 +26,14 @@ class DynamicTimeout(Section):
     ratio: Annotated[float, Field(gt=0)] = 3.0
 
 
+class StragglerReissue(Section):
+    """`explorer.straggler_reissue`: what is slow is given to an idle explorer too. rftd's own; the guide has none."""
+
+    enable: bool = False
+    ratio: Annotated[float, Field(ge=1)] = 3.0
+    """A lease is slow after so many recent mean durations."""
+
+
 class Explorer(Section):
     """`explorer`."""
 
@@ -37,8 +45,8 @@ class Explorer(Section):
     max_retry_times: Natural = 2
     env_vars: dict[str, Any] = {}
     """Each value `{env: NAME}`: workers read it where they run."""
-    concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = inert("sequential")
-    max_repeat_times_per_runner: Count | None = inert(None)
+    concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
+    max_repeat_times_per_runner: Count | None = None
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[RolloutModel] = inert([])
     eval_interval: Natural = 100
@@ -49,8 +57,9 @@ class Explorer(Section):
     service_status_check_interval: Seconds = inert(60.0)
     min_running_model_num: Count = inert(1)
     db_url: Url = inert(None)
-    over_rollout: OverRollout = section(OverRollout, is_inert=True)
-    dynamic_timeout: DynamicTimeout = section(DynamicTimeout, is_inert=True)
+    over_rollout: OverRollout = section(OverRollout)
+    dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
+    straggler_reissue: StragglerReissue = section(StragglerReissue)
     runner_state_report_interval: Annotated[float, Field(ge=0)] = inert(0.0)
     max_inflight_batches: Count = 2
     """How far explorers run ahead with `fully_async`."""

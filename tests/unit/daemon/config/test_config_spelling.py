@@ -104,5 +104,5 @@ def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None
     assert said() == []
     assert said("explorer.concurrent_mode=sequential", "algorithm.kl_penalty_fn=none", "log.level=info") == []
     assert said(f"{BUFFER}.replay_buffer.enable=true") == [f"{BUFFER}.replay_buffer is read but has no effect yet"]
-    assert said("explorer.over_rollout.ratio=0.2") == ["explorer.over_rollout is read but has no effect yet"]
+    assert said("explorer.db_url=sqlite:///x") == ["explorer.db_url is read but has no effect yet"]
     assert len(said("monitor.monitor_type=wandb", "model.lora_configs=[{name: a}]")) == 2

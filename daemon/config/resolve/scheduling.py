@@ -1,0 +1,90 @@
+"""Section `explorer` to how rollouts are given out: in which parts, for how long, and what is not waited for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
+
+_OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
+_DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
+
+
+def schedule_rollouts(
+    rollout: RolloutSpec, experiment: Experiment, algorithm: AlgorithmSpec, sync: SyncSpec, notes: Notes
+) -> RolloutSpec:
+    """The explorers of one stage, with all that the dispatcher goes by."""
+    given = experiment.explorer
+    _check_over(experiment, sync, notes)
+    _check_dynamic(experiment, notes)
+    reissue = given.straggler_reissue
+    if reissue.enable and rollout.explorers < 2:
+        notes.warn(
+            "explorer.straggler_reissue has no effect before a second explorer joins: "
+            f"explorer.rollout_model.engine_num is {rollout.explorers}"
+        )
+    part = min(given.max_repeat_times_per_runner or algorithm.repeat_times, algorithm.repeat_times)
+    return msgspec.structs.replace(
+        rollout,
+        concurrency=_at_once(experiment, rollout.explorers, part, notes),
+        lease_rollouts=part if part < algorithm.repeat_times else 0,
+        threads_each=given.concurrent_mode == "multi-threading",
+        timeout_ratio=given.dynamic_timeout.ratio if given.dynamic_timeout.enable else 0.0,
+        timeout_warmup_steps=given.dynamic_timeout.warmup_min_steps,
+        over_ratio=given.over_rollout.ratio,
+        over_wait_s=given.over_rollout.wait_after_min,
+        over_keep_partial=given.over_rollout.return_partial_tasks,
+        reissue_ratio=reissue.ratio if reissue.enable else 0.0,
+    )
+
+
+def _at_once(experiment: Experiment, explorers: int, part: int, notes: Notes) -> int:
+    """Rollouts of one explorer at once: a runner does one after another, or those of its part together."""
+    given = experiment.explorer
+    if given.concurrent_mode == "sequential":
+        return given.runner_per_model
+    most = -(-experiment.buffer.batch_size // explorers)
+    runners = min(given.runner_per_model, most)
+    if runners < given.runner_per_model:
+        notes.warn(
+            f"explorer.runner_per_model {given.runner_per_model} becomes {runners}: with concurrent_mode "
+            f"{given.concurrent_mode} a runner takes a task at a time, and an explorer's share of "
+            f"{experiment.buffer.batch_size} tasks is {most}"
+        )
+    return runners * part
+
+
+def _check_over(experiment: Experiment, sync: SyncSpec, notes: Notes) -> None:
+    over, batch = experiment.explorer.over_rollout, experiment.buffer.batch_size
+    if not over.ratio:
+        if over.return_partial_tasks:
+            notes.warn("explorer.over_rollout.return_partial_tasks has no effect without a ratio")
+        return
+    if sync.style == "fixed":
+        what = "goes on without the slowest tasks of a step, and sync_style fixed trains on all of them"
+        fix = "write ratio: 0, or synchronizer.sync_style: fully_async"
+        notes.wrong(_OVER, what, fix)
+    elif int(batch * over.ratio + 1e-9) == 0:
+        notes.warn(
+            f"explorer.over_rollout.ratio {over.ratio:g} has no effect: of {batch} tasks each is needed; "
+            f"from {1 / batch:.3g} on one is not"
+        )
+
+
+def _check_dynamic(experiment: Experiment, notes: Notes) -> None:
+    dynamic = experiment.explorer.dynamic_timeout
+    if not dynamic.enable:
+        return
+    if experiment.deterministic:
+        what = "makes what is trained on depend on how long rollouts took, and the experiment is deterministic"
+        notes.wrong(_DYNAMIC, what, "write enable: false, or deterministic: false")
+    if dynamic.ratio <= 1:
+        notes.warn(
+            f"explorer.dynamic_timeout.ratio {dynamic.ratio:g} ends every rollout that takes longer than the mean, so "
+            "the mean falls, and with it the time-out"
+        )

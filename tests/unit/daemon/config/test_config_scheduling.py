@@ -1,0 +1,94 @@
+"""Section `explorer`: parts of groups, rollouts at once, time-outs, what is not waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+ASYNC = "synchronizer.sync_style=fully_async"
+
+
+def test_nothing_is_cut_short_unless_it_is_asked_for(load: Load) -> None:
+    rollout = load().spec.stages[0].rollout
+    assert (rollout.concurrency, rollout.lease_rollouts, rollout.threads_each) == (8, 0, False)
+    assert (rollout.timeout_ratio, rollout.over_ratio, rollout.reissue_ratio) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "engines", "at_once", "part"),
+    [
+        # A runner does one rollout at a time; runner_per_model is 3, batches are of 8 tasks, groups of 4 rollouts.
+        ("sequential", None, 1, 3, 0),
+        ("sequential", 2, 1, 3, 2),
+        # ... or those of its part together.
+        ("asynchronous", None, 1, 12, 0),
+        ("asynchronous", 2, 1, 6, 2),
+        ("multi-threading", 3, 1, 9, 3),
+        ("asynchronous", 9, 1, 12, 0),
+        # Never more runners than an explorer's share of the batch.
+        ("asynchronous", None, 4, 8, 0),
+    ],
+)
+def test_rollouts_at_once_follow_the_mode(
+    load: Load, mode: str, most: int | None, engines: int, at_once: int, part: int
+) -> None:
+    overrides = [
+        "buffer.batch_size=8",
+        "explorer.runner_per_model=3",
+        f"explorer.concurrent_mode={mode}",
+        f"explorer.rollout_model.engine_num={engines}",
+        f"explorer.max_repeat_times_per_runner={'null' if most is None else most}",
+    ]
+    spec = load(overrides=overrides).spec
+    rollout = spec.stages[0].rollout
+    assert (rollout.concurrency, rollout.lease_rollouts) == (at_once, part)
+    assert rollout.threads_each == (mode == "multi-threading")
+    assert any("runner_per_model 3 becomes 2" in text for text in spec.warnings) == (engines == 4)
+
+
+def test_what_is_asked_for_reaches_the_dispatcher(load: Load) -> None:
+    rollout = (
+        load(
+            overrides=[
+                ASYNC,
+                "explorer.dynamic_timeout={enable: true, warmup_min_steps: 4, ratio: 2.5}",
+                "explorer.over_rollout={ratio: 0.5, wait_after_min: 7, return_partial_tasks: true}",
+                "explorer.straggler_reissue={enable: true, ratio: 4}",
+                "explorer.rollout_model.engine_num=2",
+            ]
+        )
+        .spec.stages[0]
+        .rollout
+    )
+    assert (rollout.timeout_ratio, rollout.timeout_warmup_steps) == (2.5, 4)
+    assert (rollout.over_ratio, rollout.over_wait_s, rollout.over_keep_partial) == (0.5, 7.0, True)
+    assert rollout.reissue_ratio == 4.0
+
+
+def test_a_fixed_schedule_waits_for_every_task(errors: Errors) -> None:
+    (text,) = errors(overrides=["explorer.over_rollout.ratio=0.5"])
+    assert "explorer.over_rollout.ratio" in text and "sync_style: fully_async" in text
+
+
+def test_what_depends_on_durations_is_not_deterministic(errors: Errors) -> None:
+    (text,) = errors(overrides=["deterministic=true", "explorer.dynamic_timeout.enable=true"])
+    assert "explorer.dynamic_timeout.enable" in text and "deterministic" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([ASYNC, "explorer.over_rollout.ratio=0.4"], "of 2 tasks each is needed; from 0.5 on"),
+        (["explorer.over_rollout.return_partial_tasks=true"], "no effect without a ratio"),
+        (["explorer.dynamic_timeout={enable: true, ratio: 0.9}"], "so the mean falls"),
+        (["explorer.straggler_reissue.enable=true"], "before a second explorer joins"),
+    ],
+)
+def test_what_will_disappoint_is_said(load: Load, overrides: list[str], words: str) -> None:
+    assert any(words in text for text in load(overrides=overrides).spec.warnings)

@@ -1,0 +1,112 @@
+"""Workflows on threads of their own (`concurrent_mode: multi-threading`): one that blocks holds up no other.
+
+Each attempt gets a thread with an event loop. The model is asked on the explorer's loop, where the engine lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine, WeightsRef
+
+T = TypeVar("T")
+
+
+class EngineFromThreads:
+    """A `RolloutEngine` for other threads than the one whose running loop it is made on."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._engine.version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        asked = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
+        return await asyncio.wrap_future(asked)  # cancelling the one cancels the other
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._engine.load_weights(weights), self._loop)
+        )
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    async def close(self) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop))
+
+
+async def on_own_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What the work returns or raises, run on a new thread.
+
+    Cancelled, it cancels the work and waits for its end: work that blocks ends when it looks up. The thread is a
+    daemon, so one that never does holds up no exit.
+    """
+    thread = _WorkThread(work)
+    thread.start()
+    try:
+        await asyncio.wait({thread.result})
+    except asyncio.CancelledError:
+        thread.cancel()
+        await asyncio.wait({thread.result})
+        if not thread.result.cancelled():
+            thread.result.exception()  # seen
+        raise
+    return thread.result.result()
+
+
+class _WorkThread(Generic[T]):
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._outer, self._inner = asyncio.get_running_loop(), asyncio.new_event_loop()
+        self.result: asyncio.Future[T] = self._outer.create_future()
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="workflow", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Cancels the work at its next await, or before its first."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            self._inner.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._inner)
+        value: T | None = None
+        failure: BaseException | None = None
+        try:
+            value = self._inner.run_until_complete(self._cancellable())
+        except BaseException as error:
+            failure = error
+        finally:
+            self._inner.close()
+        # The explorer's loop may be gone by now, and with it whoever waited.
+        with contextlib.suppress(RuntimeError):
+            self._outer.call_soon_threadsafe(self._settle, value, failure)
+
+    async def _cancellable(self) -> T:
+        self._task = asyncio.ensure_future(self._work())
+        if self._cancelled:
+            self._task.cancel()
+        return await self._task
+
+    def _settle(self, value: Any, failure: BaseException | None) -> None:
+        if isinstance(failure, asyncio.CancelledError):
+            self.result.cancel()
+        elif failure is not None:
+            self.result.set_exception(failure)
+        else:
+            self.result.set_result(value)
