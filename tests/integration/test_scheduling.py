@@ -82,7 +82,7 @@ async def driven(tmp_path: Path, clock, ids, fake_world, **rollout: Any) -> tupl
         await run.drive()
     records = [record for place in TRUTH if place.stream == topics.TASKS for record in await log.read(place, 0)]
     assert run.state.spine.status is Status.COMPLETED, (run.state.spine.code, run.state.spine.reason)
-    books = run.state.ledger.books.as_counts(len(run.state.ledger.waiting))
+    books = run.state.ledger.counts()
     assert books["balance"] == 0 and books["planned"] == 5 * 16
     report = await fake_world.verified(log)
     assert report.clean, report.findings
