@@ -39,6 +39,7 @@ VERBS: Final = {
     "pause": Verb(f"{_HERE}.transitions:pause", "Pause running experiments."),
     "resume": Verb(f"{_HERE}.transitions:resume", "Let paused experiments go on."),
     "cancel": Verb(f"{_HERE}.transitions:cancel", "End experiments; what they produced stays."),
+    "prioritize": Verb(f"{_HERE}.prioritize:command", "Change which experiment goes first in the queue."),
     "archive": Verb(f"{_HERE}.archive:command", "Put what has ended into files, and free its folder."),
     "restore": Verb(f"{_HERE}.restore:command", "Put archived files back."),
     "rm": Verb(f"{_HERE}.rm:command", "Remove the files of what has ended; its events stay."),

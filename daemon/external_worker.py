@@ -1,8 +1,9 @@
-"""A worker that nobody ordered: joins whatever experiment is under way, and the next one after it."""
+"""A worker that nobody ordered: joins an experiment that is under way and needs it, and the next one after it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -12,7 +13,6 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
 from rftd.streams.folds.roster import Roster
-from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.start import beginning_of
@@ -49,22 +49,32 @@ class ExternalWorker:
     async def run(self, stop: asyncio.Event) -> None:
         """Works on one experiment after the other until `stop` is set. Raises the error that ended the work on one."""
         registry = Registry(self._log)
-        waits_for: UUID | None = None
+        standing_by: list[UUID] = []
         try:
             while not stop.is_set():
                 await registry.catch_up()
-                entry = registry.next_in_line()
-                if entry is None or entry.status not in (Status.RUNNING, Status.PAUSED):
-                    await registry.pump(LOOK_S)
-                elif self._role == "trainer" and await self._has_trainer(entry.id, entry.spine_offset):
-                    if waits_for != entry.id:
-                        waits_for = entry.id
-                        self._logger.info("worker.standby", experiment=str(entry.id))
-                    await registry.pump(LOOK_S)
-                else:
+                entries = registry.under_way()
+                if (entry := await self._choice(entries)) is not None:
                     await self._work(entry, stop)
+                    continue
+                if entries and standing_by != (ids := [each.id for each in entries]):
+                    standing_by = ids
+                    self._logger.info("worker.standby", experiments=[str(id) for id in ids])
+                await registry.pump(LOOK_S)
         finally:
             await registry.close()
+
+    async def _choice(self, entries: Sequence[Entry]) -> Entry | None:
+        """For a trainer the first that has none; for an explorer the first of those with the fewest explorers."""
+        if self._role == "trainer":
+            for entry in entries:
+                if not await self._members(entry):
+                    return entry
+            return None
+        if len(entries) <= 1:
+            return next(iter(entries), None)
+        counts = [(await self._members(entry), number) for number, entry in enumerate(entries)]
+        return entries[min(counts)[1]]
 
     async def _work(self, entry: Entry, stop: asyncio.Event) -> None:
         self._logger.info("worker.experiment", experiment=str(entry.id))
@@ -80,16 +90,16 @@ class ExternalWorker:
             process=self._process,
         )
 
-    async def _has_trainer(self, experiment: UUID, spine_offset: int) -> bool:
-        """True while another trainer lives: two that fence each other in turn would get nowhere."""
+    async def _members(self, entry: Entry) -> int:
+        """How many of this role live there: two trainers that fence each other in turn would get nowhere."""
         workers = Partition(topics.WORKERS, 0)
-        start = (await beginning_of(self._log, experiment, spine_offset=spine_offset)).positions
+        start = (await beginning_of(self._log, entry.id, spine_offset=entry.spine_offset)).positions
         roster = Roster()
         follower = Follower(
-            self._log, roster, experiment=experiment, positions={workers: start.get(workers, 0)}, clock=self._clock
+            self._log, roster, experiment=entry.id, positions={workers: start.get(workers, 0)}, clock=self._clock
         )
         try:
             await follower.catch_up()
         finally:
             await follower.close()
-        return any(started.role == "trainer" for started in roster.live.values())
+        return sum(started.role == self._role for started in roster.live.values())

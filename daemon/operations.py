@@ -74,6 +74,10 @@ class Operations(Protocol):
         """Ends one that has not ended. Raises as `pause`."""
         ...
 
+    async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Position:
+        """Changes the priority of one that has not ended: in the queue higher ones go first. Raises as `pause`."""
+        ...
+
     async def why(self, experiment: UUID) -> Why:
         """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
         ...

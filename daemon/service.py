@@ -63,6 +63,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     state_url: str = ""
     """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
     disk: DiskLimits = DiskLimits()
+    slots: int = 1
+    """Experiments that run at once."""
     local_workers: bool = True
     """False: every worker is started by somebody else, on any machine."""
 
@@ -126,6 +128,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         supervisor = Supervisor(
             owned.log,
             LocalExecutor(owned.worker_url),
+            slots=options.slots,
             owner=ids.new(),
             clock=clock,
             ids=ids,
@@ -158,8 +161,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         try:
             if not options.clustered:
                 await stack.enter_async_context(serving_http(gate, bound))
-            url = url_of(bound)
-            await asyncio.to_thread(folder.announce, Endpoint(url=url, pid=os.getpid()))
+            await asyncio.to_thread(folder.announce, Endpoint(url=(url := url_of(bound)), pid=os.getpid()))
             yield Service(url=url, folder=folder, supervisor=supervisor, projector=projector)
             await supervisor.drain()
         finally:

@@ -256,6 +256,8 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     stages: tuple[StageSpec, ...]
     deterministic: bool = False
     seed: int = 42
+    priority: int = 0
+    """Of its turn among those that wait; the highest goes first."""
     config: dict[str, Any]
     """The user's file, normalised to the current spelling, as `rftd config show` prints it."""
     warnings: tuple[str, ...] = ()

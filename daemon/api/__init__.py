@@ -11,6 +11,7 @@ receipts         what commands answer
 pages            what reads answer
 wire             typed rows as JSON
 experiments      routes: submit, list, get, pause, resume, cancel
+queue            route: who of those that wait goes first
 keeping          routes: archive, restore, remove
 history          routes: steps, batches, evals
 experiences      routes: experiences

@@ -45,6 +45,13 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str = ""
 
 
+class Prioritize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of prioritize."""
+
+    priority: int
+    reason: str = ""
+
+
 class To(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of archive; it may be missing."""
 

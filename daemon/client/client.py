@@ -79,6 +79,11 @@ class Client:
         path = f"/v1/experiments/{_quoted(name)}/{verb}"
         return Answer(self._post(path, {"reason": reason}, request_id), replies.Commanded)
 
+    def prioritize(self, name: str, priority: int, *, reason: str, request_id: str) -> Answer[replies.Commanded]:
+        """Changes the priority of an experiment."""
+        body = {"priority": priority, "reason": reason}
+        return Answer(self._post(f"/v1/experiments/{_quoted(name)}/prioritize", body, request_id), replies.Commanded)
+
     def keep(self, verb: str, name: str, body: Mapping[str, Any], *, request_id: str) -> Answer[replies.Commanded]:
         """Archives, restores or removes an experiment."""
         return Answer(self._post(f"/v1/experiments/{_quoted(name)}/{verb}", body, request_id), replies.Commanded)

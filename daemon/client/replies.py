@@ -31,6 +31,9 @@ class Summary(Reply, frozen=True, kw_only=True):
     submitted_at: str
     started_at: str | None
     state_at: str
+    priority: int = 0
+    queue_position: int | None = None
+    """1 for the next of those that wait for their turn."""
     parent: str | None = None
     """The experiment whose history it shares, up to `forked_step`."""
     forked_step: int | None = None

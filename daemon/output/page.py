@@ -27,6 +27,9 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
     yield _line(
         "state", Text.assemble(state(summary.state), f" since {summary.state_at} ({age(summary.state_at, clock)})")
     )
+    if summary.queue_position is not None or (summary.priority and summary.state in ("running", "paused")):
+        place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
+        yield _line("turn", Text(f"{place}priority {summary.priority}"))
     if summary.code or summary.reason:
         reason = ": ".join(part for part in (summary.code, summary.reason) if part)
         yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))

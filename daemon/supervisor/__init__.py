@@ -1,6 +1,7 @@
 """The supervisor: which experiment runs, and its life from start to end.
 
 registry     every experiment in the log, by state, folded from the spines
+intake       takes experiments in
 forking      a fork's specification, and what it may change
 preflight    what only the daemon can know before it accepts: models, rows, digests
 obstacle     what an experiment pauses for by itself
@@ -12,5 +13,6 @@ snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archives, restores and removes what has ended
 collector    removes what no event names, of what has ended
-supervisor   the queue, the commands, and the run of the day
+runs         those under way, several at once
+supervisor   the queue and the commands
 """

@@ -53,7 +53,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int
     """Of everything that the budget covers; 0 if there is none."""
     need_bytes: int
-    """Of the next checkpoint and weights, as far as one can tell."""
+    """Of the next checkpoints and weights of all that is under way, as far as one can tell."""
 
 
 def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | None:
@@ -112,21 +112,20 @@ class DiskGuard:
         self._clock = clock
         self._logger = logger
         self._metrics = metrics
-        self._job: Path | None = None
-        self._need: Callable[[], int] = int
+        self._jobs: dict[Path, Callable[[], int]] = {}
         self._used_bytes, self._count_at_s = 0, 0.0
         self._collect_at_s = 0.0
         self._looking = asyncio.Lock()
 
     async def attend(self, job: Path, need: Callable[[], int]) -> None:
         """From now on the experiment in folder `job` is under way, and `need` says what it is about to write."""
-        self._job, self._need = job, need
+        self._jobs[job] = need
         self._count_at_s = 0.0
         await self.look()
 
-    def leave(self) -> None:
-        """No experiment is under way."""
-        self._job, self._need = None, int
+    def leave(self, job: Path) -> None:
+        """The experiment in that folder is not under way any more."""
+        self._jobs.pop(job, None)
 
     async def run(self) -> None:
         """Looks again and again until cancelled."""
@@ -147,16 +146,19 @@ class DiskGuard:
                     self._count_at_s = 0.0
                     found = await self._judged()
             except (OSError, TimeoutError) as error:
-                self._logger.warning("disk.silent", path=str(self._job or self._data), reason=str(error) or "no answer")
+                self._logger.warning(
+                    "disk.silent",
+                    path=", ".join(map(str, self._jobs or (self._data,))),
+                    reason=str(error) or "no answer",
+                )
                 return
             self._tell(found)
 
     async def _judged(self) -> Obstacle | None:
         volumes = {}
-        for folder in (self._data, self._job):
-            if folder is not None:
-                async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    volumes[str(folder)] = await asyncio.to_thread(self._disk.volume, folder)
+        for folder in (self._data, *self._jobs):
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                volumes[str(folder)] = await asyncio.to_thread(self._disk.volume, folder)
         began_s = self._clock.monotonic_s()
         if self._allowed.budget_bytes is not None and began_s >= self._count_at_s:
             async with asyncio.timeout(COUNT_TIMEOUT_S):
@@ -166,7 +168,8 @@ class DiskGuard:
         if self._metrics is not None:
             self._metrics.disk_free.set(min(volume.free_bytes for volume in volumes.values()))
             self._metrics.disk_used.set(self._used_bytes)
-        reading = Reading(volumes=volumes, used_bytes=self._used_bytes, need_bytes=self._need())
+        need_bytes = sum(need() for need in self._jobs.values())
+        reading = Reading(volumes=volumes, used_bytes=self._used_bytes, need_bytes=need_bytes)
         return judge(reading, self._allowed, short=self.shortage is not None)
 
     def _counted(self) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 import msgspec
@@ -72,11 +73,17 @@ class Registry:
         """How far it has read."""
         return dict(self._subscription.positions)
 
-    def next_in_line(self) -> Entry | None:
-        """The experiment whose turn it is: one that was under way, else the oldest that waits."""
-        under_way = [entry for entry in self.entries.values() if entry.status in (Status.RUNNING, Status.PAUSED)]
-        queued = [entry for entry in self.entries.values() if entry.status is Status.QUEUED]
-        return min(under_way or queued, key=lambda entry: entry.submitted_ns, default=None)
+    def line(self) -> list[Entry]:
+        """Whose turn it is, in order: those that are under way, then those that wait."""
+        return [*self.under_way(), *self.queue()]
+
+    def under_way(self) -> list[Entry]:
+        """Experiments that have begun and not ended, in the order in which they would be taken up again."""
+        return _in_order(self.entries.values(), Status.RUNNING, Status.PAUSED)
+
+    def queue(self) -> list[Entry]:
+        """Experiments that wait for their turn, the next first."""
+        return _in_order(self.entries.values(), Status.QUEUED)
 
     def _take(self, record: Record) -> None:
         head = head_of(record)
@@ -99,6 +106,12 @@ class Registry:
             )
         if (entry := self.entries.get(head.experiment)) is not None:
             entry.spine.apply(decoded)
+
+
+def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
+    """By priority, then in order of submission."""
+    chosen = (each for each in entries if each.status in states)
+    return sorted(chosen, key=lambda each: (-each.spine.priority, each.submitted_ns, each.id))
 
 
 async def find_entry(log: EventLog, wanted: str) -> Entry:

@@ -111,6 +111,7 @@ class Run:
         """
         experiment = self.state.experiment
         beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
+        job = Path(beginning.spec.job_dir)
         follower = await resumed_follower(
             self._log,
             self.state,
@@ -128,11 +129,11 @@ class Run:
             snapshots = snapshots_of(beginning.spec)
             self._snapshotter = Snapshotter(self.state, follower, snapshots, clock=self._clock, logger=self._logger)
             if self._guard is not None:
-                await self._guard.attend(Path(beginning.spec.job_dir), self._need_bytes)
+                await self._guard.attend(job, self._need_bytes)
             await self._lead(follower)
         finally:
             if self._guard is not None:
-                self._guard.leave()
+                self._guard.leave(job)
             await follower.close()
             self._refuse_commands()
             self._leaving.set()
@@ -349,6 +350,7 @@ class Run:
 LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
     life.ExperimentPaused: (Status.RUNNING,),
     life.ExperimentResumed: (Status.PAUSED,),
+    life.ExperimentPrioritized: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
     life.ExperimentCancelled: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
 }
 

@@ -15,6 +15,7 @@ why          what each role waits for
 lineage      what a thing was made of, and what became of it
 dlq          what was set aside, retry, drop
 transitions  pause, resume, cancel
+prioritize   which goes first
 archive      files of an experiment into an archive
 restore      and back
 rm           files of an experiment, away

@@ -53,6 +53,7 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
             "-" if row.staleness_p95 is None else str(row.staleness_p95),
             age(row.submitted_at, clock),
             row.id,
+            _turn(row),
             "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, row.parent)}",
         )
         for depth, row in tree_of(answer.value.items)
@@ -60,12 +61,35 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
     if not rows:
         click.echo("no experiments" + (" in these states" if chosen else "; start with `rftd submit FILE`"), err=True)
         return
-    headers: tuple[str, ...] = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "FORKED-AT")
-    if not any(row.parent for row in answer.value.items):
-        headers, rows = headers[:-1], [row[:-1] for row in rows]
+    headers: tuple[str, ...] = (
+        "NAME",
+        "STATE",
+        "STAGE",
+        "STEP",
+        "REWARD",
+        "STALE-P95",
+        "AGE",
+        "ID",
+        "TURN",
+        "FORKED-AT",
+    )
+    shown = [
+        number
+        for number, header in enumerate(headers)
+        if header not in ("TURN", "FORKED-AT") or any(str(row[number]) for row in rows)
+    ]
+    headers, rows = tuple(headers[number] for number in shown), [tuple(row[number] for number in shown) for row in rows]
     console_of(settings).print(table(headers, rows, right=frozenset({"STEP", "REWARD", "STALE-P95", "AGE"})))
     if answer.value.next is not None:
         click.echo(f"more than {limit}; give --limit", err=True)
+
+
+def _turn(row: Summary) -> str:
+    """Its place in the queue; of others only a priority that is not the usual one."""
+    priority = f"priority {row.priority}" if row.priority else ""
+    if row.queue_position is None:
+        return priority if row.state in ("submitted", "running", "paused") else ""
+    return f"{row.queue_position}, {priority}" if priority else str(row.queue_position)
 
 
 def tree_of(rows: Sequence[Summary]) -> Iterator[tuple[int, Summary]]:

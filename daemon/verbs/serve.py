@@ -53,6 +53,14 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
     envvar="RFTD_WORKERS",
     help="Who starts the workers: the daemon, or somebody else with rftd worker.",
 )
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    envvar="RFTD_SLOTS",
+    help="Experiments that run at once, each with workers of its own; others wait in a queue.",
+)
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option(
@@ -87,6 +95,7 @@ def command(
     kafka: str | None,
     postgres: str | None,
     workers: str,
+    slots: int,
     log_format: str,
     log_level: str,
     lost_after_s: float,
@@ -114,6 +123,7 @@ def command(
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         local_workers=workers == "local",
+        slots=slots,
     )
     asyncio.run(_serve(options))
 

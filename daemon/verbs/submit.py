@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the experiment; repeatable.")
+@click.option("--priority", type=int, metavar="N", help="Of those that wait, the highest goes first; 0 by default.")
 @click.option("--wait", is_flag=True, help="Follow it to its end; exit 1 if it did not complete.")
 @click.option("--dry-run", is_flag=True, help="Read and check the file here; send nothing.")
 @click.option("--request-id", metavar="ID", help="Sent again with the same id, a submission changes nothing.")
@@ -27,6 +28,7 @@ def command(
     file: str,
     overrides: tuple[str, ...],
     labels: tuple[str, ...],
+    priority: int | None,
     wait: bool,
     dry_run: bool,
     request_id: str | None,
@@ -36,7 +38,7 @@ def command(
 
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
-    submission = _load(file, overrides)
+    submission = _load(file, overrides if priority is None else (*overrides, f"priority={priority}"))
     if settings.verbosity >= 0:
         for warning in submission.warnings:
             click.echo(f"warning: {warning}", err=True)

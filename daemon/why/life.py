@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rftd.daemon.supervisor.obstacle import PART_MISSING
 from rftd.daemon.supervisor.registry import Entry
@@ -13,9 +13,17 @@ from rftd.streams.folds.spine import Spine, Status
 from rftd.workers.dispatcher.evaluation import due_evals
 
 SLOW_APPEND_S: Final = 5.0
+_SHOWN: Final = 5
 
 
-def entry_waits(entry: Entry, others: Sequence[Entry]) -> Iterator[Wait]:
+class Line(NamedTuple):
+    """Who runs and who waits, in the order of their turns; the first `slots` of them run."""
+
+    entries: Sequence[Entry]
+    slots: int
+
+
+def entry_waits(entry: Entry, line: Line) -> Iterator[Wait]:
     """Why an experiment that this daemon does not drive now stands where it stands."""
     spine = entry.spine
     if spine.status is not None and spine.status.ended:
@@ -31,16 +39,13 @@ def entry_waits(entry: Entry, others: Sequence[Entry]) -> Iterator[Wait]:
             since_ns=entry.submitted_ns,
         )
     else:
-        yield _queued(entry, others)
+        yield _queued(entry, line)
 
 
-def _queued(entry: Entry, others: Sequence[Entry]) -> Wait:
-    """Behind which experiments, which run one at a time."""
-    active = [each for each in others if each.status in (Status.RUNNING, Status.PAUSED) and each is not entry]
-    queued = [each for each in others if each.status is Status.QUEUED and each.submitted_ns < entry.submitted_ns]
-    first = entry.status is Status.QUEUED
-    ahead = [*active, *(sorted(queued, key=lambda each: each.submitted_ns) if first else ())]
-    if not ahead:
+def _queued(entry: Entry, line: Line) -> Wait:
+    """Behind which experiments, of which `line.slots` run at a time."""
+    place = line.entries.index(entry)
+    if place < line.slots:
         return Wait(
             role="experiment",
             level=Level.WAITS,
@@ -50,18 +55,44 @@ def _queued(entry: Entry, others: Sequence[Entry]) -> Wait:
             unblock="nothing to do: within a second",
             since_ns=entry.spine.status_ns,
         )
-    paused = next((each for each in active if each.status is Status.PAUSED), None)
-    names = ", ".join(f"{each.name} ({each.status})" for each in ahead[:5])
-    more = f" and {len(ahead) - 5} more" if len(ahead) > 5 else ""
+    ahead, holders = line.entries[:place], line.entries[: line.slots]
+    stuck = all(each.status is Status.PAUSED for each in holders)
+    names = [f"{each.name} ({_place(each, entry)})" for each in ahead]
+    some = ", ".join(each.name for each in holders[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    number = 1 + sum(each.status is Status.QUEUED for each in ahead)
+    which = f", number {number} in the queue" if entry.status is Status.QUEUED and len(ahead) > 1 else ""
+    slots = f" ({line.slots} slots)" if line.slots > 1 else ""
     return Wait(
         role="experiment",
-        level=Level.STUCK if paused else Level.WAITS,
+        level=Level.STUCK if stuck else Level.WAITS,
         state="queued",
-        waiting_for=f"its turn behind {names}{more}",
-        on_whom=ahead[0].name,
-        unblock=f"rftd resume {paused.name}, or cancel it" if paused else f"{ahead[0].name} ends",
+        waiting_for=f"its turn{slots}{which}, behind {', '.join(names[:_SHOWN])}{more}",
+        on_whom=some,
+        unblock=_unblock(entry, line),
         since_ns=entry.spine.status_ns,
     )
+
+
+def _place(other: Entry, entry: Entry) -> str:
+    priority = other.spine.priority
+    shown = other.status is Status.QUEUED and priority != entry.spine.priority
+    return f"{other.status}, priority {priority}" if shown else f"{other.status}"
+
+
+def _unblock(entry: Entry, line: Line) -> str:
+    """What would bring it nearer to its turn."""
+    holders, place = line.entries[: line.slots], line.entries.index(entry)
+    paused = [each.name for each in holders if each.status is Status.PAUSED]
+    ends = f"{'one of them' if line.slots > 1 else holders[0].name} ends"
+    if len(paused) == len(holders):
+        ends = f"rftd resume {paused[0]}, or cancel it"
+    elif paused:
+        ends += f"; {paused[0]} is paused and keeps its slot: rftd resume {paused[0]}, or cancel it"
+    before = [each for each in line.entries[:place] if each.status is Status.QUEUED]
+    if before and entry.status is Status.QUEUED:
+        ends += f"; to pass {before[0].name}: rftd prioritize {entry.name} {before[0].spine.priority + 1}"
+    return ends
 
 
 def ended(spine: Spine) -> Wait:

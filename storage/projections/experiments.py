@@ -23,6 +23,7 @@ SUBMITTED: Final = Upsert(
         "total_steps",
         "deterministic",
         "seed",
+        "priority",
         "config",
         "labels",
     ),
@@ -35,6 +36,7 @@ STATE: Final = Upsert(
     # Nothing leaves an end state; the spine is one partition, so its order is given.
     final=("state", tuple(status.value for status in Status if status.ended)),
 )
+PRIORITIZED: Final = Upsert(Experiments, place="prioritized", owns=("prioritized",), rule=Rule.LAST)
 STARTED: Final = Upsert(Experiments, place="started")
 FORKED: Final = Upsert(Experiments, place="forked", owns=("parent", "forked_step"))
 KEPT: Final = Upsert(
@@ -68,6 +70,7 @@ def _submitted(event: experiment.ExperimentSubmitted, decoded: Decoded, changes:
         total_steps=sum(stage.total_steps for stage in spec.stages),
         deterministic=spec.deterministic,
         seed=spec.seed,
+        priority=spec.priority,
         config=json_of(spec.config),
         labels=json_of(spec.labels),
     )
@@ -108,6 +111,10 @@ def _accepted(event: experiment.ExperimentAccepted, decoded: Decoded, changes: C
 
 def _rejected(event: experiment.ExperimentRejected, decoded: Decoded, changes: Changes) -> None:
     _state(decoded, changes, Status.REJECTED, code=event.code, reason=event.reason)
+
+
+def _prioritized(event: experiment.ExperimentPrioritized, decoded: Decoded, changes: Changes) -> None:
+    changes.put(PRIORITIZED, decoded, id=owner_of(decoded), prioritized=event.priority)
 
 
 def _started(event: experiment.ExperimentStarted, decoded: Decoded, changes: Changes) -> None:
@@ -173,12 +180,13 @@ def _stage_completed(event: experiment.StageCompleted, decoded: Decoded, changes
 
 PROJECTION: Final = Projection(
     name="experiments",
-    version=2,
+    version=3,
     tables=(Experiments, Stages, Warnings),
     handlers={
         experiment.ExperimentSubmitted: _submitted,
         experiment.ExperimentAccepted: _accepted,
         experiment.ExperimentRejected: _rejected,
+        experiment.ExperimentPrioritized: _prioritized,
         experiment.ExperimentStarted: _started,
         experiment.ExperimentPaused: _paused,
         experiment.ExperimentResumed: _resumed,

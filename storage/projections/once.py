@@ -25,6 +25,7 @@ KINDS: Final[frozenset[type[Event]]] = frozenset(
         experiment.ExperimentCompleted,
         experiment.ExperimentFailed,
         experiment.ExperimentWarned,
+        experiment.ExperimentPrioritized,
         weights.WeightsPublished,
         weights.WeightsRetired,
         checkpoint.CheckpointCommitted,

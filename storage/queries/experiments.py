@@ -45,6 +45,9 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """When the last transition was."""
     labels: dict[str, str]
+    priority: int
+    queue_position: int | None
+    """1 for the next of those that wait for their turn."""
     parent: str | None
     """The experiment whose history it shares, up to weight version `forked_step`."""
     forked_step: int | None
@@ -107,6 +110,10 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
     COALESCE(x.kept, 'here') AS kept, NULLIF(x.kept_path, '') AS kept_path,
     x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
     x.total_steps, x.labels, x.parent, x.forked_step,
+    COALESCE(x.prioritized, x.priority, 0) AS priority,
+    CASE WHEN x.state = 'queued' THEN 1 + (SELECT COUNT(*) FROM experiments q WHERE q.state = 'queued'
+        AND (-COALESCE(q.prioritized, q.priority, 0), q.submitted_ns, q.id)
+            < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END AS queue_position,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
         ORDER BY s.stage DESC LIMIT 1) AS stage,
     COALESCE((SELECT MAX(t.step) FROM steps t WHERE t.experiment = x.id), x.forked_step, 0) AS step,

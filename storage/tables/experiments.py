@@ -52,6 +52,13 @@ class Experiments(Row, table=True):
     kept_ns: Int
     kept_partition: Int
     kept_offset: Int
+    priority: Int
+    """As it was submitted."""
+    prioritized: Int
+    """Its priority, if it was changed."""
+    prioritized_ns: Int
+    prioritized_partition: Int
+    prioritized_offset: Int
 
 
 class Stages(Row, table=True):

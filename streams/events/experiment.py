@@ -49,6 +49,14 @@ class ExperimentWarned(Event, frozen=True, kw_only=True):
     text: str
 
 
+@event("experiment.prioritized", stream=topics.EXPERIMENTS)
+class ExperimentPrioritized(Event, frozen=True, kw_only=True):
+    """Its owner changed its priority: of those that wait for their turn, the highest goes first."""
+
+    priority: int
+    reason: str = ""
+
+
 @event("experiment.started", stream=topics.EXPERIMENTS)
 class ExperimentStarted(Event, frozen=True, kw_only=True):
     """Its workers are being started."""

@@ -56,6 +56,8 @@ class Spine(msgspec.Struct):
     reason: str = ""
     cause: str = ""
     """Of a pause that no command asked for, as in experiment.paused."""
+    priority: int = 0
+    """Of its turn: as it was submitted, or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
     start: tuple[experiment.HeadRef, ...] = ()
     forked: experiment.ExperimentForked | None = None
@@ -177,8 +179,10 @@ class Spine(msgspec.Struct):
         event, before = decoded.event, self.status
         match event:
             case experiment.ExperimentSubmitted():
-                self.spec = event.spec
+                self.spec, self.priority = event.spec, event.spec.priority
                 self.status = Status.SUBMITTED
+            case experiment.ExperimentPrioritized():
+                self.priority = event.priority
             case experiment.ExperimentForked():
                 self._fork(event)
             case experiment.ExperimentAccepted():

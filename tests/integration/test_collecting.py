@@ -44,11 +44,10 @@ def left(job: Path, *names: str) -> set[str]:
 
 async def under_way(desk: ForkDesk, supervisor: Supervisor, *overrides: str) -> tuple[UUID, asyncio.Future[UUID]]:
     """An experiment that was paused after its first steps, and its end."""
-    await until(lambda: supervisor.run is None)
+    await until(lambda: not supervisor.runs)
     submitted = asyncio.ensure_future(desk.submit(supervisor, *SLOW, *overrides))
-    await until(lambda: supervisor.run is not None and supervisor.run.state.spine.furthest >= 1)
-    assert supervisor.run is not None
-    experiment = supervisor.run.state.experiment
+    await until(lambda: any(run.state.spine.furthest >= 1 for run in supervisor.runs))
+    experiment = next(iter(supervisor.runs)).state.experiment
     await supervisor.pause(experiment, reason="", request_id=derive(experiment, "pause"))
     return experiment, submitted
 
@@ -63,7 +62,7 @@ async def test_an_end_tidies_the_folder(desk: ForkDesk, ids) -> None:
         await asyncio.to_thread(strew, job, young, age_s=0.0)
         await supervisor.resume(experiment, reason="", request_id=ids.new())
         await submitted
-        await until(lambda: supervisor.run is None)
+        await until(lambda: not supervisor.runs)
     state = await desk.completed(experiment)
     assert left(job, *STRAYS, young) == {young}, "somebody may be about to name it"
     for checkpoint in state.checkpoints.values():
@@ -75,7 +74,7 @@ async def test_an_end_tidies_the_folder(desk: ForkDesk, ids) -> None:
 async def test_a_daemon_goes_on_with_tidying_that_was_cut_off(desk: ForkDesk) -> None:
     async with desk.open() as supervisor:
         experiment = await desk.submit(supervisor)
-        await until(lambda: supervisor.run is None)
+        await until(lambda: not supervisor.runs)
     job = Path((await desk.state(experiment)).spine.spec.job_dir)
     rest = tuple(name for name in STRAYS if ".tmp" not in name)
     await asyncio.to_thread(strew, job, *rest)

@@ -179,9 +179,8 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
     )
     async with desk.open() as supervisor:
         submitted = asyncio.ensure_future(desk.submit(supervisor, *asynchronous))
-        await until(lambda: supervisor.run is not None and supervisor.run.state.spine.furthest >= 12)
-        assert supervisor.run is not None
-        parent = supervisor.run.state.experiment
+        await until(lambda: any(run.state.spine.furthest >= 12 for run in supervisor.runs))
+        parent = next(iter(supervisor.runs)).state.experiment
         fork = await desk.fork(supervisor, parent, 12)
         await submitted
         state = await desk.completed(fork.experiment)

@@ -81,10 +81,16 @@ class ForkDesk:
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Supervisor]:
+    async def open(self, slots: int = 1) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
         supervisor = Supervisor(
-            self.log, self.executor, owner=self._ids.new(), clock=self._clock, ids=self._ids, logger=logger()
+            self.log,
+            self.executor,
+            owner=self._ids.new(),
+            clock=self._clock,
+            ids=self._ids,
+            logger=logger(),
+            slots=slots,
         )
         drive = asyncio.ensure_future(supervisor.drive())
         try:
@@ -95,10 +101,14 @@ class ForkDesk:
 
     async def submit(self, supervisor: Supervisor, *overrides: str) -> UUID:
         """An experiment, at its end."""
+        experiment = await self.hand_in(supervisor, *overrides)
+        await self.ended(experiment)
+        return experiment
+
+    async def hand_in(self, supervisor: Supervisor, *overrides: str) -> UUID:
+        """An experiment, just taken in."""
         config = load_text(EXPERIMENT, "test.yaml", overrides=overrides, environ={}, cwd=self.folder).config
-        accepted = await supervisor.submit(config, request_id=self._ids.new())
-        await self.ended(accepted.experiment)
-        return accepted.experiment
+        return (await supervisor.submit(config, request_id=self._ids.new())).experiment
 
     async def fork(
         self,

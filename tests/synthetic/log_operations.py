@@ -11,7 +11,7 @@ from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.registry import Registry
-from rftd.daemon.why.life import entry_waits
+from rftd.daemon.why.life import Line, entry_waits
 from rftd.daemon.why.wait import Why
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError
@@ -90,12 +90,17 @@ class LogOperations:
         allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
         return await self._change(experiment.ExperimentCancelled(reason=reason), experiment_id, request_id, allowed)
 
+    async def prioritize(self, experiment_id: UUID, *, priority: int, reason: str, request_id: UUID) -> Position:
+        allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
+        event = experiment.ExperimentPrioritized(priority=priority, reason=reason)
+        return await self._change(event, experiment_id, request_id, allowed)
+
     async def why(self, experiment_id: UUID) -> Why:
         registry = Registry(self._log)
         await registry.catch_up()
         await registry.close()
         entry = registry.entries[experiment_id]
-        waits = list(entry_waits(entry, list(registry.entries.values())))
+        waits = list(entry_waits(entry, Line(registry.line(), slots=1)))
         status = str(entry.status)
         return Why(experiment=str(experiment_id), name=entry.name, status=status, live=True, asked_ns=0, waits=waits)
 

@@ -46,6 +46,7 @@ def resolve_experiment(
             stages=tuple(stages),
             deterministic=experiment.deterministic,
             seed=experiment.seed,
+            priority=experiment.priority,
             config=config,
             warnings=tuple(warnings),
             labels=experiment.labels,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.buffer import Buffer
 from rftd.daemon.config.schema.cluster import Cluster
@@ -19,7 +23,7 @@ from rftd.daemon.config.schema.trainer import Trainer
 
 
 class Experiment(Section):
-    """Every section of the configuration guide, and rftd's own `deterministic`, `seed` and `labels`."""
+    """Every section of the configuration guide, and rftd's own `deterministic`, `seed`, `priority` and `labels`."""
 
     mode: Mode = "both"
     project: Name = "Trinity-RFT"
@@ -32,6 +36,8 @@ class Experiment(Section):
     ignore_validator_suggestions: bool = inert(False)
     deterministic: bool = False
     seed: Seed = 42
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    """Of its turn among the experiments that wait; the highest goes first."""
     labels: dict[str, str] = {}
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor, is_inert=True)

@@ -48,6 +48,19 @@ async def test_the_same_key_is_the_same_submission(client: httpx.AsyncClient, ke
     assert other.json()["id"] != first.json()["id"]
 
 
+async def test_a_priority_is_changed_by_an_event(client: httpx.AsyncClient) -> None:
+    path = f"/v1/experiments/{(await submit(client, priority=4)).json()['id']}"
+    problem(await client.post(f"{path}/prioritize", json={}), 422, "RFTD-USE-001")
+    problem(await client.post(f"{path}/prioritize", json={"priority": "high"}), 422, "RFTD-USE-001", "priority")
+    changed = await client.post(f"{path}/prioritize", json={"priority": 9}, headers={"Idempotency-Key": "k"})
+    assert changed.status_code == 202
+    again = await client.post(f"{path}/prioritize", json={"priority": 9}, headers={"Idempotency-Key": "k"})
+    assert again.json() == changed.json()
+    page = (await client.get(path, params={"after": changed.json()["position"]})).json()
+    summary = page["experiment"]["summary"]
+    assert (summary["priority"], summary["queue_position"], page["experiment"]["config"]["priority"]) == (9, 1, 4)
+
+
 async def test_transitions_and_their_conflicts(client: httpx.AsyncClient) -> None:
     receipt = (await submit(client)).json()
     path = f"/v1/experiments/{receipt['id']}"

@@ -32,8 +32,8 @@ def test_schemas_stay(rftd: Rftd) -> None:
     """Programs read these; a field that goes or changes its name breaks them."""
     summary = json.loads(rftd("ls", "--json").out)["items"][0]
     assert sorted(summary) == [
-        *("code", "forked_step", "generation", "id", "kept", "kept_path", "labels", "name", "parent", "project"),
-        *("reason", "reward_mean", "stage"),
+        *("code", "forked_step", "generation", "id", "kept", "kept_path", "labels", "name", "parent", "priority"),
+        *("project", "queue_position", "reason", "reward_mean", "stage"),
         *("staleness_p95", "started_at", "state", "state_at", "step", "submitted_at", "total_steps"),
     ]
     page = json.loads(rftd("get", "small", "--json").out)

@@ -85,6 +85,33 @@ def test_some_of_many_failed(rftd: Rftd, experiment_file: Path) -> None:
     assert rftd("cancel", "one", "two", "--request-id", "x").status == 2
 
 
+def test_priorities_order_the_queue(rftd: Rftd, experiment_file: Path) -> None:
+    first, urgent = submitted(rftd, experiment_file, "patient"), submitted(rftd, experiment_file, "urgent")
+    last = submitted(rftd, experiment_file, "last", "--priority", "2")
+    assert first["id"] != urgent["id"] != last["id"]
+
+    def turns() -> list[tuple[str, int]]:
+        items = json.loads(rftd("ls", "--state", "queued", "--json").out)["items"]
+        mine = [each for each in items if each["name"] in ("patient", "urgent", "last")]
+        return [(each["name"], each["priority"]) for each in sorted(mine, key=lambda each: each["queue_position"])]
+
+    assert turns() == [("last", 2), ("patient", 0), ("urgent", 0)]
+    said = rftd("prioritize", "urgent", "3", "--reason", "the talk is tomorrow")
+    assert said.status == 0 and said.out.startswith("urgent  queued  priority 3, number 1 in the queue")
+    key = ("--request-id", str(uuid5(NAMESPACE, "lowered")), "--json")
+    lowered = rftd("prioritize", "last", "-3", *key)
+    assert lowered.status == 0 and json.loads(lowered.out)["priority"] == -3, lowered.err
+    assert turns() == [("urgent", 3), ("patient", 0), ("last", -3)]
+    assert rftd("prioritize", "last", "-1").status == 0
+    again = rftd("prioritize", "last", "-3", *key)
+    assert json.loads(again.out)["priority"] == -1 and turns()[-1] == ("last", -1), "the same request once more"
+    listed = next(line for line in rftd("ls").out.splitlines() if line.startswith("urgent"))
+    assert "1, priority 3" in listed and "number 1 in the queue, priority 3" in rftd("get", "urgent").out
+    rftd("cancel", "urgent", "patient", "last", "--wait")
+    assert rftd("prioritize", "urgent", "5").status == 5 and rftd("prioritize", "nowhere", "5").status == 3
+    assert rftd("prioritize", "urgent", "soon").status == 2 and rftd("prioritize", "urgent", "1", "--now").status == 2
+
+
 def test_wait_exits_1_when_it_did_not_complete(rftd: Rftd, experiment_file: Path, served: Served) -> None:
     key = ("--request-id", str(uuid5(NAMESPACE, "ended")))
     submitted(rftd, experiment_file, "ended", *key)

@@ -12,7 +12,7 @@ from desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.supervisor.registry import Entry
 from rftd.daemon.why.answer import waits_of
-from rftd.daemon.why.life import entry_waits
+from rftd.daemon.why.life import Line, entry_waits
 from rftd.daemon.why.scene import Phase, Process, Scene
 from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Level, Wait
@@ -269,28 +269,51 @@ def test_a_fork_counts_the_shared_steps_before_its_trainer_has_taken_them_up() -
     assert f"step 4 of {spine.last_version}" in said["controller"]
 
 
-def entry(number: int, status: Status) -> Entry:
+def entry(number: int, status: Status, priority: int = 0) -> Entry:
     spine = Spine()
-    spine.status = status
+    spine.status, spine.priority = status, priority
     spine.status_ns = 100 + number
     return Entry(id=UUID(int=number), name=f"e{number}", job_dir="", submitted_ns=number, spine=spine, spine_offset=0)
 
 
 def test_a_queue() -> None:
     running, one, two = entry(1, Status.RUNNING), entry(2, Status.QUEUED), entry(3, Status.QUEUED)
-    everyone = [running, one, two]
-    [wait] = entry_waits(two, everyone)
+    line = Line([running, one, two], slots=1)
+    [wait] = entry_waits(two, line)
     assert (wait.state, wait.level, wait.on_whom) == ("queued", Level.WAITS, "e1")
-    assert wait.waiting_for == "its turn behind e1 (running), e2 (queued)" and wait.since_ns == 103
+    assert wait.waiting_for == "its turn, number 2 in the queue, behind e1 (running), e2 (queued)"
+    assert wait.unblock == "e1 ends; to pass e2: rftd prioritize e3 1" and wait.since_ns == 103
     running.spine.status = Status.PAUSED
-    [wait] = entry_waits(one, everyone)
+    [wait] = entry_waits(one, line)
     assert wait.level is Level.STUCK and wait.unblock.startswith("rftd resume e1")
-    [wait] = entry_waits(one, [one])
+    [wait] = entry_waits(one, Line([one], slots=1))
     assert wait.state == "taken_up"
-    [wait] = entry_waits(entry(4, Status.SUBMITTED), everyone)
+    [wait] = entry_waits(entry(4, Status.SUBMITTED), line)
     assert (wait.state, wait.level) == ("not_accepted", Level.STUCK)
-    [wait] = entry_waits(entry(5, Status.COMPLETED), everyone)
+    [wait] = entry_waits(entry(5, Status.COMPLETED), line)
     assert (wait.state, wait.level) == ("completed", Level.DONE)
+
+
+def test_a_queue_of_several_slots() -> None:
+    paused, running = entry(1, Status.PAUSED), entry(2, Status.RUNNING)
+    urgent, other = entry(5, Status.QUEUED, priority=3), entry(3, Status.QUEUED)
+    line = Line([paused, running, urgent, other], slots=2)
+    [wait] = entry_waits(urgent, line)
+    assert wait.waiting_for == "its turn (2 slots), number 1 in the queue, behind e1 (paused), e2 (running)"
+    assert (wait.level, wait.on_whom) == (Level.WAITS, "e1, e2")
+    assert wait.unblock == "one of them ends; e1 is paused and keeps its slot: rftd resume e1, or cancel it"
+    [wait] = entry_waits(other, line)
+    assert wait.waiting_for.endswith("behind e1 (paused), e2 (running), e5 (queued, priority 3)")
+    assert wait.unblock.endswith("to pass e5: rftd prioritize e3 4")
+    running.spine.status = Status.PAUSED
+    [wait] = entry_waits(urgent, line)
+    assert (wait.level, wait.unblock) == (Level.STUCK, "rftd resume e1, or cancel it")
+    left = entry(6, Status.RUNNING)
+    [wait] = entry_waits(left, Line([paused, running, left], slots=2))
+    assert wait.state == "queued" and wait.waiting_for == "its turn (2 slots), behind e1 (paused), e2 (paused)"
+    everyone = [paused, *(entry(number, Status.QUEUED) for number in range(10, 20))]
+    [wait] = entry_waits(everyone[-1], Line(everyone, slots=1))
+    assert wait.waiting_for.endswith("e13 (queued) and 5 more")
 
 
 def test_since_when() -> None:

@@ -1,0 +1,181 @@
+"""`Intake`: takes experiments in, handed in or forked: each gets a folder of its own and waits for its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain, count
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
+from rftd.daemon.supervisor.registry import Entry
+from rftd.ops import faults, limits
+from rftd.ops.clock import Clock, iso
+from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.ids import derive
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Draft
+from rftd.streams.events import experiment as life
+from rftd.streams.events.registry import Event
+from rftd.streams.folds.spine import Kept, Status
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+from rftd.streams.role import as_refs
+from rftd.streams.shared_history import shared_history
+from rftd.streams.spec import ExperimentSpec
+
+
+class Intake:
+    """One at a time: the caller holds the lock of the folders and has brought `entries` up to date."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        entries: Mapping[UUID, Entry],
+        writer: Writer,
+        tidy: Callable[[], Awaitable[None]],
+        *,
+        clock: Clock,
+    ) -> None:
+        """`tidy` ends what was cut off while files were put away."""
+        self._log = log
+        self._entries = entries
+        self._writer = writer
+        self._tidy = tidy
+        self._clock = clock
+
+    async def submit(self, spec: ExperimentSpec, *, request_id: UUID) -> Accepted:
+        """See `Operations.submit`; `spec` has passed the preflight."""
+        experiment = derive(request_id, "experiment")
+        known = self._entries.get(experiment)
+        if known is None:
+            spec = await self._housed(spec)
+            self._room()
+        draft = self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment, id=request_id)
+        faults.point("submission.before_append")
+        position = (await self._log.append([draft]))[0]
+        faults.point("submission.between_appends")
+        if known is None or known.status is Status.SUBMITTED:
+            await self._accept(experiment, spec)
+        return Accepted(
+            experiment=experiment, name=spec.name, event=request_id, position=position, warnings=spec.warnings
+        )
+
+    async def fork(
+        self,
+        experiment: UUID,
+        *,
+        at_step: int,
+        overrides: Sequence[str],
+        name: str | None,
+        labels: dict[str, str],
+        request_id: UUID,
+    ) -> Forked:
+        """See `Operations.fork`."""
+        child = derive(request_id, "experiment")
+        known = self._entries.get(child)
+        if known is None or known.status is Status.SUBMITTED:
+            spec, event = await self._forked(experiment, at_step, overrides, name, labels)
+            if known is None:
+                spec = await self._housed(spec)
+                self._room()
+            else:
+                spec = known.spec
+        elif known.spine.forked is None:
+            raise ConflictError("this request id is that of another command", fix="send a new one")
+        else:
+            spec, event = known.spec, known.spine.forked
+        drafts = [
+            self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=request_id),
+            self._writer.draft(event, experiment=child, id=derive(child, "fork")),
+        ]
+        position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
+        if known is None or known.status is Status.SUBMITTED:
+            await self._accept(child, spec)
+        return Forked(
+            experiment=child,
+            name=spec.name,
+            event=request_id,
+            position=position,
+            warnings=spec.warnings,
+            parent=event.parent,
+            at_step=event.at_step,
+        )
+
+    async def _forked(
+        self, experiment: UUID, at_step: int, overrides: Sequence[str], name: str | None, labels: dict[str, str]
+    ) -> tuple[ExperimentSpec, life.ExperimentForked]:
+        """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
+        entry = self._entries.get(experiment)
+        if entry is None or entry.spine.spec is None:
+            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        check_parent(entry.name, entry.spine)
+        parent = entry.spine.spec
+        shared = await shared_history(self._log, experiment, at_step)
+        if shared.forked.parent != experiment and shared.spine.spec is not None:
+            check_parent(shared.spine.spec.name, shared.spine)
+        wanted = name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
+        spec = await asyncio.to_thread(forked_spec, parent, shared, overrides, name=wanted, labels=labels)
+        notes = lineage_note(experiment, entry.name, shared)
+        spec = msgspec.structs.replace(spec, warnings=(*spec.warnings, *notes))
+        return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
+
+    def _free_name(self, name: str, folder: Path) -> str:
+        """The name, or with a number behind it if an experiment or a folder has it."""
+        taken = {entry.name for entry in self._entries.values()}
+        candidates = chain([name], (f"{name}-{number}" for number in count(2)))
+        return next(each for each in candidates if each not in taken and not (folder / each).exists())
+
+    async def _accept(self, experiment: UUID, spec: ExperimentSpec) -> None:
+        heads = as_refs(await self._log.heads())
+        events: list[Event] = [life.ExperimentWarned(text=text) for text in spec.warnings]
+        events.append(life.ExperimentAccepted(start=heads))
+        drafts: list[Draft] = [
+            self._writer.draft(event, experiment=experiment, id=derive(experiment, "accept", number))
+            for number, event in enumerate(events)
+        ]
+        await append_when_space(self._log, drafts, clock=self._clock)
+
+    async def _housed(self, spec: ExperimentSpec) -> ExperimentSpec:
+        """The specification with a job folder of its own. Raises ConflictError if the folder is in use."""
+        live = [entry for entry in self._entries.values() if entry.status and not entry.status.ended]
+        if any(entry.job_dir == spec.job_dir for entry in live):
+            raise ConflictError(
+                f"an experiment that has not ended uses {spec.job_dir}", field="name", fix="cancel it, or choose a name"
+            )
+        await self._tidy()
+        archived = [entry for entry in self._entries.values() if entry.spine.kept is Kept.ARCHIVED]
+        if any(entry.job_dir == spec.job_dir for entry in archived):
+            raise ConflictError(
+                f"the files of an archived experiment belong into {spec.job_dir}",
+                field="name",
+                fix="choose another name, or remove that experiment with rftd rm",
+            )
+        used = await asyncio.to_thread(_used, Path(spec.job_dir))
+        if not used:
+            return spec
+        if spec.config.get("continue_from_checkpoint", True):
+            raise ConflictError(
+                f"{spec.job_dir} holds another experiment",
+                field="name",
+                fix="choose another name, or set continue_from_checkpoint: false for a folder with a time stamp",
+            )
+        stamp = _stamp(self._clock.now_ns())
+        return moved(spec, f"{spec.name}_{stamp}", f"{spec.job_dir}_{stamp}")
+
+    def _room(self) -> None:
+        queued = sum(1 for entry in self._entries.values() if entry.status is Status.QUEUED)
+        if queued >= limits.QUEUED_EXPERIMENTS:
+            raise ConflictError(f"{queued} experiments wait already", fix="cancel some of them")
+
+
+def _used(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _stamp(now_ns: int) -> str:
+    return iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))
