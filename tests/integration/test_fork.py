@@ -13,7 +13,7 @@ from fork_desk import STEPS, ForkDesk
 from until import until
 
 from rftd.daemon.config.issue import ConfigErrors
-from rftd.daemon.supervisor import supervisor as supervising
+from rftd.daemon.supervisor import intake
 from rftd.ops import faults
 from rftd.ops.errors import ConfigError, ConflictError, NotFoundError, RftdError, UsageError
 from rftd.ops.ids import NAMESPACE, derive
@@ -194,7 +194,7 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
         shared = await shared_history(log, experiment, at_step)
         return msgspec.structs.replace(shared, forked=msgspec.structs.replace(shared.forked, redo=()))
 
-    monkeypatch.setattr(supervising, "shared_history", forgetful)
+    monkeypatch.setattr(intake, "shared_history", forgetful)
     async with desk.open() as supervisor:
         await desk.fork(supervisor, parent, 12)
     report = await fake_world.verified(desk.log)
@@ -214,7 +214,7 @@ async def test_verify_finds_forks_that_do_not_share_their_parents_history(
             spoilt = {name: value(right) if callable(value) else value for name, value in wrong.items()}
             return msgspec.structs.replace(shared, forked=msgspec.structs.replace(right, **spoilt))
 
-        monkeypatch.setattr(supervising, "shared_history", sharing)
+        monkeypatch.setattr(intake, "shared_history", sharing)
 
     def one_less(right: ExperimentForked) -> int:
         return right.next_sequence - 1

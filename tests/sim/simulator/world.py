@@ -46,7 +46,7 @@ SETTLE_UNDISTURBED_S = 5.0
 FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.trainer.engines.fake.FakeTrainerEngine"
 
 
-FORKED_SPEC = "rftd.daemon.supervisor.supervisor.forked_spec"
+FORKED_SPEC = "rftd.daemon.supervisor.intake.forked_spec"
 
 
 def _forked_spec(parent: ExperimentSpec, _shared: Any, _overrides: Any, *, name: str, **_: Any) -> ExperimentSpec:
