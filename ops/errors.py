@@ -186,6 +186,12 @@ class OverRolloutError(RolloutError):
     code = "RFTD-WRK-008"
 
 
+class StaleFlightError(RolloutError):
+    """A task was given up: its rollouts began on weights so old that its stage's policy would train none of them."""
+
+    code = "RFTD-WRK-009"
+
+
 class TrainError(WorkError):
     """A training step cannot be completed."""
 

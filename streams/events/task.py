@@ -43,6 +43,8 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """Longest attempt at one of its rollouts, which the explorer enforces; 0: the stage's `max_timeout_s`."""
     reissue: bool = False
     """Its rollouts are under way elsewhere too, where they are slow: the first completion of each wins. No attempt."""
+    held_version: int = -1
+    """The weights that its worker was known to hold, or would load first: its rollouts begin on these or newer ones."""
 
 
 @event("eval.leased", stream=topics.TASKS)

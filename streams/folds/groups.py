@@ -8,11 +8,11 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.errors import OverRolloutError
+from rftd.ops.errors import OverRolloutError, StaleFlightError
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, task
 
-GIVEN_UP: Final = frozenset({OverRolloutError.code})
+GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
 """Codes of groups that were closed although nothing was wrong with them: no sign that rollouts come to nothing."""
 
 
@@ -28,6 +28,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: tuple[int, ...]
     alone: bool = False
     reissue: bool = False
+    held_version: int = -1
     leased_ns: int = 0
     """When it was written; for display."""
 
@@ -167,6 +168,7 @@ class Groups(msgspec.Struct):
             rollouts=event.rollouts,
             alone=event.alone,
             reissue=event.reissue,
+            held_version=event.held_version,
             leased_ns=time_ns,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease

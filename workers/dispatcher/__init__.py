@@ -4,6 +4,7 @@ decision     an event and the partition that it goes to
 liveness     who was heard of when: scheduling, never truth
 closing      groups that are over, or given up
 over_rollout explore steps that are over without their slowest tasks
+stale_flights groups that the policy gives up
 isolation    groups whose workers died, and explorers that are kept for them
 leasing      groups that may start, and where
 stragglers   leases that are slow, given to a second explorer

@@ -21,6 +21,7 @@ from rftd.workers.dispatcher.isolation import Isolation
 from rftd.workers.dispatcher.leasing import Credits, lease_alone, lease_groups
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.dispatcher.over_rollout import groups_over
+from rftd.workers.dispatcher.stale_flights import stale_groups
 from rftd.workers.dispatcher.stragglers import lease_stragglers
 
 
@@ -39,7 +40,7 @@ class Dispatcher:
         stage = spine.stage_spec()
         self._liveness.tick(now_s)
         over = spine.stage_completed or spine.planned >= spine.last_version
-        given_up = {} if over or stage.kind == "train" else groups_over(state, stage, self._liveness, now_s)
+        given_up = {} if over or stage.kind == "train" else self._given_up(stage, now_s)
         decisions = list(self._expire(over, now_s, given_up))
         decisions += self._close(over, given_up)
         decisions += complete_evals(state)
@@ -48,6 +49,9 @@ class Dispatcher:
         if spine.status is Status.RUNNING and not spine.stage_completed:
             decisions += self._lease(stage, over, now_s)
         return decisions
+
+    def _given_up(self, stage: StageSpec, now_s: float) -> dict[UUID, GivenUp]:
+        return stale_groups(self._state, stage) | groups_over(self._state, stage, self._liveness, now_s)
 
     def _close(self, over: bool, given_up: Mapping[UUID, GivenUp]) -> Iterator[Decision]:
         for decision in close_groups(self._state, stage_over=over, given_up=given_up):

@@ -9,9 +9,10 @@ import pytest
 from desk import REPEAT, Desk, stage_of
 
 from rftd.ops import limits
-from rftd.ops.errors import OverRolloutError
+from rftd.ops.errors import OverRolloutError, StaleFlightError
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
+from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.spec import PolicySpec, RolloutSpec, StageSpec
 from rftd.workers.dispatcher.dispatcher import Dispatcher
@@ -203,6 +204,30 @@ def test_a_step_is_not_over_before_all_of_it_is_given_out() -> None:
     scheduler.desk.produce(leases[0], (3,))
     assert scheduler.after(10, GroupClosed)[0].group == leases[0].group
     assert [event.group for event in scheduler.after(3, GroupClosed)] == [last.group]
+
+
+def test_the_policy_gives_up_what_is_too_stale_while_it_is_under_way() -> None:
+    """The worker held version 0 at both leases of group 0 and loaded version 3 before that of group 1."""
+    policy = PolicySpec(max_staleness_versions=2, max_inflight_batches=9, args={"abort_inflight": True})
+    scheduler = Scheduler(stage_of(policy=policy, rollout=RolloutSpec(max_timeout_s=MAX_S, lease_rollouts=2)))
+    desk = scheduler.desk
+    worker = desk.join(capacity=0)
+    stale = scheduler.now(TaskLeased)
+    assert [(lease.sequence, lease.held_version) for lease in stale] == [(0, 0), (0, 0)]
+    desk.publish(3)
+    desk.put(WeightsActivated(worker=worker, version=3, generation=0, manifest="m", checksum="c3", duration_s=0.1))
+    desk.produce(stale[0], (0, 1))
+    fresh = scheduler.now(TaskLeased)
+    assert [(lease.sequence, lease.held_version) for lease in fresh] == [(1, 3)]
+    desk.state.spine.planned = 2
+    assert scheduler.now(GroupClosed) == []
+    desk.state.spine.planned = 3
+    events = scheduler.now(Event)
+    assert [event.lease for event in events if isinstance(event, TaskExpired)] == [lease.lease for lease in stale]
+    [closed] = [event for event in events if isinstance(event, GroupClosed)]
+    assert (closed.group, closed.code, len(closed.members)) == (stale[0].group, StaleFlightError.code, 2)
+    assert "began on weight version 0" in closed.reason
+    assert fresh[0].group in desk.state.groups.open
 
 
 def slow_one(**rollout: object) -> tuple[Scheduler, TaskLeased, UUID]:

@@ -1,0 +1,38 @@
+"""Groups under way that the stage's policy gives up: what is being generated is too stale to be trained."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rftd.ops.errors import StaleFlightError
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.closing import GivenUp
+from rftd.workers.planner.planner import view_of
+from rftd.workers.policies.policy import Flight
+from rftd.workers.policies.registry import make_policy
+
+
+def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
+    """Open groups that the policy aborts, with why. What is done of them is kept: the policy judges it like the rest.
+
+    A flight is as old as the newest of its leases, so none is given up of which a rollout may be fresh.
+    """
+    flights = [
+        Flight(group.id, max(lease.held_version for lease in group.leases.values()))
+        for group in state.groups.open.values()
+        if group.sequence >= 0 and group.leases and not group.terminal
+        if all(lease.held_version >= 0 for lease in group.leases.values())
+    ]
+    if not flights:
+        return {}
+    view, oldest = view_of(state, stage), {flight.group: flight.oldest_version for flight in flights}
+    return {
+        group: GivenUp(
+            StaleFlightError.code,
+            f"its rollouts began on weight version {oldest[group]}, and step {view.first_version + view.planned_steps} "
+            f"is planned (policy {stage.policy.kind})",
+            keep_members=True,
+        )
+        for group in make_policy(stage.policy).abort_inflight(view, flights)
+    }
