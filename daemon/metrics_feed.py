@@ -12,6 +12,7 @@ from rftd.ops.metrics import Metrics
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
+from rftd.streams.folds.groups import GIVEN_UP
 from rftd.streams.folds.spine import Status
 
 KEPT_AFTER_END_NS: Final = 3600 * 10**9
@@ -55,6 +56,7 @@ class MetricsFeed:
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
             experience.ExperienceProduced: self._produced,
             experience.RolloutFailed: self._failed,
+            task.TaskLeased: self._leased,
             task.GroupClosed: self._closed,
             batch.BatchPlanned: self._planned,
             batch.BatchAbandoned: self._abandoned,
@@ -130,7 +132,12 @@ class MetricsFeed:
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
         self.metrics.rollouts.labels(name, self._taskset(decoded, event.stage), outcome).inc()
 
+    def _leased(self, name: str, decoded: Decoded, event: task.TaskLeased) -> None:
+        self.metrics.leases.labels(name, "second" if event.reissue else "first").inc()
+
     def _closed(self, name: str, decoded: Decoded, event: task.GroupClosed) -> None:
+        if event.code in GIVEN_UP:
+            self.metrics.groups_given_up.labels(name, event.code).inc()
         if len(event.members) > 1 and len({member.reward for member in event.members}) == 1:
             self.metrics.zero_variance_groups.labels(name).inc()
 

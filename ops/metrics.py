@@ -76,6 +76,14 @@ class Metrics:
         self.rollout_tokens = self._counter(
             "rftd_rollout_tokens_total", "Tokens of rollouts by kind (prompt completion)", "kind"
         )
+        self.leases = self._counter(
+            "rftd_task_leases_total",
+            "Leases of rollouts by kind (first, or second: of a straggler that is under way elsewhere too)",
+            "kind",
+        )
+        self.groups_given_up = self._counter(
+            "rftd_groups_given_up_total", "Groups closed before they were over, by code of the reason", "code"
+        )
         self.zero_variance_groups = self._counter(
             "rftd_group_zero_variance_total", "Groups useless because every reward is equal"
         )

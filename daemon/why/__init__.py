@@ -6,6 +6,7 @@ wait         one wait, and the answer as a whole
 scene        what is looked at: the folded state, who is alive, the processes, the log
 life         the experiment itself, and the controller
 planning     the planner
+stragglers   the slowest task that a step waits for
 dispatching  the dispatcher, and evaluations
 workers      the trainer and the explorers
 answer       all of them, worst first

@@ -8,6 +8,7 @@ from rftd.daemon.why.dispatching import dispatcher_wait, eval_waits
 from rftd.daemon.why.life import controller_wait, experiment_wait, log_wait, wanted
 from rftd.daemon.why.planning import planner_wait
 from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.stragglers import straggler_wait
 from rftd.daemon.why.wait import Level, Wait
 from rftd.daemon.why.workers import worker_waits
 from rftd.streams.folds.spine import Status
@@ -60,6 +61,9 @@ def _decisions(scene: Scene) -> Iterator[Wait]:
                 role=role, level=Level.WAITS, state="stage", waiting_for=what, on_whom="controller", unblock=what
             )
         return
-    yield planner_wait(scene)
+    planner = planner_wait(scene)
+    yield planner
+    if planner.state == "experiences" and (straggler := straggler_wait(scene)) is not None:
+        yield straggler
     yield dispatcher_wait(scene)
     yield from eval_waits(scene)

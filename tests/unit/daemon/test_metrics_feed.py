@@ -11,13 +11,16 @@ from tape import Tape
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
+from rftd.ops.errors import OverRolloutError
 from rftd.ops.metrics import Metrics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode
 from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
 from rftd.streams.events.registry import Event
+from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
+from rftd.streams.topics import TASKS, Partition
 
 BUDGET_SERIES = 5000
 """Of one daemon with its experiments."""
@@ -58,6 +61,36 @@ def test_a_whole_run(run: SyntheticRun) -> None:
     # 28 produced, 24 trained, 1 retired; the abandoned batch gave its two back, and one came late.
     assert values["rftd_buffer_experiences{buffer=waiting,experiment=small}"] == 3
     assert values["rftd_eval_score{evalset=held_out,experiment=small,metric=score}"] == 0.75
+
+
+def test_what_is_given_up_or_given_out_twice_is_counted() -> None:
+    run = SyntheticRun(Tape()).write()
+    feed, tape = fed(run), run.tape
+    group = tape.ids.new()
+    leased = TaskLeased(
+        lease=tape.ids.new(),
+        slot=0,
+        worker=run.workers[0],
+        group=group,
+        sequence=99,
+        stage=1,
+        row=0,
+        epoch=0,
+        rollouts=(0,),
+        repeat_times=4,
+        attempt=2,
+        deadline_s=1.0,
+        min_version=0,
+        reissue=True,
+    )
+    closed = GroupClosed(group=group, sequence=99, stage=1, members=(), failed=4, code=OverRolloutError.code)
+    for event in (leased, closed):
+        tape.write(event, run.id, role="dispatcher", partition=Partition(TASKS, 0))
+        feed.observe(decode(tape.records[-1]))
+    values = samples(feed.metrics)
+    assert values["rftd_task_leases_total{experiment=small,kind=second}"] == 1
+    assert values["rftd_task_leases_total{experiment=small,kind=first}"] > 0
+    assert values["rftd_groups_given_up_total{code=RFTD-WRK-008,experiment=small}"] == 1
 
 
 def test_labels_are_few(run: SyntheticRun) -> None:

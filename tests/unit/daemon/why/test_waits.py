@@ -22,7 +22,7 @@ from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.spine import Spine, Status
-from rftd.streams.spec import PolicySpec, SyncSpec, TasksetSpec
+from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.planner.planner import Planner
@@ -83,6 +83,26 @@ def test_the_planner() -> None:
     desk.put(step.GenerationStarted(generation=1, version=0))
     wait = wait_of(scene_of(desk), "planner")
     assert wait.state == "steps_again" and "steps 1 to 2" in wait.waiting_for and wait.on_whom == "trainer"
+
+
+def test_a_straggler_is_named() -> None:
+    stage = stage_of(rollout=RolloutSpec(max_timeout_s=20.0, over_ratio=0.5, over_wait_s=9.0, reissue_ratio=4.0))
+    desk = Desk(stage)
+    desk.supply(1)  # 1 ms each
+    lease = desk.lease(1, desk.join(3), slot=3)
+    desk.produce(lease, (0, 2))
+    assert not [wait for wait in waits_of(scene_of(desk)) if wait.role == "task"]
+    desk.tape.clock.advance(34.0)
+    wait = wait_of(scene_of(desk), "task")
+    assert (wait.state, wait.slot, wait.on_whom, wait.level) == ("straggler", 3, "explorer 3", Level.WAITS)
+    assert wait.waiting_for.startswith(
+        "task 1 of explore step 1 (row 1 of epoch 0): rollout 1, 3 of 4 with explorer 3, for 34 s"
+    )
+    assert wait.since_ns == desk.state.groups.leases[lease.lease].leased_ns
+    assert "9 s after 1 of the 2 tasks" in wait.unblock and "an idle explorer gets it too" in wait.unblock
+    assert "an attempt ends after 20 s, and there are 3" in wait.unblock
+    desk.produce(lease, (1, 3))
+    assert not [wait for wait in waits_of(scene_of(desk)) if wait.role == "task"]
 
 
 def test_the_planner_before_a_trainer_and_at_the_end() -> None:
