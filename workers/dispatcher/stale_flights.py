@@ -30,8 +30,8 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
     return {
         flight.group: GivenUp(
             StaleFlightError.code,
-            f"its rollouts began on weight version {flight.oldest_version}, and step {view.first_version + view.planned_steps} "
-            f"is planned (policy {stage.policy.kind})",
+            f"its rollouts began on weight version {flight.oldest_version}, and step "
+            f"{view.first_version + view.planned_steps} is planned (policy {stage.policy.kind})",
             keep_members=True,
         )
         for flight in make_policy(stage.policy).abort_inflight(view, flights)
