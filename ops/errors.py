@@ -186,6 +186,12 @@ class OverRolloutError(RolloutError):
     code = "RFTD-WRK-008"
 
 
+class WeightsElsewhereError(WorkError):
+    """Weights lie in the memory of another machine: a worker here can never load them."""
+
+    code = "RFTD-WRK-010"
+
+
 class StaleFlightError(RolloutError):
     """A task was given up: its rollouts began on weights so old that its stage's policy would train none of them."""
 

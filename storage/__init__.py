@@ -21,6 +21,7 @@ disk          what is free, and what folders take up
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
 garbage       what no event names
+shared_memory where weights lie that workers of one machine map
 snapshots     folds in files, believed only where the log agrees
 experiment_digest  one experiment's tables, comparable between logs
 archive_files      the files of an exported experiment

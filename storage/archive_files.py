@@ -70,6 +70,9 @@ def choose(named: Named, checkpoints: str, notes: list[str]) -> Iterator[Chosen]
     if checkpoints == "newest" and status is not None and status.ended:
         return
     for published in named.kept_weights():
+        if published.host:
+            notes.append(f"weights {published.version} left out: they lie in memory, the trainer publishes them again")
+            continue
         folder = Path(published.path)
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         if not files:

@@ -2,6 +2,7 @@
 
     <job_dir or a stage's folder>/global_step_N, .global_step_N.tmp, .global_step_N.old, .latest_*.tmp
     <job_dir>/weights/vN-gM, .vN-gM.partial
+    <shared folder, or job_dir/weights>/vN-gM.mapped, .spare-PID.mapped.partial
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
     <job_dir>/snapshots/N.fold, .*.tmp
 
@@ -22,6 +23,7 @@ import msgspec
 from rftd.ops import faults
 from rftd.storage import snapshots
 from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS
+from rftd.storage.shared_memory import shared_folder
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
 
@@ -40,6 +42,11 @@ _IN_WEIGHTS: Final = (
     ("weights", re.compile(r"v[0-9]+-g[0-9]+")),
     ("weights-partial", re.compile(r"\.v[0-9]+-g[0-9]+\.partial")),
 )
+_MAPPED: Final = "weights-mapped"
+_IN_MEMORY: Final = (
+    (_MAPPED, re.compile(r"v[0-9]+-g[0-9]+\.mapped")),
+    ("weights-mapped-partial", re.compile(r"\.spare-[0-9]+\.mapped\.partial")),
+)
 _IN_ARTIFACTS: Final = (
     ("artifact", re.compile(r"[0-9a-f]{64}")),
     ("artifact-partial", re.compile(r"\..*\.tmp")),
@@ -53,7 +60,9 @@ _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 GRACE_S: Final = 600.0
 """What was written so recently may be a worker's that nobody has told to stop yet."""
 
-OF_TRAINERS: Final = frozenset({"checkpoint", "checkpoint-partial", _REPLACED, "weights", "weights-partial"})
+OF_TRAINERS: Final = frozenset(
+    {"checkpoint", "checkpoint-partial", _REPLACED, "weights", "weights-partial", _MAPPED, "weights-mapped-partial"}
+)
 """What a trainer writes, and nobody beside it."""
 
 OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint"}
@@ -64,7 +73,16 @@ A `global_step_N` that no event names may be its successor's by then; whoever sa
 
 
 LEFT_BEHIND: Final = frozenset(
-    {"snapshot", "snapshot-partial", "checkpoint-partial", _REPLACED, "weights-partial", "artifact-partial"}
+    {
+        "snapshot",
+        "snapshot-partial",
+        "checkpoint-partial",
+        _REPLACED,
+        "weights-partial",
+        _MAPPED,
+        "weights-mapped-partial",
+        "artifact-partial",
+    }
 )
 """What is never left once the folder of an experiment that has ended was tidied: snapshots go last."""
 
@@ -88,7 +106,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: frozenset[str] | None
     """sha256 each; None: not known, so all are kept."""
     snapshots: bool
-    """False once nobody will fold the experiment again."""
+    """False once nobody will fold the experiment again, nor generate with its weights."""
 
 
 class Garbage(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +149,8 @@ def ours(spec: ExperimentSpec) -> list[Found]:
     for folder in sorted({job, *(Path(stage.folder) for stage in spec.stages if stage.folder)}):
         found += _listed(folder, _IN_STAGE)
     found += _listed(job / "weights", _IN_WEIGHTS)
+    for folder in sorted({job / "weights", *_shared(spec)}):
+        found += _listed(folder, _IN_MEMORY)
     for folder in sorted(_folders(job / "artifacts")):
         found += _listed(folder, _IN_ARTIFACTS)
     found += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
@@ -152,6 +172,7 @@ def remove_empty(spec: ExperimentSpec) -> None:
     """Removes those of the experiment's folders that hold nothing. Blocks."""
     job = Path(spec.job_dir)
     inner = [*_folders(job / "artifacts"), *(job / name for name in ("artifacts", "weights", snapshots.FOLDER, "log"))]
+    inner += _shared(spec)
     stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
     for folder in (*inner, *stages, job):
         try:
@@ -165,8 +186,10 @@ def _why(found: Found, kept: Kept, there: set[str]) -> str:
     match found.kind:
         case "checkpoint" if found.path not in kept.checkpoints:
             return "no checkpoint.committed names it"
-        case "weights" if found.path not in kept.weights:
+        case "weights" | "weights-mapped" if found.path not in kept.weights:
             return "no weights.published names it"
+        case "weights-mapped" if not kept.snapshots:
+            return "memory is not kept for an experiment that has ended"
         case "artifact" if kept.artifacts is not None and path.name not in kept.artifacts:
             return "no event names it"
         case "snapshot" if not kept.snapshots:
@@ -202,6 +225,12 @@ def _weight(path: Path) -> tuple[int, int]:
         modified_ns = max(modified_ns, status.st_mtime_ns)
         size_bytes += 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return size_bytes, modified_ns
+
+
+def _shared(spec: ExperimentSpec) -> set[Path]:
+    """Where its weights may lie in memory, by the stages that ask for that."""
+    asked = {stage.sync.memory_dir for stage in spec.stages if stage.sync.method == "memory"}
+    return {shared_folder(spec.job_dir, memory_dir) for memory_dir in asked}
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -159,6 +159,8 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     interval: int = 1
     offset: int = 0
     timeout_s: float = 3600.0
+    memory_dir: str = ""
+    """Where the channel `memory` makes its folder; empty: in the machine's memory, if it shows it as a folder."""
 
 
 class RolloutSpec(Spec, frozen=True, kw_only=True):

@@ -18,11 +18,14 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     method: str
     """The weight channel that carries them."""
     path: str
-    """Where the channel finds them; for `checkpoint` a folder with model.safetensors and manifest.json."""
+    """Where the channel finds them; for `checkpoint` a folder with model.safetensors and manifest.json, for
+    `memory` a file that is mapped."""
     manifest: str
     """xxh3-128 of the manifest; an explorer echoes it."""
     checksum: str
     size_bytes: int
+    host: str = ""
+    """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
 
 
 @event("weights.retired", stream=topics.WEIGHTS)
@@ -32,6 +35,8 @@ class WeightsRetired(Event, frozen=True, kw_only=True):
     version: int
     generation: int
     reason: str
+    lost: bool = False
+    """True if they went with the memory of a machine, and not because nobody needs them: a later version serves."""
 
 
 @event("weights.activated", stream=topics.WEIGHTS)

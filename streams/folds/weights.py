@@ -16,6 +16,8 @@ class Weights(msgspec.Struct):
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
     retired: set[tuple[int, int]] = set()
+    lost: set[int] = set()
+    """Retired versions that rollouts may still ask for: they run on the next one."""
     activated: dict[UUID, tuple[int, int]] = {}
     """The newest that each worker has loaded."""
     _announced: set[UUID] = set()
@@ -31,6 +33,8 @@ class Weights(msgspec.Struct):
                     self.published[event.version, event.generation] = event
             case weights.WeightsRetired():
                 self.retired.add((event.version, event.generation))
+                if event.lost:
+                    self.lost.add(event.version)
             case weights.WeightsActivated():
                 loaded = (event.version, event.generation)
                 self.activated[event.worker] = max(loaded, self.activated.get(event.worker, loaded))
@@ -53,9 +57,11 @@ class Weights(msgspec.Struct):
         return self.published[best] if best else None
 
     def of_version(self, version: int, spine: Spine) -> weights.WeightsPublished | None:
-        """The newest generation of one version that counts."""
-        candidates = (key for key in self.published if key[0] == version and self.counts(*key, spine))
-        best = max(candidates, default=None)
+        """The newest generation of one version that counts; of one that was lost, the next version's."""
+        counting = [key for key in self.published if key[0] >= version and self.counts(*key, spine)]
+        if version in self.lost:
+            version = min(counting, default=(version, 0))[0]
+        best = max((key for key in counting if key[0] == version), default=None)
         return self.published[best] if best else None
 
     def base(self) -> weights.WeightsPublished | None:

@@ -25,9 +25,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.clock import SystemClock
-from rftd.workers.rollout.engine import GenerationRequest, Sampling, WeightsRef
+from rftd.workers.rollout.engine import GenerationRequest, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.torch_bytes import bytes_of
 
 REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, (6, 24), (8, 64)
 
@@ -89,7 +91,7 @@ async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict
     engine = await TorchRolloutEngine.open(
         str(folder), slots=slots, max_model_len=256, threads=threads, clock=SystemClock()
     )
-    exported = checkpoint.export(reference.model.state_dict(), folder / "v0", version=0, generation=0)
+    exported = checkpoint.export(bytes_of(reference.model.state_dict()), folder / "v0", version=0, generation=0)
     await engine.load_weights(
         WeightsRef(version=0, generation=0, path=exported.path, manifest=exported.manifest, checksum=exported.checksum)
     )

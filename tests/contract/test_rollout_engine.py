@@ -18,9 +18,11 @@ from safetensors.torch import load_file
 from rftd.daemon.demo.model import make_tiny_model, make_tokenizer
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.engine import GenerationRequest, RolloutEngine, Sampling, WeightsRef
+from rftd.workers.rollout.engine import GenerationRequest, RolloutEngine, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.torch_bytes import bytes_of
 
 MAX_MODEL_LEN = 96
 SLOTS = 4
@@ -45,7 +47,7 @@ class Bench:
 
 
 def exported(folder: Path, tensors: dict[str, torch.Tensor], version: int) -> WeightsRef:
-    written = checkpoint.export(tensors, folder, version=version, generation=0)
+    written = checkpoint.export(bytes_of(tensors), folder, version=version, generation=0)
     return WeightsRef(
         version=version, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum
     )

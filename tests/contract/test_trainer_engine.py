@@ -17,6 +17,7 @@ from rftd.storage.checkpoints import commit_folder, verify
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.workers.trainer.engine import TrainBatch, TrainerEngine, TrainSample
 from rftd.workers.trainer.engines.registry import make_engine
+from rftd.workers.weights import checkpoint
 
 Open = Callable[[StageSpec], TrainerEngine]
 
@@ -146,10 +147,10 @@ def test_exports_name_their_checksum(opened: Open, tmp_path: Path) -> None:
     stage = make_stage()
     engine = opened(stage)
     trained(engine, stage, range(1, 2))
-    exported = engine.snapshot().export(tmp_path / "v1-g0", version=1, generation=0)
+    exported = checkpoint.export(engine.snapshot().weights(), tmp_path / "v1-g0", version=1, generation=0)
     assert exported.checksum == engine.checksum()
     assert (tmp_path / "v1-g0" / "manifest.json").is_file() and exported.size_bytes > 0
-    again = engine.snapshot().export(tmp_path / "again", version=1, generation=0)
+    again = checkpoint.export(engine.snapshot().weights(), tmp_path / "again", version=1, generation=0)
     assert (again.checksum, again.manifest) == (exported.checksum, exported.manifest)
 
 
@@ -229,7 +230,7 @@ def test_the_hugging_face_folder_holds_equal_weights_once(opened: Open, model: P
         "optimizer.safetensors",
         "trainer_state.json",
     ]
-    exported = engine.snapshot().export(tmp_path / "weights", version=2, generation=0)
+    exported = checkpoint.export(engine.snapshot().weights(), tmp_path / "weights", version=2, generation=0)
     saved = load_file(tmp_path / "actor" / "huggingface" / "model.safetensors")
     for name, value in load_file(Path(exported.path) / "model.safetensors").items():
         assert saved[name].equal(value), name

@@ -14,8 +14,9 @@ from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import FormatSpec, ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.chat.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner

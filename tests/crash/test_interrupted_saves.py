@@ -99,9 +99,10 @@ def test_exported_weights_are_whole_or_not_there(tmp_path: Path, how: str) -> No
     from nth_call import strike_each
 
     from rftd.workers.weights.checkpoint import export, read
+    from rftd.workers.weights.torch_bytes import bytes_of
 
     folder, kept = tmp_path / "weights" / "v2-g1", tmp_path / "weights" / "v1-g1"
-    tensors = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(5)}
+    tensors = bytes_of({"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(5)})
     export(tensors, kept, version=1, generation=1)
 
     def save() -> None:

@@ -209,17 +209,19 @@ def _weights(folder: Path) -> None:
     import torch
 
     from rftd.workers.weights.checkpoint import export
+    from rftd.workers.weights.torch_bytes import bytes_of
 
     tensors = {"a": torch.arange(24.0).reshape(4, 6), "b": torch.ones(5, dtype=torch.bfloat16)}
-    exported = export(tensors, folder / "v1-g0", version=1, generation=0)
+    exported = export(bytes_of(tensors), folder / "v1-g0", version=1, generation=0)
     (folder / "manifest").write_text(exported.manifest)
 
 
 def _loaded(folder: Path) -> object:
     from rftd.workers.weights.checkpoint import read
+    from rftd.workers.weights.torch_bytes import tensors_of
 
     _, tensors = read(folder / "v1-g0", expect=(folder / "manifest").read_text())
-    return {name: (str(each.dtype), each.tolist()) for name, each in tensors.items()}
+    return {name: (str(each.dtype), each.tolist()) for name, each in tensors_of(tensors).items()}
 
 
 TARGETS = [

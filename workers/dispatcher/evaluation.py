@@ -68,7 +68,7 @@ def lease_evals(state: RunState, stage: StageSpec, explorers: list[WorkerStarted
     idle = [worker for worker in explorers if worker.worker not in busy]
     for version, taskset in due_evals(state, stage):
         published = state.weights.of_version(version, state.spine)
-        if published is None:
+        if published is None or published.version != version:
             continue
         id = eval_id(state.experiment, state.spine.stage, version, taskset)
         evaluation = state.evals.open.get(id)

@@ -18,8 +18,9 @@ from rftd.streams.spec import RolloutSpec, StageSpec
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.explorer.orphans import Orphans
 from rftd.workers.explorer.threads import EngineFromThreads, on_own_thread
-from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
+from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.runner import WorkflowRunner
 
 OpenEngine = Callable[[], Awaitable[RolloutEngine]]

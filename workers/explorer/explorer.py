@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import DataError, RftdError, RolloutError, WorkError
+from rftd.ops.errors import DataError, RftdError, RolloutError, WeightsElsewhereError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced
@@ -24,9 +24,10 @@ from rftd.workers.explorer.outbox import Outbox
 from rftd.workers.explorer.threads import EngineFromThreads
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
-from rftd.workers.rollout.engine import RolloutEngine, WeightsRef
+from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.weights.channel import as_ref
 from rftd.workers.workflows.runner import WorkflowRunner
 
 WEIGHTS_RETRY_S = 0.2
@@ -183,9 +184,18 @@ class Explorer:
     async def _follow_weights(self, engine: RolloutEngine) -> None:
         """Loads what is due: the newest version, or with a pinned schedule the one that waiting rollouts need."""
         while True:
+            await self._stand_in(engine)
             target = self._due(engine)
             if target is None or not await self._load(engine, target):
                 await self._gate.wait_change(WEIGHTS_RETRY_S if target else 1.0)
+
+    async def _stand_in(self, engine: RolloutEngine) -> None:
+        """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
+        wanted, weights = self._gate.wanted, self._view.weights
+        if wanted in weights.lost:
+            target = weights.of_version(wanted, self._view.spine)
+            if target is not None and (target.version, target.generation) == engine.version:
+                await self._gate.serve(wanted)
 
     def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
         spine, weights = self._view.spine, self._view.weights
@@ -211,6 +221,8 @@ class Explorer:
         try:
             self._loading = True
             checksum = await engine.load_weights(as_ref(target))
+        except WeightsElsewhereError:
+            raise
         except RftdError as error:
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             return False
@@ -270,14 +282,3 @@ class Explorer:
                 fix="restore the file, or submit a new experiment",
             )
         return taskset
-
-
-def as_ref(published: WeightsPublished) -> WeightsRef:
-    """The announced weights as a rollout engine loads them."""
-    return WeightsRef(
-        version=published.version,
-        generation=published.generation,
-        path=published.path,
-        manifest=published.manifest,
-        checksum=published.checksum,
-    )

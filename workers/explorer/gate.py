@@ -13,6 +13,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.version = -1
+        self._serves: set[int] = set()
         self.waiting = 0
         """Rollouts that may not pass yet."""
         self._pinned_running = 0
@@ -31,7 +32,7 @@ class Gate:
         await self.notify()
         try:
             async with self._changed:
-                await self._passes(lambda: self.version == version)
+                await self._passes(lambda: version in self._serves)
                 self._pinned_running += 1
         finally:
             self._pinned_waiting[version] -= 1
@@ -57,13 +58,19 @@ class Gate:
     def wanted(self) -> int | None:
         """The oldest version that a pinned rollout waits for, if it is not the one in use."""
         waiting = [version for version, count in self._pinned_waiting.items() if count > 0]
-        if not waiting or self.version in waiting:
+        if not waiting or not self._serves.isdisjoint(waiting):
             return None
         return min(waiting)
 
     async def set_version(self, version: int) -> None:
         """The weights in use are now these."""
         self.version = version
+        self._serves = {version}
+        await self.notify()
+
+    async def serve(self, lost: int) -> None:
+        """The weights in use stand in for a version that is lost, too."""
+        self._serves.add(lost)
         await self.notify()
 
     async def notify(self) -> None:

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine, WeightsRef
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine
+from rftd.workers.weights.channel import WeightsRef
 
 T = TypeVar("T")
 

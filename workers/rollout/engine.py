@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.events.experience import Span
+from rftd.workers.weights.channel import WeightsRef
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,19 +50,6 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """`stop` (end of sequence or a stop text) or `length`."""
 
 
-class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A published weight version, as the weight channel announced it."""
-
-    version: int
-    generation: int
-    path: str
-    """A folder with model.safetensors and manifest.json (channel `checkpoint`)."""
-    manifest: str
-    """xxh3-128 of manifest.json, in hex."""
-    checksum: str
-    """Of the weights; the engine verifies what it loaded against it."""
-
-
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the engine opened."""
 
@@ -93,8 +81,8 @@ class RolloutEngine(Protocol):
     async def load_weights(self, weights: WeightsRef) -> str:
         """Swaps the weights between two decode steps; running requests go on with the new ones.
 
-        Returns the checksum of what was loaded. Raises RolloutError if it differs from the announced one; the old
-        weights then stay in use.
+        Returns the checksum of what was loaded. Raises RolloutError if it differs from the announced one, and
+        WeightsElsewhereError if this machine cannot have them; the old weights then stay in use.
         """
         ...
 

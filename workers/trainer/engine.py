@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.weights.tensor_bytes import Weights
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,20 +50,11 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """Under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that were written for explorers."""
-
-    path: str
-    manifest: str
-    checksum: str
-    size_bytes: int
-
-
 class WeightsSnapshot(Protocol):
-    """Weights of one version, apart from those that train on. Any thread may write them."""
+    """Weights of one version, apart from those that train on. Any thread may read them."""
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        """Writes them for explorers into `folder`, durable before visible: model.safetensors and manifest.json."""
+    def weights(self) -> Weights:
+        """Their bytes by name, for a weight channel."""
         ...
 
 

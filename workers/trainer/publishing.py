@@ -1,60 +1,118 @@
-"""Weights for explorers: files first, then their event; old versions are retired once nothing needs them."""
+"""Weights for explorers: bytes first, then their event; old versions are retired once nothing needs them."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from pathlib import Path
+
+import msgspec
 
 from rftd.ops import faults, limits
+from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.logs import Logger
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.dispatcher.evaluation import due_evals
+from rftd.workers.policies.schedule import eval_due
 from rftd.workers.trainer.engine import TrainerEngine, WeightsSnapshot
+from rftd.workers.weights.channel import Exported, as_ref
+from rftd.workers.weights.registry import Channels
+
+DURABLE = "checkpoint"
+"""The channel whose versions outlive the machine's memory."""
+
+
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """Which weights the engine holds now."""
+
+    version: int
+    generation: int
+    stage: int
+    checksum: str
 
 
 class Publisher:
-    """Announces the engine's weights. The channel is `checkpoint`: a folder of safetensors below the job's folder."""
+    """Announces the engine's weights through the channel of their stage."""
 
     def __init__(
-        self, engine: TrainerEngine, lease: RoleLease, state: RunState, spec: ExperimentSpec, thread: Executor
+        self,
+        engine: TrainerEngine,
+        lease: RoleLease,
+        state: RunState,
+        spec: ExperimentSpec,
+        thread: Executor,
+        *,
+        log: Logger,
     ) -> None:
         self._engine = engine
         self._under_way: asyncio.Task[None] | None = None
         self._lease = lease
         self._state = state
-        self._folder = Path(spec.job_dir) / "weights"
+        self._spec = spec
         self._thread = thread
+        self._log = log
+        memory_dir = next((stage.sync.memory_dir for stage in spec.stages if stage.sync.memory_dir), "")
+        self._channels = Channels(spec.job_dir, memory_dir)
 
-    async def publish(self, version: int, generation: int, stage: int, checksum: str) -> None:
-        """Announces (version, generation), unless equal weights of that version are announced already (rule 8).
+    async def publish(self, present: Present) -> None:
+        """Announces the engine's weights, unless equal weights of that version are announced already (rule 8).
 
-        Weights of the same version that differ, from a generation before, are retired.
+        Weights of the same version that differ, from a generation before, are retired. Equal ones that are gone, as a
+        machine's memory is after it was started anew, are published again.
         """
-        older = self._announced(version)
-        if not any(event.checksum == checksum for event in older):
-            await self._write(await self._snapshot(), version, generation, stage, older)
+        older = self._announced(present.version)
+        if not await self._held(older, present.checksum):
+            await self._write(await self._snapshot(), present, older)
 
-    async def publish_aside(
-        self, tasks: asyncio.TaskGroup, version: int, generation: int, stage: int, checksum: str
-    ) -> None:
+    async def publish_aside(self, tasks: asyncio.TaskGroup, present: Present) -> None:
         """The same, of the weights as they are now, while the caller goes on; waits for the one before."""
         await self.settle()
-        older = self._announced(version)
-        if any(event.checksum == checksum for event in older):
+        older = self._announced(present.version)
+        if await self._held(older, present.checksum):
             return
         snapshot = await self._snapshot()
-        self._under_way = tasks.create_task(self._write(snapshot, version, generation, stage, older))
+        self._under_way = tasks.create_task(self._write(snapshot, present, older))
 
     async def settle(self) -> None:
         """Returns once what was published aside is in the log."""
         if self._under_way is not None:
             await self._under_way
             self._under_way = None
+
+    async def mend(self, present: Present) -> None:
+        """Retires older versions that were in memory and are gone, and announces the present weights in their place.
+
+        Later versions are left: their plans are executed again. Rollouts that need an older one run on the next.
+        """
+        await self.settle()
+        lost = [event for event in await self._lost() if event.version <= present.version]
+        for event in lost:
+            self._log.warning("weights.lost", version=event.version, path=event.path)
+            if event.version < present.version:
+                await self._retire(event, "the memory that held them is gone", lost=True)
+        if lost:
+            await self.publish(present)
+
+    async def _lost(self) -> list[WeightsPublished]:
+        """What counts, was held in memory, and is no more."""
+        weights, spine = self._state.weights, self._state.spine
+        counting = [
+            event for key, event in weights.published.items() if event.method != DURABLE and weights.counts(*key, spine)
+        ]
+        held = await asyncio.to_thread(lambda: [self._holds(event) for event in counting])
+        return [event for event, there in zip(counting, held, strict=True) if not there]
+
+    def _holds(self, event: WeightsPublished) -> bool:
+        return self._channels.of(event.method).holds(as_ref(event))
+
+    async def _held(self, older: Sequence[WeightsPublished], checksum: str) -> bool:
+        for event in older:
+            if event.checksum == checksum and await asyncio.to_thread(self._holds, event):
+                return True
+        return False
 
     def _announced(self, version: int) -> list[WeightsPublished]:
         weights, spine = self._state.weights, self._state.spine
@@ -70,29 +128,54 @@ class Publisher:
     async def _write(
         self,
         snapshot: WeightsSnapshot,
-        version: int,
-        generation: int,
-        stage: int,
+        present: Present,
         older: Sequence[WeightsPublished],
     ) -> None:
-        folder = self._folder / f"v{version}-g{generation}"
-        exported = await asyncio.to_thread(snapshot.export, folder, version=version, generation=generation)
+        same = next((event for event in older if event.generation == present.generation), None)
+        if same is not None:  # its bytes are gone, or damaged: they must not stand in the way
+            await asyncio.to_thread(self._channels.of(same.method).retire, as_ref(same))
+        method, exported = await asyncio.to_thread(self._export, snapshot, present)
         faults.point("weights.after_files")
         event = WeightsPublished(
-            version=version,
-            generation=generation,
-            stage=stage,
-            method="checkpoint",
+            version=present.version,
+            generation=present.generation,
+            stage=present.stage,
+            method=method,
             path=exported.path,
             manifest=exported.manifest,
             checksum=exported.checksum,
             size_bytes=exported.size_bytes,
+            host=exported.host,
         )
-        await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
+        if event != same:
+            await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
         faults.point("weights.after_append")
         for event in older:
-            await self._retire(event, "another generation differs")
+            if event is not same:
+                await self._retire(event, "another generation differs")
         await self._retire_old()
+        await asyncio.to_thread(self._channels.of(method).prepare)
+
+    def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
+        """The channel's name and what it holds; where the stage's channel has no room, it is the durable one."""
+        weights, method = snapshot.weights(), self._method(present)
+        version, generation = present.version, present.generation
+        if method != DURABLE:
+            try:
+                exported = self._channels.of(method).publish(weights, version=version, generation=generation)
+                return method, exported
+            except ConflictError:
+                raise
+            except (RftdError, OSError) as error:
+                reason = error.what if isinstance(error, RftdError) else str(error)
+                self._log.warning("weights.fell_back", version=version, method=method, to=DURABLE, reason=reason)
+        return DURABLE, self._channels.of(DURABLE).publish(weights, version=version, generation=generation)
+
+    def _method(self, present: Present) -> str:
+        """Versions that are evaluated, or with which another stage begins, must outlive the machine's memory."""
+        stage = self._spec.stages[present.stage]
+        step = present.version - self._state.spine.first_versions.get(present.stage, 0)
+        return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.sync.method
 
     async def _retire_old(self) -> None:
         """Retires versions below the newest few that no evaluation and no pinned rollout can still need."""
@@ -108,8 +191,8 @@ class Publisher:
             if key not in state.weights.retired and event.version < lowest and event.version not in wanted:
                 await self._retire(event, "newer versions exist")
 
-    async def _retire(self, event: WeightsPublished, reason: str) -> None:
-        retired = WeightsRetired(version=event.version, generation=event.generation, reason=reason)
+    async def _retire(self, event: WeightsPublished, reason: str, *, lost: bool = False) -> None:
+        retired = WeightsRetired(version=event.version, generation=event.generation, reason=reason, lost=lost)
         await self._lease.append([self._lease.writer.draft(retired, experiment=self._state.experiment)])
         faults.point("weights.before_removal")
-        await asyncio.to_thread(shutil.rmtree, event.path, ignore_errors=True)
+        await asyncio.to_thread(self._channels.of(event.method).retire, as_ref(event))

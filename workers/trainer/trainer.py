@@ -29,7 +29,7 @@ from rftd.workers.trainer.environment import environment_of
 from rftd.workers.trainer.execution import Execution
 from rftd.workers.trainer.history import Resumption, resume_from
 from rftd.workers.trainer.inheritance import inherit
-from rftd.workers.trainer.publishing import Publisher
+from rftd.workers.trainer.publishing import Present, Publisher
 from rftd.workers.trainer.saving import Saver
 
 
@@ -76,7 +76,7 @@ class Trainer:
             beat = tasks.create_task(self._member.beat(lambda: None))
             try:
                 lease = self._lease = await self._acquire()
-                publisher = Publisher(self._engine, lease, self._state, spec, self._thread)
+                publisher = Publisher(self._engine, lease, self._state, spec, self._thread, log=self._log)
                 saver = Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread)
                 await self._take_up(stop, lease, execution, publisher, saver, spec)
                 await self._work(stop, tasks, lease, execution, publisher, saver, spec)
@@ -139,11 +139,18 @@ class Trainer:
         checksum = await execution.call(self._engine.checksum)
         self._log.info("generation.started", generation=spine.generation, version=version, reason=resumption.reason)
         if checkpoint is None:
-            await publisher.publish(0, 0, 0, checksum)
-        elif publish_due(spec.stages[checkpoint.stage], checkpoint.stage_step) or (
-            spine.forked is not None and version == spine.forked.at_step
+            present = Present(version=0, generation=0, stage=0, checksum=checksum)
+        else:
+            present = Present(
+                version=version, generation=checkpoint.generation, stage=checkpoint.stage, checksum=checksum
+            )
+        if (
+            checkpoint is None
+            or publish_due(spec.stages[checkpoint.stage], checkpoint.stage_step)
+            or (spine.forked is not None and version == spine.forked.at_step)
         ):
-            await publisher.publish(version, checkpoint.generation, checkpoint.stage, checksum)
+            await publisher.publish(present)
+        await publisher.mend(present)
 
     async def _inherit(
         self,
@@ -189,7 +196,14 @@ class Trainer:
         checkpoint = await saver.begin(started, forked.stage, stage_step)
         self._log.info("generation.started", generation=started.generation, version=started.version, fork=True)
         await execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
-        await publisher.publish(started.version, started.generation, forked.stage, inherited.checksum)
+        await publisher.publish(
+            Present(
+                version=started.version,
+                generation=started.generation,
+                stage=forked.stage,
+                checksum=inherited.checksum,
+            )
+        )
 
     def _tidy(self, spec: ExperimentSpec) -> None:
         """Mends and removes what trainers before this one left half done: its fences are read back, so it is alone."""
@@ -211,10 +225,13 @@ class Trainer:
         spec: ExperimentSpec,
     ) -> None:
         spine, pulse = self._state.spine, self._member.pulse
+        present: Present | None = None
         while not stop.is_set() and not (spine.status and spine.status.ended):
             plan = await execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
                 pulse.state = "paused" if spine.status is Status.PAUSED else "wait_batch"
+                if present is not None:
+                    await publisher.mend(present)
                 await self._follower.pump(wait_s=0.5)
                 lease.check()
                 continue
@@ -226,10 +243,11 @@ class Trainer:
                 both.create_task(execution.build_ahead(following.event if following else None))
                 done = await self._step(lease, execution, plan, batch, spec)
             pulse.version = done.step
+            present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
             stage, stage_step = spec.stages[plan.stage], batch.stage_step
             if publish_due(stage, stage_step):
                 pulse.state = "publish"
-                await publisher.publish_aside(tasks, done.step, done.generation, plan.stage, done.checksum)
+                await publisher.publish_aside(tasks, present)
             if checkpoint_due(stage, stage_step):
                 pulse.state = "checkpoint"
                 await publisher.settle()

@@ -1,6 +1,13 @@
 """How a weight version gets from the trainer to explorers.
 
-manifest      manifest.json: what a version consists of
+tensor_bytes  one tensor as bytes, whatever library it came from
+torch_bytes   tensors of torch as such bytes and back, without a copy on the CPU
+manifest      what a version consists of, and its id
 checksum      one number over all tensors
+channel       the seam: publish, holds, open, retire
 checkpoint    the channel `checkpoint`: safetensors files in a folder
+safetensors   that file format, written and read without another library
+memory        the channel `memory`: one mapped file per version for all workers of a machine
+mapped_file   such a file: its layout, its lock, its life as a buffer
+registry      the table of channels
 """

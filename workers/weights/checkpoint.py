@@ -4,38 +4,70 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import torch
-import xxhash
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConflictError, WorkError
-from rftd.workers.trainer.engine import Exported
-from rftd.workers.weights.checksum import checksum_of, dtype_name, tensor_sums
-from rftd.workers.weights.manifest import Manifest, TensorSum
+from rftd.workers.weights import safetensors
+from rftd.workers.weights.channel import Exported, WeightsRef, check_announced
+from rftd.workers.weights.checksum import checksum_of, tensor_sums
+from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, each_once
 
 TENSORS = "model.safetensors"
 MANIFEST = "manifest.json"
 
 
-def export(tensors: Mapping[str, torch.Tensor], folder: Path, *, version: int, generation: int) -> Exported:
+class CheckpointChannel:
+    """Implements `WeightChannel`: every machine that sees the folder can read them, also after a power cut."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` holds one folder for each version."""
+        self._folder = folder
+
+    def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
+        """Durable when it returns."""
+        return export(weights, self._folder / f"v{version}-g{generation}", version=version, generation=generation)
+
+    def prepare(self) -> None:
+        """Nothing can be done ahead."""
+
+    def holds(self, weights: WeightsRef) -> bool:
+        """True if the announced manifest lies there."""
+        try:
+            return manifest_id((Path(weights.path) / MANIFEST).read_bytes()) == weights.manifest
+        except OSError:
+            return False
+
+    @contextmanager
+    def open(self, weights: WeightsRef) -> Iterator[Weights]:
+        """Maps the file; it may be removed meanwhile."""
+        manifest, tensors = read(Path(weights.path), expect=weights.manifest)
+        check_announced(manifest, weights)
+        yield tensors
+
+    def retire(self, weights: WeightsRef) -> None:
+        """Removes the folder."""
+        shutil.rmtree(weights.path, ignore_errors=True)
+
+
+def export(weights: Weights, folder: Path, *, version: int, generation: int) -> Exported:
     """Writes the weights into `folder`, durable when it returns, and visible only as a whole.
 
     Repeating it with equal weights changes nothing. Raises ConflictError if the folder holds other weights.
     """
-    sums = tensor_sums(tensors)
+    sums = tensor_sums(weights)
     manifest = Manifest(version=version, generation=generation, checksum=checksum_of(sums), tensors=sums)
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if folder.exists():
         _refuse_other(folder, encoded)
         sync_folder(folder.parent)  # whoever wrote it may have died before
     else:
-        _write(tensors, encoded, folder)
+        _write(weights, encoded, folder)
     return Exported(
         path=str(folder),
         manifest=manifest_id(encoded),
@@ -44,7 +76,7 @@ def export(tensors: Mapping[str, torch.Tensor], folder: Path, *, version: int, g
     )
 
 
-def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str, torch.Tensor]]:
+def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str, TensorBytes]]:
     """The weights in `folder`, each tensor verified against the manifest, and that against its id if one is given.
 
     Tied tensors come back as one object.
@@ -52,10 +84,7 @@ def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str
     Raises WorkError if something is missing, damaged or does not belong there.
     """
     manifest = read_manifest(folder, expect=expect)
-    try:
-        stored = load_file(folder / TENSORS)
-    except (OSError, SafetensorError) as error:
-        raise WorkError(f"weights cannot be read: {error}", where=str(folder / TENSORS)) from error
+    stored = safetensors.read(folder / TENSORS)
     found = {line.name: line for line in tensor_sums(stored)}
     unknown = stored.keys() - {line.name for line in manifest.tensors}
     if unknown:
@@ -87,12 +116,6 @@ def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
     return manifest
 
 
-def manifest_id(encoded: bytes) -> str:
-    """xxh3-128 (hex) of manifest.json's bytes: the name by which explorers echo what they loaded."""
-    digest: str = xxhash.xxh3_128(encoded).hexdigest()
-    return digest
-
-
 def _content(line: TensorSum) -> tuple[str, tuple[int, ...], str]:
     return line.dtype, line.shape, line.xxh3
 
@@ -108,32 +131,17 @@ def _refuse_other(folder: Path, encoded: bytes) -> None:
         )
 
 
-def _write(tensors: Mapping[str, torch.Tensor], encoded: bytes, folder: Path) -> None:
+def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     make_durable_folder(folder.parent)
     partial.mkdir()
-    save_file(_once(tensors), partial / TENSORS, metadata={"format": "pt"})
+    safetensors.write(each_once(weights), partial / TENSORS)
     (partial / MANIFEST).write_bytes(encoded)
     for path in (partial / TENSORS, partial / MANIFEST, partial):
         _sync(path)
     os.rename(partial, folder)
     sync_folder(folder.parent)
-
-
-def _once(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each tensor under one name: of tied names the last in order, which is what transformers expects to find."""
-    kept: dict[tuple[int, tuple[int, ...], tuple[int, ...], str], tuple[str, torch.Tensor]] = {}
-    for name in sorted(tensors):
-        tensor = tensors[name].detach()
-        kept[(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor))] = (name, tensor)
-    return {name: _alone(tensor) for name, tensor in kept.values()}
-
-
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, in a storage of its own: safetensors refuses two views of one storage."""
-    moved = tensor.cpu().contiguous()
-    return moved if moved.untyped_storage().nbytes() == moved.nbytes else moved.clone()
 
 
 def _sync(path: Path) -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
-import torch
 import xxhash
 
 from rftd.workers.weights.manifest import TensorSum
+from rftd.workers.weights.tensor_bytes import Weights
 
 
 class _Digest(Protocol):
     def update(self, data: bytes | memoryview, /) -> None: ...
 
 
-def tensor_sums(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSum, ...]:
+def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
     """One line of a manifest for each tensor, in name order."""
-    return tuple(
-        TensorSum(name, dtype_name(tensors[name]), tuple(tensors[name].shape), _xxh3(tensors[name]))
-        for name in sorted(tensors)
-    )
+    once: dict[int, str] = {}
+    lines = []
+    for name in sorted(weights):
+        each = weights[name]
+        if id(each) not in once:
+            once[id(each)] = xxhash.xxh3_128(each.data).hexdigest()
+        lines.append(TensorSum(name, each.dtype, each.shape, once[id(each)]))
+    return tuple(lines)
 
 
 def checksum_of(sums: Iterable[TensorSum]) -> str:
@@ -33,35 +37,19 @@ def checksum_of(sums: Iterable[TensorSum]) -> str:
     return digest.hexdigest()
 
 
-def checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+def checksum(weights: Weights) -> str:
     """xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
-    return checksum_of(tensor_sums(tensors))
+    return checksum_of(tensor_sums(weights))
 
 
-def sha256_of(tensors: Mapping[str, torch.Tensor]) -> str:
+def sha256_of(weights: Weights) -> str:
     """The same by sha256: slower, for checkpoints and for the deterministic mode."""
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        _header(digest, name, dtype_name(tensor), tuple(tensor.shape))
-        digest.update(memory(tensor))
+    for name in sorted(weights):
+        each = weights[name]
+        _header(digest, name, each.dtype, each.shape)
+        digest.update(each.data)
     return digest.hexdigest()
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """`float32`, `bfloat16`, ..."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def memory(tensor: torch.Tensor) -> memoryview:
-    """The tensor's bytes in C order, without a copy where it already lies so on the CPU."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
-def _xxh3(tensor: torch.Tensor) -> str:
-    digest: str = xxhash.xxh3_128(memory(tensor)).hexdigest()
-    return digest
 
 
 def _header(digest: _Digest, name: str, dtype: str, shape: tuple[int, ...]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.schema.experiment import Experiment
@@ -21,11 +23,12 @@ def resolve_pacing(experiment: Experiment, algorithm: AlgorithmSpec, notes: Note
             "explorers take each version as it is published"
         )
     sync = SyncSpec(
-        method=_method(experiment, notes),
+        method=_method(experiment, interval, notes),
         style="fixed" if fixed else "fully_async",
         interval=interval,
         offset=given.sync_offset,
         timeout_s=given.sync_timeout,
+        memory_dir=given.memory_dir,
     )
     if experiment.deterministic and (not fixed or given.sync_offset):
         field = (*_SYNC, "sync_offset" if fixed else "sync_style")
@@ -89,13 +92,20 @@ def _interval(experiment: Experiment, notes: Notes) -> int:
     return max(explorer, trainer)
 
 
-def _method(experiment: Experiment, notes: Notes) -> str:
-    method = experiment.synchronizer.sync_method
-    if method == "nccl":
+def _method(experiment: Experiment, interval: int, notes: Notes) -> str:
+    given = experiment.synchronizer
+    if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
+        notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
+    if given.sync_method == "nccl":
         notes.warn("synchronizer.sync_method nccl needs GPUs: weights travel as checkpoint files instead")
-    elif method == "memory":
-        notes.warn("synchronizer.sync_method memory is not there yet: weights travel as checkpoint files instead")
-    return "checkpoint"
+        return "checkpoint"
+    if given.sync_method == "memory" and experiment.deterministic and interval > 1:
+        # A rollout is pinned to its version, which a trainer that is taken up between two of them cannot make again.
+        notes.warn(
+            "deterministic with sync_interval above 1: weights travel as checkpoint files, which a reboot leaves"
+        )
+        return "checkpoint"
+    return given.sync_method
 
 
 def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> int:

@@ -23,5 +23,6 @@ class Synchronizer(Section):
     trainer_sync_interval: Count | None = None
     sync_offset: Natural = 0
     sync_timeout: Seconds = 3600.0
+    memory_dir: str = ""
     group_name: str = inert("rollout_weight_sync")
     wait_for_checkpoint: bool = inert(False)

@@ -8,6 +8,7 @@ import msgspec
 from synthetic_run import spec_of
 
 from rftd.storage.garbage import GRACE_S, Kept, garbage, ours, remove, remove_empty
+from rftd.storage.shared_memory import shared_folder
 
 FOREIGN = ("notes.txt", "global_step_x/file", "weights/mine/file", "log/my.log", "artifacts/readme", ".hidden")
 OURS = {
@@ -21,6 +22,9 @@ OURS = {
     "weights/v4-g0/model.safetensors": "",
     "weights/v5-g1/model.safetensors": "no weights.published names it",
     "weights/.v6-g1.partial/model.safetensors": "it was never finished",
+    "weights/v6-g1.mapped": "",
+    "weights/v7-g1.mapped": "no weights.published names it",
+    "weights/.spare-12.mapped.partial": "it was never finished",
     f"artifacts/ab/{'ab' * 32}": "",
     f"artifacts/cd/{'cd' * 32}": "no event names it",
     "artifacts/cd/.xyz.tmp": "it was never finished",
@@ -40,7 +44,7 @@ def written(folder: Path) -> None:
 def kept_at(folder: Path, **changes: object) -> Kept:
     kept = Kept(
         checkpoints=frozenset({str(folder / "global_step_4")}),
-        weights=frozenset({str(folder / "weights/v4-g0")}),
+        weights=frozenset({str(folder / "weights/v4-g0"), str(folder / "weights/v6-g1.mapped")}),
         artifacts=frozenset({"ab" * 32}),
         snapshots=True,
     )
@@ -78,6 +82,23 @@ def test_what_is_young_or_not_known_stays(tmp_path: Path) -> None:
     assert not any("cdcd" in each.path for each in garbage(found, unknown, before_ns=1 << 62))
     ended = kept_at(tmp_path, snapshots=False)
     assert any(each.path.endswith(".fold") for each in garbage(found, ended, before_ns=1 << 62))
+    assert any(each.path.endswith("v6-g1.mapped") for each in garbage(found, ended, before_ns=1 << 62))
+    assert not any(each.path.endswith("v4-g0") for each in garbage(found, ended, before_ns=1 << 62))
+
+
+def test_weights_in_memory_are_found_by_the_specification_alone(tmp_path: Path) -> None:
+    spec, memory = spec_of("one", 1, str(tmp_path / "job")), tmp_path / "memory"
+    sync = msgspec.structs.replace(spec.stages[1].sync, method="memory", memory_dir=str(memory))
+    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], msgspec.structs.replace(spec.stages[1], sync=sync)))
+    folder = shared_folder(spec.job_dir, str(memory))
+    folder.mkdir(parents=True)
+    for name in ("v3-g0.mapped", ".spare-7.mapped.partial", "notes"):
+        (folder / name).write_text("12345")
+    remove(each.path for each in ours(spec))
+    assert [each.name for each in folder.iterdir()] == ["notes"]
+    (folder / "notes").unlink()
+    remove_empty(spec)
+    assert memory.exists() and not folder.exists()
 
 
 def test_removing_all_of_ours_leaves_what_is_not(tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ import asyncio
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
 from rftd.streams.events.experience import Span
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
-from rftd.workers.weights.manifest import Manifest
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.registry import Channels
 
 _LATENCY_STREAM: Final = 0x6C6174
 """Keeps the draw of the latency apart from that of the answer."""
@@ -47,7 +47,7 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FakeRolloutEngine:
-    """Implements `RolloutEngine`; weights are the manifest of a folder that the fake trainer engine wrote."""
+    """Implements `RolloutEngine`; weights come through the channel, from the fake trainer engine."""
 
     def __init__(self, arguments: Mapping[str, Any], clock: Clock) -> None:
         self._args = msgspec.convert(dict(arguments), FakeArgs)
@@ -56,6 +56,7 @@ class FakeRolloutEngine:
         self._version = (-1, -1)
         self._tokens = self._requests = self._running = 0
         self._closed = False
+        self._channels = Channels()
 
     @classmethod
     async def open(cls, arguments: Mapping[str, Any], clock: Clock) -> Self:
@@ -96,20 +97,24 @@ class FakeRolloutEngine:
         )
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        manifest = await asyncio.to_thread(_read_manifest, Path(weights.path))
-        if manifest.checksum != weights.checksum:
-            raise RolloutError(
-                f"weights of version {weights.version} have checksum {manifest.checksum}, announced {weights.checksum}",
-                where=weights.path,
-            )
+        await asyncio.to_thread(self._open, weights)
         self._version = (weights.version, weights.generation)
-        return manifest.checksum
+        return weights.checksum
 
     def stats(self) -> EngineStats:
         return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
 
     async def close(self) -> None:
         self._closed = True
+
+    def _open(self, weights: WeightsRef) -> None:
+        try:
+            with self._channels.of(weights.method).open(weights):
+                return
+        except WeightsElsewhereError:
+            raise
+        except WorkError as error:
+            raise RolloutError(error.what, where=error.where) from error
 
     def _answer(self, request: GenerationRequest) -> str:
         random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
@@ -126,10 +131,3 @@ def latency_of(args: FakeArgs, seed: int) -> float:
         return args.latency_s
     drawn = np.random.default_rng([seed % 2**63, _LATENCY_STREAM]).standard_normal()
     return args.latency_s * min(math.exp(args.latency_sigma * drawn), args.latency_cap)
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    try:
-        return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RolloutError(f"cannot read the weights: {error}", where=str(folder)) from error

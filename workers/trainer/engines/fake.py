@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
 
 from rftd.ops.errors import DataError, NonFiniteLossError
 from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
-from rftd.workers.weights.manifest import Manifest, TensorSum
+from rftd.workers.trainer.engine import StepResult, TrainBatch
+from rftd.workers.weights.checksum import checksum
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
 
 class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,21 +45,8 @@ class FakeSnapshot:
     def __init__(self, weights: str) -> None:
         self._weights = weights
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        folder.mkdir(parents=True, exist_ok=True)
-        data = bytes.fromhex(self._weights)
-        tensor = TensorSum("digest", "u1", (len(data),), xxhash.xxh3_128_hexdigest(data))
-        manifest = msgspec.json.encode(
-            Manifest(version=version, generation=generation, checksum=_checksum(self._weights), tensors=(tensor,))
-        )
-        _write(folder / "weights.bin", data)
-        _write(folder / "manifest.json", manifest)
-        return Exported(
-            path=str(folder),
-            manifest=xxhash.xxh3_128_hexdigest(manifest),
-            checksum=_checksum(self._weights),
-            size_bytes=len(data),
-        )
+    def weights(self) -> Weights:
+        return _weights(self._weights)
 
 
 class FakeTrainerEngine:
@@ -104,7 +91,7 @@ class FakeTrainerEngine:
         return StepResult(tokens=tokens, metrics={"critic/rewards/mean": float(np.mean(rewards)), "actor/lr": 0.0})
 
     def checksum(self) -> str:
-        return _checksum(self._state.weights)
+        return checksum(_weights(self._state.weights))
 
     def sha256(self) -> str:
         return self._state.weights
@@ -134,8 +121,9 @@ class FakeTrainerEngine:
         return
 
 
-def _checksum(weights: str) -> str:
-    return xxhash.xxh3_128_hexdigest(weights.encode())
+def _weights(digest: str) -> Weights:
+    data = bytes.fromhex(digest)
+    return {"digest": TensorBytes("uint8", (len(data),), memoryview(data))}
 
 
 def _digest(*parts: bytes) -> str:

@@ -140,6 +140,28 @@ def test_deterministic_means_in_order(load: Load, errors: Errors) -> None:
     assert "sync_offset" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        (["sync_method=memory", "memory_dir=/run/shm"], "memory"),
+        (["sync_method=checkpoint"], "checkpoint"),
+        (["sync_method=nccl"], "checkpoint"),
+    ],
+)
+def test_the_weight_channel_is_the_one_asked_for_where_it_can_be(load: Load, given: list[str], method: str) -> None:
+    sync = load(overrides=[f"synchronizer.{each}" for each in given]).spec.stages[0].sync
+    assert sync.method == method
+    assert sync.memory_dir == ("/run/shm" if method == "memory" else "")
+
+
+def test_pinned_versions_between_two_announcements_must_outlive_a_reboot(load: Load, errors: Errors) -> None:
+    memory = ["deterministic=true", "synchronizer.sync_method=memory"]
+    assert load(overrides=memory).spec.stages[0].sync.method == "memory"
+    assert load(overrides=[*memory, "synchronizer.sync_interval=2"]).spec.stages[0].sync.method == "checkpoint"
+    (text,) = errors(overrides=["synchronizer.memory_dir=shm"])
+    assert "must be an absolute path" in text
+
+
 def test_engines_of_the_guide_run_on_torch_without_a_gpu(load: Load) -> None:
     submission = load(overrides=["trainer.engine_args={threads: 2, lr_scale: 3}", "trainer.trainer_type=verl"])
     stage = submission.spec.stages[0]

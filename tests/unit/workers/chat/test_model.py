@@ -14,7 +14,8 @@ from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.chat.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.chat.message import Message
 from rftd.workers.chat.model import Model
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.weights.channel import WeightsRef
 
 ROLLOUT = UUID(int=7)
 SPEC = ModelSpec(path="m", max_model_len=20, max_prompt_tokens=12, max_response_tokens=10, min_response_tokens=2)

@@ -11,9 +11,11 @@ import pytest
 
 from rftd.ops.clock import ManualClock
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
-from rftd.workers.rollout.engine import GenerationRequest, Sampling, WeightsRef
+from rftd.workers.rollout.engine import GenerationRequest, Sampling
 from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine, latency_of
-from rftd.workers.weights.manifest import Manifest
+from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.tensor_bytes import TensorBytes
 
 
 def test_latencies_have_the_median_the_tail_and_the_cap_that_were_asked_for() -> None:
@@ -28,13 +30,13 @@ def test_latencies_have_the_median_the_tail_and_the_cap_that_were_asked_for() ->
 
 @pytest.mark.anyio
 async def test_a_response_lasts_its_latency_and_is_as_long_as_it_lasts(tmp_path: Path) -> None:
-    manifest = Manifest(version=0, generation=0, checksum="sum", tensors=())
-    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    weights = {"w": TensorBytes("uint8", (3,), memoryview(b"abc"))}
+    written = checkpoint.export(weights, tmp_path / "v0-g0", version=0, generation=0)
     clock, tokenizer = ManualClock(), ByteTokenizer()
     given = {"skill": 1.0, "latency_s": 2.0, "latency_sigma": 0.99, "latency_cap": 10.0, "tokens_per_s": 3.0}
     engine = await FakeRolloutEngine.open(given, clock)
     await engine.load_weights(
-        WeightsRef(version=0, generation=0, path=str(tmp_path), manifest="", checksum=manifest.checksum)
+        WeightsRef(version=0, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum)
     )
     for seed in range(20):
         began_s = clock.monotonic_s()

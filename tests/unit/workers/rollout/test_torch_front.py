@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import DataError, RolloutError
-from rftd.workers.rollout.engine import GenerationRequest, Sampling, WeightsRef
+from rftd.workers.rollout.engine import GenerationRequest, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.torch_bytes import bytes_of
 
 ModelOf = Callable[[str], Path]
 
@@ -26,7 +28,7 @@ async def opened(folder: Path, **settings: object) -> TorchRolloutEngine:
 
 def weights_of(folder: Path, to: Path) -> WeightsRef:
     tensors = AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    written = checkpoint.export(tensors, to, version=0, generation=0)
+    written = checkpoint.export(bytes_of(tensors), to, version=0, generation=0)
     return WeightsRef(version=0, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum)
 
 

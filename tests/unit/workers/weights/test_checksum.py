@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rftd.workers.weights.checksum import checksum, checksum_of, sha256_of, tensor_sums
+from rftd.workers.weights.torch_bytes import bytes_of
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -22,10 +23,10 @@ def test_order_and_layout_do_not_matter() -> None:
     other = dict(reversed(one.items()))
     other["b"] = one["b"].t().contiguous().t()
     assert not other["b"].is_contiguous()
-    assert checksum(one) == checksum(other) == checksum_of(tensor_sums(one))
-    assert sha256_of(one) == sha256_of(other)
-    assert len(checksum(one)) == 32
-    assert len(sha256_of(one)) == 64
+    assert checksum(bytes_of(one)) == checksum(bytes_of(other)) == checksum_of(tensor_sums(bytes_of(one)))
+    assert sha256_of(bytes_of(one)) == sha256_of(bytes_of(other))
+    assert len(checksum(bytes_of(one))) == 32
+    assert len(sha256_of(bytes_of(one))) == 64
 
 
 def test_every_part_matters() -> None:
@@ -38,5 +39,5 @@ def test_every_part_matters() -> None:
         {name: tensor for name, tensor in base.items() if name != "empty"},
         {**base, "scalar": torch.tensor([2.0])},
     ]
-    assert len({checksum(w) for w in (base, *changed)}) == len(changed) + 1
-    assert len({sha256_of(w) for w in (base, *changed)}) == len(changed) + 1
+    assert len({checksum(bytes_of(w)) for w in (base, *changed)}) == len(changed) + 1
+    assert len({sha256_of(bytes_of(w)) for w in (base, *changed)}) == len(changed) + 1

@@ -17,8 +17,9 @@ from rftd.streams.spec import FormatSpec, ModelSpec, TasksetSpec
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 from rftd.workers.rewards.reward import RewardResult
 from rftd.workers.rewards.scorer import Scorer
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner, check_names
 

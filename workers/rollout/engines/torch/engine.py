@@ -6,20 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RolloutError, WorkError
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, WeightsRef
+from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.loop import DecodeLoop, Swap
 from rftd.workers.rollout.engines.torch.network import Network
 from rftd.workers.rollout.engines.torch.noise import key_of
 from rftd.workers.rollout.engines.torch.running import Finished, Running
 from rftd.workers.rollout.engines.torch.trial import try_model
-from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.registry import Channels
+from rftd.workers.weights.torch_bytes import tensors_of
 
 QUEUE_REQUESTS = 4096
 """Beyond so many unfinished requests `generate` waits before it queues."""
@@ -46,6 +47,7 @@ class TorchRolloutEngine:
         self._swaps: set[asyncio.Future[None]] = set()
         self._unsent: list[Running] = []
         self._requests_total = 0
+        self._channels = Channels()
         self._error: RolloutError | None = None
 
     @classmethod
@@ -100,12 +102,19 @@ class TorchRolloutEngine:
     async def load_weights(self, weights: WeightsRef) -> str:
         """Reads and verifies beside the running requests, then swaps between two decode steps."""
         self._alive()
-        tensors = await asyncio.to_thread(_verified, weights)
-        self._alive()
+        tensors, let_go = await asyncio.to_thread(self._opened, weights)
+        if self._error is not None:
+            let_go()
+            self._alive()
         swapped: asyncio.Future[None] = self._asyncio.create_future()
         self._swaps.add(swapped)
         version = (weights.version, weights.generation)
-        self._loop.swap(Swap(tensors, version, lambda error: self._call(partial(_settle, swapped, error))))
+
+        def done(error: RolloutError | None) -> None:
+            let_go()
+            self._call(partial(_settle, swapped, error))
+
+        self._loop.swap(Swap(tensors, version, done))
         try:
             await asyncio.shield(swapped)
         finally:
@@ -127,6 +136,17 @@ class TorchRolloutEngine:
         if self._error is None:
             self._failed(RolloutError("the engine was closed"))
         await asyncio.to_thread(self._loop.stop)
+
+    def _opened(self, weights: WeightsRef) -> tuple[Mapping[str, torch.Tensor], Callable[[], None]]:
+        """The announced weights, verified, where the channel holds them; call the other once they were copied."""
+        with contextlib.ExitStack() as stack:
+            try:
+                found = stack.enter_context(self._channels.of(weights.method).open(weights))
+            except WeightsElsewhereError:
+                raise
+            except WorkError as error:
+                raise RolloutError(error.what, where=error.where) from error
+            return tensors_of(found), stack.pop_all().close
 
     def _checked(self, request: GenerationRequest) -> Running:
         self._alive()
@@ -181,23 +201,6 @@ class TorchRolloutEngine:
         for future in waiters:
             if not future.done():
                 future.set_exception(RolloutError(error.what, fix=error.fix))
-
-
-def _verified(weights: WeightsRef) -> Mapping[str, torch.Tensor]:
-    """The announced weights, read and found to be what was announced."""
-    folder = Path(weights.path)
-    try:
-        manifest, tensors = checkpoint.read(folder, expect=weights.manifest)
-    except WorkError as error:
-        raise RolloutError(error.what, where=error.where) from error
-    found = (manifest.version, manifest.generation, manifest.checksum)
-    if found != (weights.version, weights.generation, weights.checksum):
-        raise RolloutError(
-            f"the weights are not those announced: found version, generation, checksum {found}, expected "
-            f"{(weights.version, weights.generation, weights.checksum)}",
-            where=weights.path,
-        )
-    return tensors
 
 
 def _settle(future: asyncio.Future[None], error: RolloutError | None) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rftd.ops.errors import ConfigError, NonFiniteLossError, TrainError
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.algorithms.objective import Objective
-from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
+from rftd.workers.trainer.engine import StepResult, TrainBatch
 from rftd.workers.trainer.engines.torch import metrics, saving
 from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
 from rftd.workers.trainer.engines.torch.environment import environment
@@ -30,7 +30,9 @@ from rftd.workers.trainer.engines.torch.optimizer import (
     state_of,
 )
 from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
-from rftd.workers.weights import checkpoint, checksum
+from rftd.workers.weights import checksum
+from rftd.workers.weights.tensor_bytes import Weights
+from rftd.workers.weights.torch_bytes import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ class TorchSnapshot:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        """Writes model.safetensors and manifest.json for explorers."""
-        return checkpoint.export(self._tensors, folder, version=version, generation=generation)
+    def weights(self) -> Weights:
+        """Their bytes, of a CPU's without a copy."""
+        return bytes_of(self._tensors)
 
 
 class TorchTrainerEngine:
@@ -158,13 +160,13 @@ class TorchTrainerEngine:
     def checksum(self) -> str:
         """xxh3-128 of the weights, computed once per step."""
         if self._checksum is None:
-            self._checksum = checksum.checksum(self.tensors())
+            self._checksum = checksum.checksum(bytes_of(self.tensors()))
         return self._checksum
 
     def sha256(self) -> str:
         """sha256 of the weights, computed once per step."""
         if self._sha256 is None:
-            self._sha256 = checksum.sha256_of(self.tensors())
+            self._sha256 = checksum.sha256_of(bytes_of(self.tensors()))
         return self._sha256
 
     def snapshot(self) -> TorchSnapshot:

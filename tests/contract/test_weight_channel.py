@@ -1,0 +1,189 @@
+"""What every weight channel promises: whole or not there, verified, safe for those who still hold what was retired."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rftd.ops.errors import ConflictError, WorkError
+from rftd.workers.weights.channel import Exported, WeightChannel, WeightsRef
+from rftd.workers.weights.checksum import checksum
+from rftd.workers.weights.registry import CHANNELS, Channels
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
+
+Make = Callable[[], WeightChannel]
+
+
+@pytest.fixture(params=sorted(CHANNELS))
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Channels of one experiment, each as another process would make it."""
+    method: str = request.param
+    return lambda: Channels(str(tmp_path / "job"), str(tmp_path / "memory")).of(method)
+
+
+def weights_of(seed: int, rows: int = 300) -> dict[str, TensorBytes]:
+    """A few tensors of odd sizes, two of them tied."""
+    random = np.random.default_rng(seed)
+    tied = _tensor("float32", random.standard_normal((rows, 7)).astype("<f4"))
+    return {
+        "head": tied,
+        "embedding": tied,
+        "norm": _tensor("bfloat16", random.integers(0, 2**16, 5, dtype="<u2")),
+        "count": TensorBytes("int64", (), memoryview(random.bytes(8))),
+        "nothing": TensorBytes("float32", (0, 3), memoryview(b"")),
+    }
+
+
+def _tensor(dtype: str, values: np.ndarray) -> TensorBytes:
+    return TensorBytes(dtype, values.shape, memoryview(values.tobytes()))
+
+
+def ref_of(method: str, exported: Exported, version: int, generation: int = 0) -> WeightsRef:
+    return WeightsRef(
+        version=version,
+        generation=generation,
+        path=exported.path,
+        manifest=exported.manifest,
+        checksum=exported.checksum,
+        method=method,
+        host=exported.host,
+    )
+
+
+def published(channel: WeightChannel, weights: Weights, version: int) -> WeightsRef:
+    method = next(name for name in CHANNELS if type(CHANNELS[name]("", "")) is type(channel))
+    return ref_of(method, channel.publish(weights, version=version, generation=0), version)
+
+
+def loaded(channel: WeightChannel, ref: WeightsRef) -> dict[str, bytes]:
+    with channel.open(ref) as weights:
+        return {name: bytes(each.data) for name, each in weights.items()}
+
+
+def plain(weights: Weights) -> dict[str, bytes]:
+    return {name: bytes(each.data) for name, each in weights.items()}
+
+
+def test_what_is_published_is_what_another_process_opens(make: Make) -> None:
+    weights = weights_of(1)
+    ref = published(make(), weights, 1)
+    assert ref.checksum == checksum(weights)
+    with make().open(ref) as found:
+        assert plain(found) == plain(weights)
+        assert {name: (each.dtype, each.shape) for name, each in found.items()} == {
+            name: (each.dtype, each.shape) for name, each in weights.items()
+        }
+        assert found["head"] is found["embedding"]
+    assert make().holds(ref)
+
+
+def test_repeating_is_idempotent_and_other_weights_are_refused(make: Make) -> None:
+    first = published(make(), weights_of(1), 1)
+    assert published(make(), weights_of(1), 1) == first
+    with pytest.raises(ConflictError):
+        published(make(), weights_of(2), 1)
+    assert loaded(make(), first) == plain(weights_of(1))
+
+
+def test_retired_weights_are_gone_for_others_and_safe_for_those_who_hold_them(make: Make) -> None:
+    trainer, explorer = make(), make()
+    refs = [published(trainer, weights_of(version), version) for version in range(3)]
+    with explorer.open(refs[0]) as held:
+        trainer.retire(refs[0])
+        trainer.retire(refs[0])
+        later = [published(trainer, weights_of(version), version) for version in range(3, 6)]
+        assert plain(held) == plain(weights_of(0))
+    assert not trainer.holds(refs[0])
+    with pytest.raises(WorkError):
+        loaded(explorer, refs[0])
+    for version, ref in enumerate((refs[1], refs[2], *later), start=1):
+        assert loaded(explorer, ref) == plain(weights_of(version))
+
+
+def test_versions_follow_each_other_through_the_same_readers(make: Make) -> None:
+    trainer, explorers = make(), [make() for _ in range(3)]
+    kept: list[WeightsRef] = []
+    for version in range(12):
+        weights = weights_of(version, rows=300 if version < 9 else 400)
+        kept.append(published(trainer, weights, version))
+        for explorer in explorers:
+            assert loaded(explorer, kept[-1]) == plain(weights)
+        if len(kept) > 2:
+            trainer.retire(kept.pop(0))
+        trainer.prepare()
+    assert all(trainer.holds(ref) for ref in kept)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"manifest": "0" * 32}, {"checksum": "0" * 32}, {"version": 2}, {"generation": 1}, {"path": "/nowhere/v1-g0"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_others_than_announced_are_refused(make: Make, change: dict[str, object]) -> None:
+    ref = published(make(), weights_of(1), 1)
+    with pytest.raises(WorkError):
+        loaded(make(), msgspec.structs.replace(ref, host="", **change))
+
+
+def test_every_flipped_byte_of_a_tensor_and_every_cut_is_refused(make: Make) -> None:
+    weights = weights_of(1, rows=2)
+    ref = published(make(), weights, 1)
+    path = Path(ref.path)
+    file = path / "model.safetensors" if path.is_dir() else path
+    whole = file.read_bytes()
+    begin = whole.index(bytes(weights["head"].data))
+    for place in (begin, begin + 55, whole.index(bytes(weights["norm"].data)) + 9, 0, 9, 20):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(WorkError):
+            loaded(make(), ref)
+    for size in (0, 1, 15, 16, 100, len(whole) // 2, begin + 3):
+        file.write_bytes(whole[:size])
+        with pytest.raises(WorkError):
+            loaded(make(), ref)
+    file.write_bytes(whole)
+    assert loaded(make(), ref) == plain(weights)
+
+
+def test_a_publisher_that_was_killed_leaves_nothing_in_the_way(make: Make, tmp_path: Path) -> None:
+    """Killed at each of its first system calls that name a file: what lies there then is whole, or not there."""
+    method = next(name for name in CHANNELS if type(CHANNELS[name]("", "")) is type(make()))
+    for number in range(1, 20):
+        arguments = (method, str(tmp_path / "job"), str(tmp_path / "memory"), str(number))
+        ended = subprocess.run([sys.executable, "-P", "-c", _KILLED, *arguments], timeout=60, check=False)
+        assert ended.returncode in (0, -signal.SIGKILL)
+        if ended.returncode == 0:
+            break
+    assert ended.returncode == 0 and number > 3
+    ref = published(make(), {"w": TensorBytes("uint8", (3,), memoryview(b"abc"))}, 1)
+    assert loaded(make(), ref) == {"w": b"abc"}
+    assert sorted(each.name for each in Path(ref.path).parent.iterdir() if not each.name.startswith(".")) == [
+        os.path.basename(ref.path)
+    ]
+
+
+_KILLED = """
+import os, signal, sys
+from rftd.workers.weights.registry import Channels
+from rftd.workers.weights.tensor_bytes import TensorBytes
+method, job, memory, number = sys.argv[1:]
+calls = 0
+def audit(event, arguments):
+    global calls
+    if event in ("open", "os.rename", "os.mkdir", "os.remove", "mmap.__new__"):
+        calls += 1
+        if calls == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+channel = Channels(job, memory).of(method)
+sys.addaudithook(audit)
+channel.publish({"w": TensorBytes("uint8", (3,), memoryview(b"abc"))}, version=1, generation=0)
+"""

@@ -1,0 +1,134 @@
+"""Runs whose weights travel through one mapping: to their end, without room, and with a memory that was emptied."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from until import until
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.ids import derive
+from rftd.ops.logs import logger
+from rftd.streams import topics
+from rftd.streams.codec import Writer, decode
+from rftd.streams.events import experiment as life
+from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec, SyncSpec
+from rftd.streams.topics import partition_of
+
+E = TypeVar("E")
+
+
+async def begun(log: EventLog, spec: ExperimentSpec, executor, clock, ids) -> Run:
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    await log.append([writer.draft(life.ExperimentAccepted(start=as_refs(await log.heads())), experiment=experiment)])
+    return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+
+
+async def announced(log: EventLog, run: Run, kind: type[E]) -> list[E]:
+    """Events of one type from the weights stream."""
+    partition, offset = partition_of(topics.WEIGHTS, run.state.experiment), 0
+    found: list[E] = []
+    while records := await log.read(partition, offset, max_records=1000):
+        offset = records[-1].offset + 1
+        found += [event for event in (decode(record).event for record in records) if isinstance(event, kind)]
+    return found
+
+
+def memory_sync(folder: Path, **changes: object) -> SyncSpec:
+    return SyncSpec(style="fully_async", method="memory", memory_dir=str(folder), **changes)
+
+
+def check_completed(run: Run) -> None:
+    spine = run.state.spine
+    assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
+
+
+@pytest.mark.anyio
+async def test_a_run_through_memory_ends_and_leaves_nothing_there(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    memory = tmp_path / "memory"
+    spec = fake_world.spec(tmp_path, sync=memory_sync(memory), evals=())
+    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    async with asyncio.timeout(60):
+        await run.drive()
+    check_completed(run)
+    methods = {event.version: (event.method, bool(event.host)) for event in await announced(log, run, WeightsPublished)}
+    # With the last of a stage another one begins, or ends: it outlives the memory.
+    durable = {0, 3, 8}
+    assert methods == {
+        version: ("checkpoint", False) if version in durable else ("memory", True) for version in methods
+    }
+    assert {4, 5, 6, 7} <= methods.keys()
+    activated = {event.version for event in await announced(log, run, WeightsActivated)}
+    assert activated & {4, 5, 6, 7}
+    assert not list(memory.rglob("*.mapped*"))
+    assert (await fake_world.verified(log)).clean
+
+
+@pytest.mark.anyio
+async def test_versions_that_are_evaluated_outlive_the_memory(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    spec = fake_world.spec(tmp_path, sync=memory_sync(tmp_path / "memory"), eval_interval=2, eval_on_startup=True)
+    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    async with asyncio.timeout(60):
+        await run.drive()
+    check_completed(run)
+    methods = {event.version: event.method for event in await announced(log, run, WeightsPublished)}
+    assert {version for version, method in methods.items() if method == "checkpoint"} == {0, 3, 5, 7, 8}
+    assert len(run.state.spine.evaluated) == 4
+
+
+@pytest.mark.anyio
+async def test_without_room_weights_travel_as_files(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
+    blocked = tmp_path / "memory"
+    blocked.write_text("a file where a folder should be")
+    spec = fake_world.spec(tmp_path, sync=memory_sync(blocked))
+    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    async with asyncio.timeout(60):
+        await run.drive()
+    check_completed(run)
+    assert {event.method for event in await announced(log, run, WeightsPublished)} == {"checkpoint"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("killed", [False, True], ids=["running", "trainer-killed"])
+async def test_a_memory_that_was_emptied_is_filled_again(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, killed: bool
+) -> None:
+    """Explorers wait for weights that are gone; the trainer, running or taken up, publishes what it has."""
+    memory = tmp_path / "memory"
+    sync = SyncSpec(style="fixed", interval=2, offset=1, method="memory", memory_dir=str(memory))
+    spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], evals=())
+    executor = fake_world.executor(log, clock, ids)
+    run = await begun(log, spec, executor, clock, ids)
+    emptied = asyncio.Event()
+
+    async def empty() -> None:
+        await until(lambda: any(event.method == "memory" for event in run.state.weights.published.values()))
+        if killed:
+            for handle in executor.handles:
+                handle.kill()
+        shutil.rmtree(memory)
+        emptied.set()
+
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        emptying = tasks.create_task(empty())
+        await run.drive()
+        emptying.cancel()
+    assert emptied.is_set()
+    check_completed(run)
+    retired = {event.reason for event in await announced(log, run, WeightsRetired)}
+    assert retired <= {"the memory that held them is gone", "newer versions exist", "another generation differs"}
+    assert (await fake_world.verified(log)).clean

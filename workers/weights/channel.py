@@ -1,0 +1,106 @@
+"""`WeightChannel`: how one weight version travels. A method of its own is one file and one line in `registry`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from rftd.ops.errors import WorkError
+from rftd.streams.events.weights import WeightsPublished
+from rftd.workers.weights.checksum import checksum_of
+from rftd.workers.weights.manifest import Manifest
+from rftd.workers.weights.tensor_bytes import Weights
+
+
+class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A published weight version, as the weight channel announced it."""
+
+    version: int
+    generation: int
+    path: str
+    """Where the channel finds them."""
+    manifest: str
+    """xxh3-128 of the manifest, in hex."""
+    checksum: str
+    """Of the weights; an engine verifies what it loaded against it."""
+    method: str = "checkpoint"
+    host: str = ""
+    """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that a channel holds for explorers."""
+
+    path: str
+    manifest: str
+    checksum: str
+    size_bytes: int
+    host: str = ""
+
+
+class WeightChannel(Protocol):
+    """Carries weights from one trainer to explorers and evaluators. Every method blocks; call it off the event loop.
+
+    A version is visible as a whole or not at all, whatever dies when, and stays until it is retired.
+    """
+
+    def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
+        """Holds the weights for explorers from now on; repeating it with equal weights gives an equal answer.
+
+        Raises DiskFullError or OSError if there is no room, ConflictError if others are held under the same version
+        and generation, WorkError if the channel cannot be used here.
+        """
+        ...
+
+    def prepare(self) -> None:
+        """Does ahead what makes the next publication fast; called when nobody waits for it. Raises nothing."""
+        ...
+
+    def holds(self, weights: WeightsRef) -> bool:
+        """True if they can still be opened here, as far as that can be told without reading them."""
+        ...
+
+    def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
+        """The weights, all of them verified to be those announced; they must not be used after the context ended.
+
+        Raises WorkError if they are gone, damaged or others, WeightsElsewhereError if this machine cannot have them.
+        """
+        ...
+
+    def retire(self, weights: WeightsRef) -> None:
+        """Forgets them; who has them open goes on safely. What is gone already is no error."""
+        ...
+
+
+def as_ref(published: WeightsPublished) -> WeightsRef:
+    """The announced weights as a channel finds them."""
+    return WeightsRef(
+        version=published.version,
+        generation=published.generation,
+        path=published.path,
+        manifest=published.manifest,
+        checksum=published.checksum,
+        method=published.method,
+        host=published.host,
+    )
+
+
+def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
+    """Raises WorkError unless the manifest is of the weights that were announced."""
+    if checksum_of(manifest.tensors) != manifest.checksum:
+        raise WorkError(
+            f"manifest's checksum {manifest.checksum} is not that of its lines", where=weights.path, fix=_WHOLE
+        )
+    found = (manifest.version, manifest.generation, manifest.checksum)
+    expected = (weights.version, weights.generation, weights.checksum)
+    if found != expected:
+        raise WorkError(
+            f"the weights are not those announced: found version, generation, checksum {found}, expected {expected}",
+            where=weights.path,
+            fix=_WHOLE,
+        )
+
+
+_WHOLE = "leave the files of the experiment alone; the next version will be whole"

@@ -1,0 +1,194 @@
+"""A file of weights that many processes map: its layout, and its life as a buffer that is used again.
+
+    "rftdmem1"           8 bytes
+    length of the head   8 bytes, little-endian
+    head                 the manifest as JSON, filled up to whole pages
+    tensors              each at its offset behind the head, a multiple of 64
+
+A writer holds the file's exclusive lock while it writes, a reader a shared one while it reads: a buffer is used again
+only if nobody reads it. Locks end with their process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import psutil
+import xxhash
+
+from rftd.ops.errors import DiskFullError, WorkError
+from rftd.workers.weights.manifest import Manifest, manifest_id
+from rftd.workers.weights.tensor_bytes import TensorBytes, size_bytes
+
+MAGIC: Final = b"rftdmem1"
+ALIGNMENT_BYTES: Final = 64
+CHUNK_BYTES: Final = 1 << 20
+"""Copied and summed at once, so that the sum reads from the processor's cache."""
+
+_PAGE_BYTES: Final = 4096
+_PREFIX_BYTES: Final = len(MAGIC) + 8
+_SHARED: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+_POPULATE_READ: Final = 22
+"""MADV_POPULATE_READ of Linux 5.14: pages are mapped at once instead of one by one when they are touched."""
+
+
+class Buffer:
+    """A writer's file, every byte of it allocated, so that writing can meet no lack of space."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Makes the file. Raises DiskFullError if there is no room, OSError if it cannot be made."""
+        self.path, self.size = path, size
+        if not hasattr(os, "posix_fallocate"):
+            raise WorkError("this system cannot allocate a file ahead", where=str(path.parent), fix=_CHECKPOINT)
+        _check_room(path.parent, size)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            os.posix_fallocate(self._descriptor, 0, size)
+            self._mapped = mmap.mmap(self._descriptor, size, flags=_SHARED)
+        except OSError as error:
+            os.close(self._descriptor)
+            path.unlink(missing_ok=True)
+            raise DiskFullError(
+                f"no room for {size} bytes of weights: {error.strerror}", where=str(path.parent), fix=_ROOM
+            ) from error
+        self._bytes = np.frombuffer(self._mapped, dtype=np.uint8)
+
+    def copy(self, data: memoryview, offset: int) -> str:
+        """Writes the bytes there; returns the xxh3-128 (hex) of what lies there then."""
+        digest, source = xxhash.xxh3_128(), np.frombuffer(data, dtype=np.uint8)
+        for begin in range(0, len(source), CHUNK_BYTES):
+            part = source[begin : begin + CHUNK_BYTES]
+            written = self._bytes[offset + begin : offset + begin + len(part)]
+            np.copyto(written, part)
+            digest.update(written.data)
+        return digest.hexdigest()
+
+    def write(self, data: bytes) -> None:
+        """Writes the beginning of the file."""
+        self._mapped[: len(data)] = data
+
+    def show_as(self, path: Path) -> None:
+        """Under this name from now on, whole and durable, and free to be read."""
+        os.fsync(self._descriptor)
+        os.rename(self.path, path)
+        self.path = path
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def take_back(self, path: Path) -> bool:
+        """True if it is a buffer again, under this name; False if somebody reads it, or it is gone."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(self.path, path)
+        except OSError:
+            return False
+        self.path = path
+        return True
+
+    def close(self) -> None:
+        """Removes the file; whoever has it mapped keeps its bytes."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+class Reader:
+    """One process's mapping of one file. Nobody who writes to it changes what others see."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Takes the descriptor over. Raises OSError or ValueError."""
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+        mapped = mmap.mmap(descriptor, self.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        with contextlib.suppress(OSError):
+            mapped.madvise(_POPULATE_READ)
+        self.data = memoryview(mapped)
+
+    @property
+    def removed(self) -> bool:
+        """True once the file has no name any more."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Gives the file up; the mapping ends with its last user."""
+        os.close(self._descriptor)
+
+
+def head_of(manifest: Manifest) -> bytes:
+    """The beginning of a file: all before the tensors."""
+    encoded = msgspec.json.encode(manifest)
+    head = MAGIC + len(encoded).to_bytes(8, "little") + encoded
+    return head + bytes(-len(head) % _PAGE_BYTES)
+
+
+def id_of(head: bytes) -> str:
+    """The manifest's id."""
+    return manifest_id(_encoded(memoryview(head)))
+
+
+def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorBytes]]:
+    """What a file holds, its tensors not yet verified. Raises ValueError if the manifest is not the expected one."""
+    encoded = _encoded(data)
+    if manifest_id(encoded) != expect:
+        raise ValueError(f"manifest {manifest_id(encoded)} is not {expect}")
+    manifest = msgspec.json.decode(encoded, type=Manifest)
+    if len(manifest.offsets) != len(manifest.tensors):
+        raise ValueError("tensors without a place")
+    begin = _PREFIX_BYTES + len(encoded)
+    tensors = data[begin + -begin % _PAGE_BYTES :]
+    found: dict[str, TensorBytes] = {}
+    tied: dict[tuple[int, str, tuple[int, ...]], TensorBytes] = {}
+    for line, offset in zip(manifest.tensors, manifest.offsets, strict=True):
+        size = size_bytes(line.dtype, line.shape)
+        if not 0 <= offset <= offset + size <= len(tensors):
+            raise ValueError(f"tensor {line.name!r} lies beyond the end of the file")
+        each = TensorBytes(line.dtype, line.shape, tensors[offset : offset + size])
+        found[line.name] = tied.setdefault((offset, line.dtype, line.shape), each) if size else each
+    return manifest, found
+
+
+def aligned(offset: int) -> int:
+    """The next place at which a tensor may begin."""
+    return offset + -offset % ALIGNMENT_BYTES
+
+
+def open_to_read(path: Path) -> int:
+    """A descriptor with the shared lock. Raises OSError; WorkError if the file is being written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise WorkError("the weights were retired, others take their place", where=str(path)) from None
+    return descriptor
+
+
+def let_go(descriptor: int) -> None:
+    """Ends what `open_to_read` began; a mapping that was made of it stays."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _encoded(data: memoryview) -> bytes:
+    size = int.from_bytes(data[len(MAGIC) : _PREFIX_BYTES], "little")
+    if bytes(data[: len(MAGIC)]) != MAGIC or not 0 < size <= len(data) - _PREFIX_BYTES:
+        raise ValueError("no mapped weights")
+    return bytes(data[_PREFIX_BYTES : _PREFIX_BYTES + size])
+
+
+def _check_room(folder: Path, size: int) -> None:
+    found = os.statvfs(folder)
+    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available)
+    if free < size:
+        raise DiskFullError(f"{size} bytes of weights need room, {free} are free", where=str(folder), fix=_ROOM)
+
+
+_CHECKPOINT: Final = "write synchronizer.sync_method: checkpoint"
+_ROOM: Final = f"make room there, name another folder in synchronizer.memory_dir, or {_CHECKPOINT}"

@@ -1,0 +1,215 @@
+"""The `memory` channel: a weight version is one file that all workers of this machine map."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import ConflictError, DiskFullError, WeightsElsewhereError, WorkError
+from rftd.workers.weights import mapped_file
+from rftd.workers.weights.channel import Exported, WeightsRef, check_announced
+from rftd.workers.weights.checksum import checksum_of, tensor_sums
+from rftd.workers.weights.manifest import Manifest, TensorSum
+from rftd.workers.weights.mapped_file import Buffer, Reader
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
+
+SUFFIX: Final = ".mapped"
+_MAPPINGS: Final = 8
+"""So many files a reader keeps mapped: as buffers are used again, its next load finds one of them."""
+
+
+class MemoryChannel:
+    """Implements `WeightChannel`. A reboot loses what it holds; the trainer can publish it again.
+
+    The sums of a manifest are made while the bytes are copied. The file of a retired version becomes the buffer of
+    the next one if nobody reads it, for a file's first pages cost more than copying into them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` belongs to one experiment and its user; it is made when it is needed."""
+        self._folder = folder
+        self._blank = folder / f".spare-{os.getpid()}{SUFFIX}.partial"
+        self._shown: dict[str, Buffer] = {}
+        self._spare: Buffer | None = None
+        self._size = 0
+        self._mapped: dict[tuple[int, int], Reader] = {}
+
+    def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
+        """Copies the weights once."""
+        path = self._folder / f"v{version}-g{generation}{SUFFIX}"
+        offsets, end = _places(weights)
+        blank = tuple(TensorSum(name, weights[name].dtype, weights[name].shape, "0" * 32) for name in sorted(weights))
+        manifest = Manifest(
+            version=version, generation=generation, checksum="0" * 32, tensors=blank, offsets=tuple(offsets.values())
+        )
+        if path.exists():
+            return self._repeated(weights, manifest, path)
+        begin = len(mapped_file.head_of(manifest))
+        buffer = self._buffer(begin + end)
+        try:
+            sums: dict[int, str] = {}
+            for name, each in weights.items():
+                if id(each) not in sums:
+                    sums[id(each)] = buffer.copy(each.data, begin + offsets[name])
+            tensors = tuple(msgspec.structs.replace(line, xxh3=sums[id(weights[line.name])]) for line in blank)
+            head = _summed(manifest, tensors)
+            buffer.write(head)
+            buffer.show_as(path)
+        except BaseException:
+            buffer.close()
+            raise
+        self._shown[str(path)] = buffer
+        return _exported(path, head, checksum_of(tensors), buffer.size)
+
+    def prepare(self) -> None:
+        """Allocates the next buffer, unless a retired one waits."""
+        if self._spare is None and self._size:
+            try:
+                self._spare = self._allocated(self._size)
+            except (OSError, WorkError):
+                return  # the publication that needs it will say so
+
+    def holds(self, weights: WeightsRef) -> bool:
+        """True if the file lies in this experiment's folder, with the announced manifest."""
+        path = Path(weights.path)
+        if path.parent != self._folder:
+            return False
+        try:
+            with path.open("rb") as file:
+                head = file.read(len(mapped_file.MAGIC) + 8)
+                head += file.read(int.from_bytes(head[len(mapped_file.MAGIC) :], "little"))
+            return mapped_file.id_of(head) == weights.manifest
+        except (OSError, ValueError, MemoryError):
+            return False
+
+    @contextmanager
+    def open(self, weights: WeightsRef) -> Iterator[Weights]:
+        """Maps the file, without a copy. While the context lasts its bytes stay as they are."""
+        path = Path(weights.path)
+        try:
+            descriptor = mapped_file.open_to_read(path)
+        except FileNotFoundError as error:
+            raise _gone(weights) from error
+        except OSError as error:
+            raise WorkError(f"weights cannot be opened: {error.strerror}", where=weights.path) from error
+        try:
+            yield self._verified(descriptor, weights)
+        finally:
+            mapped_file.let_go(descriptor)
+
+    def retire(self, weights: WeightsRef) -> None:
+        """Removes the file, or keeps it as the next buffer."""
+        buffer = self._shown.pop(weights.path, None)
+        if buffer is None:
+            if Path(weights.path).parent == self._folder:
+                Path(weights.path).unlink(missing_ok=True)
+        elif self._spare is None and buffer.size == self._size and buffer.take_back(self._blank):
+            self._spare = buffer
+        else:
+            buffer.close()
+
+    def _verified(self, descriptor: int, weights: WeightsRef) -> Weights:
+        try:
+            manifest, tensors = mapped_file.parse(self._reader(descriptor).data, expect=weights.manifest)
+        except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
+            raise WorkError(f"mapped weights cannot be read: {error}", where=weights.path) from error
+        check_announced(manifest, weights)
+        found = {line.name: line for line in tensor_sums(tensors)}
+        for line in manifest.tensors:
+            if line != found[line.name]:
+                raise WorkError(f"tensor {line.name!r} is damaged: expected xxh3 {line.xxh3}", where=weights.path)
+        return tensors
+
+    def _reader(self, descriptor: int) -> Reader:
+        """The mapping of the open file: kept from an earlier load if it is the same file."""
+        status = os.fstat(descriptor)
+        key = (status.st_dev, status.st_ino)
+        for old, reader in list(self._mapped.items()):
+            if reader.removed or len(self._mapped) >= _MAPPINGS or (old == key and reader.size != status.st_size):
+                self._mapped.pop(old).close()
+        if key not in self._mapped:
+            self._mapped[key] = Reader(os.dup(descriptor))
+        return self._mapped[key]
+
+    def _buffer(self, size: int) -> Buffer:
+        spare, self._spare, self._size = self._spare, None, size
+        if spare is not None and spare.size == size and spare.path.exists():
+            return spare
+        if spare is not None:
+            spare.close()
+        return self._allocated(size)
+
+    def _allocated(self, size: int) -> Buffer:
+        _own(self._folder)
+        self._blank.unlink(missing_ok=True)
+        return Buffer(self._blank, size)
+
+    def _repeated(self, weights: Weights, manifest: Manifest, path: Path) -> Exported:
+        """Of a file that lies there: whoever wrote it may have died before its announcement."""
+        tensors = tensor_sums(weights)
+        head = _summed(manifest, tensors)
+        with path.open("rb") as file:
+            if file.read(len(head)) != head:
+                raise ConflictError(
+                    "the file already holds other weights", where=str(path), fix="publish into a folder of its own"
+                )
+        return _exported(path, head, checksum_of(tensors), path.stat().st_size)
+
+
+def _places(weights: Weights) -> tuple[dict[str, int], int]:
+    """Where each tensor begins, in name order, and where the last one ends; tied tensors begin at one place."""
+    places: dict[str, int] = {}
+    seen: dict[int, int] = {}
+    end = 0
+    for name in sorted(weights):
+        each: TensorBytes = weights[name]
+        if id(each) not in seen:
+            seen[id(each)] = mapped_file.aligned(end)
+            end = seen[id(each)] + each.data.nbytes
+        places[name] = seen[id(each)]
+    return places, end
+
+
+def _summed(manifest: Manifest, tensors: tuple[TensorSum, ...]) -> bytes:
+    return mapped_file.head_of(msgspec.structs.replace(manifest, checksum=checksum_of(tensors), tensors=tensors))
+
+
+def _exported(path: Path, head: bytes, checksum: str, size: int) -> Exported:
+    return Exported(
+        path=str(path),
+        manifest=mapped_file.id_of(head),
+        checksum=checksum,
+        size_bytes=size,
+        host=platform.node(),
+    )
+
+
+def _own(folder: Path) -> None:
+    """Makes the folder for this user alone: others may write beside it, so what lies there is not believed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise DiskFullError(
+            "the folder for weights in memory belongs to somebody else",
+            where=str(folder),
+            fix="name another folder in synchronizer.memory_dir",
+        )
+
+
+def _gone(weights: WeightsRef) -> WorkError:
+    here = platform.node()
+    if weights.host in ("", here):
+        return WorkError("the weights are gone; the trainer publishes them again", where=weights.path)
+    return WeightsElsewhereError(
+        f"weights {weights.version} lie in the memory of {weights.host}, this worker runs on {here}",
+        where=weights.path,
+        fix="write synchronizer.sync_method: checkpoint, with a job folder that both machines see",
+    )

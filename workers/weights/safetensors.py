@@ -1,0 +1,76 @@
+"""The safetensors format: a length, a JSON header, the tensors' bytes one after the other."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import WorkError
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, size_bytes
+
+_NAMES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "uint16": "U16",
+    "int16": "I16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "uint32": "U32",
+    "int32": "I32",
+    "float32": "F32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+}
+_DTYPES: Final = {code: name for name, code in _NAMES.items()}
+_METADATA: Final = "__metadata__"
+_LENGTH_BYTES: Final = 8
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def write(weights: Weights, path: Path) -> None:
+    """Writes the file; it is not synced. Names of one tensor are written twice: give each once. Raises OSError."""
+    header: dict[str, _Entry | Mapping[str, str]] = {_METADATA: {"format": "pt"}}
+    end = 0
+    for name, each in weights.items():
+        begin, end = end, end + each.data.nbytes
+        header[name] = _Entry(dtype=_NAMES[each.dtype], shape=each.shape, data_offsets=(begin, end))
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
+        for each in weights.values():
+            file.write(each.data)
+
+
+def read(path: Path) -> dict[str, TensorBytes]:
+    """The tensors, mapped: nothing is read yet, and nobody who writes to them changes the file. Raises WorkError."""
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        data = memoryview(mapped)
+        begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+        header = msgspec.json.decode(data[_LENGTH_BYTES:begin], type=dict[str, msgspec.Raw])
+        header.pop(_METADATA, None)
+        return {name: _tensor(msgspec.json.decode(raw, type=_Entry), data[begin:]) for name, raw in header.items()}
+    except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
+        raise WorkError(f"weights cannot be read: {error}", where=str(path)) from error
+
+
+def _tensor(entry: _Entry, data: memoryview) -> TensorBytes:
+    dtype, (begin, end) = _DTYPES[entry.dtype], entry.data_offsets
+    if not 0 <= begin <= end <= len(data) or end - begin != size_bytes(dtype, entry.shape):
+        raise ValueError(f"a tensor lies at {begin}..{end} of {len(data)} bytes")
+    return TensorBytes(dtype, entry.shape, data[begin:end])

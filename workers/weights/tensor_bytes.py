@@ -1,0 +1,52 @@
+"""`TensorBytes`: one tensor as a weight channel carries it. No library of tensors is needed to write or read one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "uint16": 2,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "float32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float64": 8,
+}
+"""By dtype, under torch's names."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorBytes:
+    """A tensor's bytes in C order. Two names of one tensor (tied weights) hold one object, and travel once."""
+
+    dtype: str
+    """`float32`, `bfloat16`, ..."""
+    shape: tuple[int, ...]
+    data: memoryview
+    """Flat, of single bytes."""
+
+
+Weights = Mapping[str, TensorBytes]
+
+
+def size_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """How many bytes such a tensor has. Raises KeyError for a dtype that no channel carries."""
+    return ITEM_BYTES[dtype] * math.prod(shape)
+
+
+def each_once(weights: Weights) -> dict[str, TensorBytes]:
+    """Each tensor under one name: of tied names the last in order, which is what transformers expects to find."""
+    kept = {id(weights[name]): (name, weights[name]) for name in sorted(weights)}
+    return dict(kept.values())
