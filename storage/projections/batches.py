@@ -25,6 +25,8 @@ PLANNED: Final = Upsert(
         "staleness_p95",
         "staleness_max",
         "decided_at_ns",
+        "max_uses",
+        "eligible_at_ns",
     ),
 )
 ITEM: Final = Upsert(
@@ -67,6 +69,8 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
         staleness_p95=percentile_95(stale) if stale else None,
         staleness_max=stale[-1] if stale else None,
         decided_at_ns=event.decided_at_ns,
+        max_uses=event.max_uses,
+        eligible_at_ns=event.eligible_at_ns,
     )
     groups = [reference.group.bytes for reference in event.groups]
     for number, item in enumerate(items):
@@ -109,7 +113,7 @@ def _abandoned(event: batch.BatchAbandoned, decoded: Decoded, changes: Changes) 
 
 PROJECTION: Final = Projection(
     name="batches",
-    version=1,
+    version=2,
     tables=(Batches, BatchItems),
     handlers={batch.BatchPlanned: _planned, batch.BatchAbandoned: _abandoned},
 )

@@ -11,7 +11,7 @@ from rftd.storage.projections.projection import Projection
 from rftd.storage.tables.progress import Once
 from rftd.storage.upserts import Changes, Upsert
 from rftd.streams.codec import Decoded
-from rftd.streams.events import checkpoint, experiment, weights
+from rftd.streams.events import batch, checkpoint, experiment, weights
 from rftd.streams.events.registry import Event
 
 KINDS: Final[frozenset[type[Event]]] = frozenset(
@@ -26,6 +26,7 @@ KINDS: Final[frozenset[type[Event]]] = frozenset(
         experiment.ExperimentFailed,
         experiment.ExperimentWarned,
         experiment.ExperimentPrioritized,
+        batch.ExperiencePrioritized,
         weights.WeightsPublished,
         weights.WeightsRetired,
         checkpoint.CheckpointCommitted,

@@ -1,4 +1,4 @@
-"""Leases and closed groups, from `rftd.tasks`."""
+"""Leases and closed groups, from `rftd.tasks` and the spine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 from rftd.storage.projections.projection import Projection, id_of
 from rftd.storage.tables.experiences import Experiences
 from rftd.storage.tables.tasks import Groups, Leases
-from rftd.storage.upserts import Changes, Upsert
+from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
-from rftd.streams.events import task
+from rftd.streams.events import batch, task
 
 LEASED: Final = Upsert(
     Leases,
@@ -38,6 +38,7 @@ CLOSED: Final = Upsert(
     place="closed",
     owns=("experiment", "stage", "sequence", "members", "failed", "reward_mean", "code", "reason"),
 )
+TAGGED: Final = Upsert(Groups, place="tagged", owns=("tag",), rule=Rule.LAST)
 MEMBER: Final = Upsert(Experiences, place="member")
 
 
@@ -110,6 +111,10 @@ def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None
         changes.put(MEMBER, decoded, group_id=group, rollout=member.rollout)
 
 
+def _tagged(event: batch.ExperiencePrioritized, decoded: Decoded, changes: Changes) -> None:
+    changes.put(TAGGED, decoded, id=event.group.bytes, tag=event.priority)
+
+
 PROJECTION: Final = Projection(
     name="tasks",
     version=1,
@@ -119,5 +124,6 @@ PROJECTION: Final = Projection(
         task.EvalLeased: _eval_leased,
         task.TaskExpired: _expired,
         task.GroupClosed: _closed,
+        batch.ExperiencePrioritized: _tagged,
     },
 )

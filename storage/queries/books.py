@@ -25,11 +25,13 @@ USES: Final = """FROM batch_items i JOIN batches b ON b.id = i.batch AND b.plann
 """The batches that hold `experiences e`."""
 
 STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'
-    WHEN EXISTS (SELECT 1 {USES}) THEN 'planned'
+    WHEN EXISTS (SELECT 1 {USES} AND b.max_uses > 0 AND i.use >= b.max_uses) THEN 'planned'
+    WHEN EXISTS (SELECT 1 {USES}) THEN 'cooling'
     WHEN g.id IS NULL THEN 'open'
     WHEN g.closed_partition = e.member_partition AND g.closed_offset = e.member_offset THEN 'waiting'
     ELSE 'late' END"""
-"""`open`: its group is not closed yet; `late`: its group was closed without it, so it has no effect."""
+"""`cooling`: planned, and it may be again; `open`: its group is not closed yet; `late`: its group was closed without
+it, so it has no effect."""
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,14 +87,14 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
         by_state[row.state] = by_state.get(row.state, 0) + row.count
         if row.state == "retired":
             retired[row.reason or ""] = retired.get(row.reason or "", 0) + row.count
-    waiting, planned = by_state.get("waiting", 0), by_state.get("planned", 0)
+    waiting, cooling, planned = (by_state.get(state, 0) for state in ("waiting", "cooling", "planned"))
     return Books(
         produced=totals[0].members,
         waiting=waiting,
-        cooling=0,
+        cooling=cooling,
         planned=planned,
         retired=retired,
-        balance=totals[0].members - waiting - planned - sum(retired.values()),
+        balance=totals[0].members - waiting - cooling - planned - sum(retired.values()),
         open=by_state.get("open", 0),
         late=by_state.get("late", 0),
         failed_rollouts=totals[0].failed,

@@ -22,7 +22,7 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
     rollout: int
     stage: int
     state: str
-    """`open`, `waiting`, `planned`, `retired` or `late`."""
+    """`open`, `waiting`, `cooling`, `planned`, `retired` or `late`."""
     retired_reason: str | None
     reward: float | None
     priority: float | None
@@ -78,9 +78,9 @@ _CONDITIONS: Final = {
 }
 
 _ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, {STATE} AS state,
-    r.reason AS retired_reason, e.reward, e.priority, e.prompt_tokens, e.response_tokens, e.oldest_version,
-    e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns, e.produced_partition AS partition,
-    e.produced_offset AS "offset", (SELECT MAX(b.step) {USES}) AS step,
+    r.reason AS retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
+    e.response_tokens, e.oldest_version, e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns,
+    e.produced_partition AS partition, e.produced_offset AS "offset", (SELECT MAX(b.step) {USES}) AS step,
     (SELECT MAX(i.staleness_versions) {USES}) AS staleness_versions, (SELECT COUNT(*) {USES}) AS uses
 FROM experiences e {GROUP} {RETIRED} WHERE {PRODUCED}"""
 

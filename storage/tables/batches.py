@@ -32,6 +32,9 @@ class Batches(Row, table=True):
     abandoned_reason: Text
     abandoned_partition: Int
     abandoned_offset: Int
+    max_uses: Int
+    """An experience that was used less often rests and may be planned again; 0 = always."""
+    eligible_at_ns: Int
 
 
 class BatchItems(Row, table=True):

@@ -59,3 +59,7 @@ class Groups(Row, table=True):
     closed_ns: Int
     closed_partition: Int
     closed_offset: Int
+    tag: Real
+    """The priority of its experiences, if that was changed."""
+    tagged_partition: Int
+    tagged_offset: Int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
+from uuid import UUID
 
 from rftd.streams import topics
 from rftd.streams.events.experiment import ExperimentForked
@@ -110,21 +111,32 @@ def staleness_is_bounded(evidence: Evidence) -> Iterator[str]:
 
 
 def books_balance(evidence: Evidence) -> Iterator[str]:
-    """Rule 7: an experience is planned or retired at most once in all, and never both."""
-    planned = Counter(item.experience for plan, _ in evidence.plans.values() for item in plan.experiences)
+    """Rule 7: an experience is used as often as its plans allow, rested in between, and then gone or retired."""
+    yield from _uses(evidence)
+    plans = [plan for plan, _ in evidence.plans.values()]
+    gone = {item.experience for plan in plans for item in plan.experiences if item.use >= plan.max_uses > 0}
     members = {member.experience for closed in evidence.closed.values() for member in closed.members}
-    for experience, uses in planned.items():
-        if uses > 1:
-            yield f"experience {experience} is planned {uses} times"
-        if experience in evidence.retired:
-            yield f"experience {experience} is planned and retired as {evidence.retired[experience]}"
     for experience, reasons in evidence.retired.items():
+        if experience in gone:
+            yield f"experience {experience} is planned and retired as {reasons}"
         if len(reasons) > 1:
             yield f"experience {experience} is retired {len(reasons)} times: {reasons}"
         if experience not in members:
             yield f"experience {experience} is retired and no member of a closed group"
-    if evidence.state == "completed" and (left := members - set(planned) - set(evidence.retired)):
+    if evidence.state == "completed" and (left := members - gone - set(evidence.retired)):
         yield f"{len(left)} experiences are neither planned nor retired, among them {next(iter(left))}"
+
+
+def _uses(evidence: Evidence) -> Iterator[str]:
+    uses: dict[UUID, tuple[int, int]] = {}
+    for step, (plan, _) in sorted(evidence.plans.items()):
+        for item in plan.experiences:
+            before, eligible_at_ns = uses.get(item.experience, (0, 0))
+            if item.use <= before or item.use > plan.max_uses > 0:
+                yield f"experience {item.experience} is planned {before + 1} times: step {step} calls it use {item.use}"
+            if plan.decided_at_ns < eligible_at_ns:
+                yield f"experience {item.experience} had not rested when step {step} was planned"
+            uses[item.experience] = (item.use, plan.eligible_at_ns)
 
 
 def trained_once(evidence: Evidence) -> Iterator[str]:

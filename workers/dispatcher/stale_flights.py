@@ -26,13 +26,13 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
     ]
     if not flights:
         return {}
-    view, oldest = view_of(state, stage), {flight.group: flight.oldest_version for flight in flights}
+    view = view_of(state, stage)
     return {
-        group: GivenUp(
+        flight.group: GivenUp(
             StaleFlightError.code,
-            f"its rollouts began on weight version {oldest[group]}, and step {view.first_version + view.planned_steps} "
-            f"is planned (policy {stage.policy.kind})",
+            f"its rollouts began on weight version {flight.oldest_version}, and step "
+            f"{view.first_version + view.planned_steps} is planned (policy {stage.policy.kind})",
             keep_members=True,
         )
-        for group in make_policy(stage.policy).abort_inflight(view, flights)
+        for flight in make_policy(stage.policy).abort_inflight(view, flights)
     }

@@ -52,6 +52,8 @@ class Forecast:
         self._step_began_s: float | None = None
         self._drawn: list[float] = []
         self._durations: list[float] = []
+        self._began_with: list[int] = []
+        """Weight version with which each experience began: what its staleness is reckoned from, not from the plan."""
         self._window = Window()
 
     def run(self) -> Outcome:
@@ -142,6 +144,7 @@ class Forecast:
     def _ended(self, unit: Unit, group: Group, index: int, version: int, duration_s: float) -> None:
         number = len(self._durations)
         self._durations.append(duration_s)
+        self._began_with.append(version)
         tokens = max(1, round(duration_s / self._lengths.median_s * _TOKENS_PER_MEDIAN))
         member = Member(UUID(int=number), index, 0, number, 0.0, 0.0, tokens, version, unit.version)
         group.members.append(member)
@@ -190,7 +193,7 @@ class Forecast:
                 training_s=self._trained_s,
                 waiting=len(self._clerk.state.ledger.waiting),
             ),
-            staleness_versions=[item.staleness_versions for item in plan.experiences],
+            staleness_versions=[plan.step - 1 - self._began_with[item.experience.int] for item in plan.experiences],
             lengths_s=[self._durations[item.experience.int] for item in plan.experiences if item.use == 1],
         )
         if publish_due(self._stage, plan.step):

@@ -60,6 +60,8 @@ class Staleness(msgspec.Struct, frozen=True, kw_only=True):
     max: int
     counts: dict[int, int]
     """How many experiences had each."""
+    over_bound: int
+    """Experiences trained that were older than the policy's bound, the first steps included."""
 
 
 class DropBias(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +121,7 @@ def outcome_of(window: Window, stage: StageSpec, system: System, lengths: LongTa
         throughput_per_s=throughput,
         optimum_per_s=optimum,
         of_optimum=throughput / optimum,
-        staleness=_staleness(window.staleness_versions[first:]),
+        staleness=_staleness(window.staleness_versions, first, stage.policy.max_staleness_versions),
         idle_explorers=1 - (end.busy_slots_s - begin.busy_slots_s) / (slots * took_s),
         idle_trainer=1 - (end.training_s - begin.training_s) / took_s,
         produced=books.produced,
@@ -131,14 +133,15 @@ def outcome_of(window: Window, stage: StageSpec, system: System, lengths: LongTa
     )
 
 
-def _staleness(batches: Sequence[Sequence[int]]) -> Staleness:
-    values = np.concatenate([np.asarray(batch, dtype=np.int64) for batch in batches])
+def _staleness(batches: Sequence[Sequence[int]], first: int, bound: int) -> Staleness:
+    values = np.concatenate([np.asarray(batch, dtype=np.int64) for batch in batches[first:]])
     found, counts = np.unique(values, return_counts=True)
     return Staleness(
         mean=float(values.mean()),
         p95=float(np.quantile(values, 0.95)),
         max=int(values.max()),
         counts=dict(zip(found.tolist(), counts.tolist(), strict=True)),
+        over_bound=sum(each > bound for batch in batches for each in batch),
     )
 
 

@@ -6,6 +6,12 @@ priorities   who is trained first: functions of an experience and its uses
 paced        what policies have in common: the queue, the sweep at consumption, a capacity
 hard_bound   admission by capacity, and a sweep at consumption: no batch holds a staler experience
 in_order     the same, with batches in the order of the dataset: for deterministic runs
+areal        AReaL's capacity: admission alone
+verl_window  verl's window between two synchronisations
+windowed     NeMo-RL's window of versions: no gate, a sweep, groups under way given up
+weight_fifo  NeMo-RL's: the oldest version within the bound first
+ready_first  NeMo-RL's: a gate at dispatch, then whatever is ready
+sample_lag   PipelineRL's: ahead by so many samples
 schedule     which weights an explore step needs, when weights are published, when an evaluation is due
 registry     the table of policies
 """

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
 from uuid import UUID
 
+import msgspec
+
+from rftd.ops.errors import ConfigError
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
 from rftd.workers.policies.policy import Flight, PolicyView, Retirement
 from rftd.workers.policies.pool import Order, Pool, Ready
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 
 class Paced:
@@ -53,8 +59,8 @@ class Paced:
         elif self._evicts and self._capacity and (more := pool.size - self._capacity) > 0:
             yield Retirement("capacity", list(islice(pool.lowest(), more)))
 
-    def abort_inflight(self, view: PolicyView, flights: Sequence[Flight]) -> Sequence[UUID]:
-        return ()
+    def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        return []
 
     def oldest_allowed(self, view: PolicyView) -> int:
         """The oldest weight version that an item of the next batch may have begun with."""
@@ -63,3 +69,12 @@ class Paced:
     def inflight_supply(self, view: PolicyView) -> int:
         """The supply at which `max_inflight_batches` batches are under way or wait."""
         return (view.planned_steps + self._inflight_batches) * view.batch_size
+
+
+def read_args(spec: PolicySpec, kind: type[A]) -> A:
+    """The policy's own arguments. Raises ConfigError for one that it does not know, or of another type."""
+    try:
+        return msgspec.convert(spec.args, kind)
+    except msgspec.ValidationError as error:
+        known = ", ".join(kind.__struct_fields__)
+        raise ConfigError(f"policy {spec.kind}: {error}", fix=f"its own fields are: {known or 'none'}") from None

@@ -66,7 +66,7 @@ class Flight(msgspec.Struct, frozen=True):
 
     group: UUID
     oldest_version: int
-    """Of the weights that it began with, or older ones."""
+    """Of the weights that one of its rollouts began with."""
 
 
 class Retirement(msgspec.Struct, frozen=True):
@@ -95,6 +95,6 @@ class StalenessPolicy(Protocol):
         """Experiences that no later batch can hold."""
         ...
 
-    def abort_inflight(self, view: PolicyView, flights: Sequence[Flight]) -> Sequence[UUID]:
-        """Groups under way of which nothing could be trained any more."""
+    def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        """Those of which nothing could be trained any more."""
         ...

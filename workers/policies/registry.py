@@ -14,6 +14,12 @@ POLICIES: Final = Plugins[StalenessPolicy](
     table={
         "hard_bound": "rftd.workers.policies.hard_bound:HardBound",
         "in_order": "rftd.workers.policies.in_order:InOrder",
+        "areal": "rftd.workers.policies.areal:Areal",
+        "verl_window": "rftd.workers.policies.verl_window:VerlWindow",
+        "windowed": "rftd.workers.policies.windowed:Windowed",
+        "weight_fifo": "rftd.workers.policies.weight_fifo:WeightFifo",
+        "ready_first": "rftd.workers.policies.ready_first:ReadyFirst",
+        "sample_lag": "rftd.workers.policies.sample_lag:SampleLag",
     },
 )
 
