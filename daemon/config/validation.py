@@ -15,6 +15,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, UnknownField, WrongValue
 from rftd.daemon.config.scalar import read_scalar
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.secrets import is_secret_path
 from rftd.ops import limits
@@ -47,10 +48,14 @@ def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
 
 
 def _issue(detail: ErrorDetails) -> Issue:
-    path: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
+    tagged: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
+    # Beside a policy's section pydantic names its kind, which is no place of the file.
+    path = tuple(part for part, before in zip(tagged, ("", *tagged), strict=False) if before != "policy")
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown(path)
+        return _unknown(path, next((POLICY_KINDS[str(part)] for part in tagged if part in POLICY_KINDS), None))
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return _kindless((*path, "kind"), context.get("tag"))
     given = _given(detail["input"], path)
     if kind == "missing":
         return Issue(path, "is required", None, WrongValue)
@@ -89,9 +94,18 @@ def _type_fix(kind: str, value: Any) -> str | None:
     return None
 
 
-def _unknown(path: FieldPath) -> Issue:
+def _kindless(path: FieldPath, kind: str | None) -> Issue:
+    """A policy without a kind, or of one that there is not."""
+    if kind is None:
+        return Issue(path, "is required", f"one of {', '.join(POLICY_KINDS)}", WrongValue)
+    near = difflib.get_close_matches(kind, POLICY_KINDS, 1)
+    fix = f"did you mean {near[0]!r}? " if near else "a third party's is kind: plugin with its name; "
+    return Issue(path, f"no policy {kind!r}", f"{fix}known: {', '.join(POLICY_KINDS)}", WrongValue)
+
+
+def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
     name, section = str(path[-1]), path[:-1]
-    here = [*_names(section), *normalise.old_names(section)]
+    here = [*(model.model_fields if model else _names(section)), *normalise.old_names(section)]
     near = difflib.get_close_matches(name, here, 1, 0.6)
     place = f" in {show(section)}" if section else ""
     if near:

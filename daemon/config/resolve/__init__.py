@@ -8,6 +8,8 @@ lengths.py     model, prompt and response lengths
 tasksets.py    tasksets, datasets, workflows and rewards
 algorithm.py   the algorithm's own defaults and the optimizer
 pacing.py      synchronizer to schedule and staleness bound
+policy.py      policy, replay buffer and capacity to one staleness policy
+progress.py    whether that policy can go on at all
 engines.py     which engines run it, and on what
 scheduling.py  how rollouts are given out, and what is not waited for
 """

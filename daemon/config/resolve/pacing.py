@@ -6,13 +6,16 @@ from pathlib import PurePosixPath
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.resolve.policy import resolve_policy
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, SyncSpec
 
 _SYNC: FieldPath = ("synchronizer",)
 
 
-def resolve_pacing(experiment: Experiment, algorithm: AlgorithmSpec, notes: Notes) -> tuple[SyncSpec, PolicySpec]:
+def resolve_pacing(
+    experiment: Experiment, algorithm: AlgorithmSpec, batch: int, notes: Notes
+) -> tuple[SyncSpec, PolicySpec]:
     """When explorers take weights, how far they run ahead, how old an experience may be."""
     given = experiment.synchronizer
     interval = _interval(experiment, notes)
@@ -40,44 +43,8 @@ def resolve_pacing(experiment: Experiment, algorithm: AlgorithmSpec, notes: Note
             f"longer than explorer.max_timeout ({experiment.explorer.max_timeout:g} s), or one whose explorers die, on "
             f"each of its attempts"
         )
-    return sync, _policy(experiment, sync, algorithm, notes)
-
-
-def _policy(experiment: Experiment, sync: SyncSpec, algorithm: AlgorithmSpec, notes: Notes) -> PolicySpec:
-    if sync.style == "fixed":
-        # Explorers stand still after interval + offset batches until new weights: fewer in flight, or a lower
-        # bound, and the experiment could never go on.
-        inflight, needed = sync.interval + sync.offset, sync.offset + sync.interval - 1
-        bound = needed
-    else:
-        inflight = max(experiment.explorer.max_inflight_batches, 1)
-        needed = sync.interval - 1
-        bound = inflight + needed
-    asked = _asked_bound(algorithm, notes)
-    if asked is not None:
-        bound = asked
-        if asked < needed:
-            what = f"max_staleness is {asked}, but with this synchronizer an experience is up to {needed} steps old"
-            fix = f"set max_staleness to at least {needed}, or lower sync_interval or sync_offset"
-            notes.wrong(("algorithm", "sample_strategy_args"), what, fix)
-    return PolicySpec(
-        kind="in_order" if experiment.deterministic else "hard_bound",
-        max_staleness_versions=bound,
-        max_inflight_batches=inflight,
-        min_group_members=min(2, algorithm.repeat_times),
-    )
-
-
-def _asked_bound(algorithm: AlgorithmSpec, notes: Notes) -> int | None:
-    if algorithm.sample_strategy != "staleness_control":
-        return None
-    asked = algorithm.sample_strategy_args.get("max_staleness")
-    if asked is None:
-        return None
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
-        notes.wrong(("algorithm", "sample_strategy_args", "max_staleness"), "must be a whole number, 0 or more")
-        return None
-    return asked
+    needed = sync.interval - 1 + (sync.offset if fixed else 0)
+    return sync, resolve_policy(experiment, sync, needed, algorithm, batch, notes)
 
 
 def _interval(experiment: Experiment, notes: Notes) -> int:

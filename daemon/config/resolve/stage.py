@@ -39,10 +39,10 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         return None
     algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
     explores = kind == "both"
-    sync, policy = resolve_pacing(experiment, algorithm, notes) if explores else (SyncSpec(), PolicySpec())
+    batch, train_batch = _batches(experiment, algorithm, explores, notes)
+    sync, policy = resolve_pacing(experiment, algorithm, train_batch, notes) if explores else (SyncSpec(), PolicySpec())
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
-    batch, train_batch = _batches(experiment, algorithm, explores, notes)
     return StageSpec(
         name=config.name,
         folder=str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir,

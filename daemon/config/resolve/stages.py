@@ -8,7 +8,7 @@ from typing import Any, Final
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.schema.experiment import Experiment
 
-_SECTIONS: Final = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer")
+_SECTIONS: Final = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer", "policy")
 _OF_THE_TYPE: Final = frozenset({"repeat_times", "sample_strategy", "loss_agg_mode", "rollout_correction"})
 _REPLACES: Final = (
     (("buffer",), "total_epochs", "total_steps"),
@@ -56,6 +56,8 @@ def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
         kind = stage["algorithm"].get("algorithm_type")
         if kind is not None and kind != section.get("algorithm_type"):
             return {key: value for key, value in section.items() if not _belongs_to_type(key)}
+    if name == "policy" and stage["policy"].get("kind", section.get("kind")) != section.get("kind"):
+        return {}
     for path, given, silenced in _REPLACES:
         if path[0] == name and given in _at(stage, path) and silenced not in _at(stage, path):
             section = _without(section, (*path[1:], silenced))

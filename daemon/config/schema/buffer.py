@@ -25,9 +25,10 @@ class ExperienceBuffer(Section):
     name: str = ""
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = "queue"
     path: Url = None
-    capacity: Count = inert(10000, why="how far explorers run ahead is a matter of synchronizer")
+    capacity: Count = 10000
+    """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""
     max_read_timeout: Seconds = 1800.0
-    replay_buffer: ReplayBuffer = section(ReplayBuffer, is_inert=True)
+    replay_buffer: ReplayBuffer = section(ReplayBuffer)
     split: str = "train"
     subset_name: str | None = None
     format: Format = section(Format)

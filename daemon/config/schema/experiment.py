@@ -15,6 +15,7 @@ from rftd.daemon.config.schema.explorer import Explorer
 from rftd.daemon.config.schema.log import Log
 from rftd.daemon.config.schema.model import Model
 from rftd.daemon.config.schema.monitor import Monitor
+from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import Section, Seed, inert, section
 from rftd.daemon.config.schema.service import Service
 from rftd.daemon.config.schema.stage import Stage
@@ -48,6 +49,7 @@ class Experiment(Section):
     trainer: Trainer = section(Trainer)
     monitor: Monitor = section(Monitor)
     synchronizer: Synchronizer = section(Synchronizer)
+    policy: Policy | None = None
     service: Service = section(Service, is_inert=True)
     log: Log = section(Log)
     stages: list[Stage] = []

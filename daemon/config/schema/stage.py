@@ -7,6 +7,7 @@ from rftd.daemon.config.schema.buffer import Buffer
 from rftd.daemon.config.schema.data_processor import DataProcessor
 from rftd.daemon.config.schema.experiment_name import Mode, Name
 from rftd.daemon.config.schema.explorer import Explorer
+from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.schema.trainer import Trainer
 
@@ -21,3 +22,4 @@ class Stage(Section):
     data_processor: DataProcessor | None = None
     explorer: Explorer | None = None
     trainer: Trainer | None = None
+    policy: Policy | None = None

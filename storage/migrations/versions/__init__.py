@@ -5,5 +5,5 @@ r0002_forks    where an experiment comes from, and where its files are
 r0003_lineage  which weights drew which tokens, and indexes for what came of them
 r0004_leases   the leases of a worker, in order
 r0005_priority whose turn comes first
-r0006_uses      uses, rests, and tags that were changed
+r0006_uses     uses, rests, and tags that were changed
 """

@@ -1,0 +1,156 @@
+"""`policy`, `replay_buffer`, `capacity` and `sample_strategy` to one `PolicySpec`, and what contradicts what."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import WrongValue
+from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.resolve.progress import standstill
+from rftd.daemon.config.schema.buffer import ExperienceBuffer
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.policy import AnyPolicy, HardBoundPolicy, InOrderPolicy, PluginPolicy
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
+from rftd.workers.policies.priorities import PRIORITIES
+from rftd.workers.policies.registry import POLICIES
+
+_POLICY: Final[FieldPath] = ("policy",)
+_BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
+_REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
+_SWEEPING: Final = ("hard_bound", "in_order", "windowed", "weight_fifo")
+"""Kinds under which nothing over the bound is trained."""
+
+
+def resolve_policy(
+    experiment: Experiment, sync: SyncSpec, needed: int, algorithm: AlgorithmSpec, batch: int, notes: Notes
+) -> PolicySpec:
+    """`needed` is the least bound with which the synchronizer can go on; `batch` the experiences of one step."""
+    given = _given(experiment, notes)
+    kind = given.name if isinstance(given, PluginPolicy) else str(getattr(given, "kind"))  # noqa: B009 - of each class
+    inflight = _inflight_batches(experiment, sync, needed)
+    bound = _bound(given, sync, algorithm, needed, inflight, notes)
+    priority, max_uses, cooldown_s = _replay(experiment, notes)
+    capacity = _capacity(experiment.buffer.trainer_input.experience_buffer, batch, bound, notes)
+    spec = PolicySpec(
+        kind=kind,
+        max_staleness_versions=bound,
+        # With reuse and no bound asked for, an experience is trained as often as its priority lets it.
+        bounded=kind in _SWEEPING and (max_uses == 1 or _asks(given, algorithm)),
+        max_inflight_batches=inflight,
+        min_group_members=_min_members(given, algorithm, notes),
+        args=_args(given, sync, notes),
+        priority=priority,
+        max_uses=max_uses,
+        cooldown_s=cooldown_s,
+        capacity=capacity,
+        evict_when_full=experiment.buffer.trainer_input.experience_buffer.replay_buffer.enable,
+    )
+    why = standstill(spec, interval=sync.interval, batch=batch, repeat_times=algorithm.repeat_times)
+    if why is not None and not notes.issues:
+        notes.wrong((*_POLICY, "kind"), why, "lower sync_interval, raise its bound, or use kind: hard_bound")
+    return spec
+
+
+def _given(experiment: Experiment, notes: Notes) -> AnyPolicy:
+    asked = experiment.policy
+    if not experiment.deterministic:
+        return asked or HardBoundPolicy(kind="hard_bound")
+    if asked is not None and not isinstance(asked, InOrderPolicy):
+        what = "deterministic takes experiences in the order of the dataset"
+        notes.wrong((*_POLICY, "kind"), what, "write kind: in_order, or deterministic: false")
+    return InOrderPolicy(kind="in_order") if asked is None else asked
+
+
+def _inflight_batches(experiment: Experiment, sync: SyncSpec, needed: int) -> int:
+    if sync.style == "fixed":
+        # Explorers stand still after so many batches until new weights: fewer in flight, and nothing could go on.
+        return needed + 1
+    return max(experiment.explorer.max_inflight_batches, 1)
+
+
+def _asks(given: AnyPolicy, algorithm: AlgorithmSpec) -> bool:
+    return given.max_staleness is not None or algorithm.sample_strategy == "staleness_control"
+
+
+def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: int, inflight: int, notes: Notes) -> int:
+    """The bound that was asked for, if the synchronizer can go on with it."""
+    field: FieldPath = (*_POLICY, "max_staleness")
+    asked = given.max_staleness
+    if asked is None and algorithm.sample_strategy == "staleness_control":
+        field, asked = ("algorithm", "sample_strategy_args", "max_staleness"), _of_strategy(algorithm, notes)
+    if asked is None:
+        return needed if sync.style == "fixed" else inflight + needed
+    if asked < needed:
+        what = f"is {asked}, but with this synchronizer an experience is up to {needed} steps old"
+        fix = f"set max_staleness to at least {needed}, or lower sync_interval or sync_offset"
+        notes.wrong(field, what, fix)
+    return asked
+
+
+def _of_strategy(algorithm: AlgorithmSpec, notes: Notes) -> int | None:
+    asked = algorithm.sample_strategy_args.get("max_staleness")
+    if asked is None or (isinstance(asked, int) and not isinstance(asked, bool) and asked >= 0):
+        return asked
+    notes.wrong(("algorithm", "sample_strategy_args", "max_staleness"), "must be a whole number, 0 or more")
+    return None
+
+
+def _min_members(given: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> int:
+    asked, most = given.min_group_members, algorithm.repeat_times
+    if asked is None:
+        return min(2, most)
+    if asked > most:
+        what = f"is {asked}, but a group has {most} rollouts: every one would be retired"
+        notes.wrong((*_POLICY, "min_group_members"), what, f"set it to {most} or less, or raise repeat_times")
+    return asked
+
+
+def _args(given: AnyPolicy, sync: SyncSpec, notes: Notes) -> dict[str, Any]:
+    if isinstance(given, PluginPolicy):
+        try:
+            POLICIES.check(given.name)
+        except ConfigError as error:
+            notes.wrong((*_POLICY, "name"), error.what, error.fix, WrongValue)
+        return dict(given.args)
+    args = given.model_dump(exclude={"kind", *AnyPolicy.model_fields}, exclude_defaults=True)
+    if getattr(given, "kind", "") == "verl_window":
+        args["trigger_parameter_sync_step"] = sync.interval
+    return args
+
+
+def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, float]:
+    """Priority, uses and cooldown of `replay_buffer`."""
+    replay = experiment.buffer.trainer_input.experience_buffer.replay_buffer
+    if not replay.enable:
+        if replay.reuse_cooldown_time is not None:
+            what = "is set, but replay_buffer.enable is false: nothing is ever used again"
+            notes.wrong((*_REPLAY, "reuse_cooldown_time"), what, "set replay_buffer.enable to true, or leave it out")
+        return PrioritySpec(), 1, 0.0
+    if experiment.deterministic:
+        what = "deterministic trains each experience once, in the order of the dataset"
+        notes.wrong((*_REPLAY, "enable"), what, "set it to false, or deterministic: false")
+    name, args = replay.priority_fn, dict(replay.priority_fn_args)
+    try:
+        PRIORITIES.check(name)
+        if PRIORITIES.builtin(name):
+            PRIORITIES.open(name, args)
+    except ConfigError as error:
+        notes.wrong((*_REPLAY, "priority_fn" if "unknown" in error.what else "priority_fn_args"), error.what, error.fix)
+    if replay.reuse_cooldown_time is None:
+        return PrioritySpec(kind=name, args=args), 1, 0.0
+    limit = args.get("use_count_limit", 3) if name == "decay_limit_randomization" else 0
+    max_uses = limit if isinstance(limit, int) else 0
+    return PrioritySpec(kind=name, args=args), max_uses, replay.reuse_cooldown_time
+
+
+def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) -> int:
+    """What was asked for, if a batch fits; else the default, and room for what the policy lets run ahead."""
+    if "capacity" not in buffer.model_fields_set:
+        return max(buffer.capacity, 2 * (min(bound, limits.PLAN_AHEAD_MOST_BATCHES) + 1) * batch)
+    if buffer.capacity < batch:
+        what = f"is {buffer.capacity}, but one step trains {batch} experiences: no batch would ever be full"
+        notes.wrong((*_BUFFER, "capacity"), what, f"set it to at least {batch}, or lower train_batch_size")
+    return buffer.capacity
