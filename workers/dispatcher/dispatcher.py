@@ -56,6 +56,7 @@ class Dispatcher:
     def _close(self, over: bool, given_up: Mapping[UUID, GivenUp]) -> Iterator[Decision]:
         for decision in close_groups(self._state, stage_over=over, given_up=given_up):
             if isinstance(decision.event, GroupClosed):
+                self._liveness.forget(decision.event.group)
                 for lease in self._state.groups.open[decision.event.group].leases:
                     self._liveness.forget(lease)
             yield decision

@@ -60,7 +60,7 @@ class Liveness:
         return (self.quiet_s(worker, now_s) or 0.0) > self.lost_after_s
 
     def overdue(self, lease: UUID, deadline_s: float, now_s: float) -> bool:
-        """True if the lease made no progress for its whole deadline."""
+        """True if the lease made no progress for its whole deadline; of anything else, since it was first asked for."""
         looked_s = self._looked(now_s)
         return looked_s - self._renewed_s.setdefault(lease, looked_s) > deadline_s
 

@@ -1,8 +1,9 @@
 """Explore steps that are over before every task of them is done (`explorer.over_rollout`).
 
 Explore step e of a stage is the groups e-1 times `batch_size` and up, `batch_size` of them, in the order of the
-dataset. Once ceil(batch_size x (1 - ratio)) of them have closed and none waits to be given out, the others get
-`wait_after_min` more, then they are closed. The wait is counted by this process; after a restart it begins anew.
+dataset. Once ceil(batch_size x (1 - ratio)) of them have closed, each of the others gets `wait_after_min` more, from
+then on or from when it is given out; then it is closed. The wait is counted by this process; after a restart it begins
+anew.
 """
 
 from __future__ import annotations
@@ -27,15 +28,13 @@ def groups_over(state: RunState, stage: StageSpec, liveness: Liveness, now_s: fl
     enough = needed_groups(stage)
     found: dict[UUID, GivenUp] = {}
     for step, groups in _open_steps(state, size).items():
-        done = size - len(groups)
-        wait = derive(state.experiment, "explore_step", state.spine.stage, step)
-        given_out = state.groups.next_sequence.get(state.spine.stage, 0) >= step * size
-        if not given_out or done < enough or not liveness.overdue(wait, spec.over_wait_s, now_s):
+        given_out = min(size, state.groups.next_sequence[state.spine.stage] - (step - 1) * size)
+        done = given_out - len(groups)
+        if done < enough:
             continue
-        liveness.forget(wait)
-        reason = f"explore step {step} is over: {done} of its {size} tasks were done {spec.over_wait_s:g} s ago"
+        reason = f"{done} of the {size} tasks of explore step {step} were done {spec.over_wait_s:g} s ago or longer"
         why = GivenUp(OverRolloutError.code, f"{reason} (explorer.over_rollout)", spec.over_keep_partial)
-        found |= {group.id: why for group in groups}
+        found |= {group.id: why for group in groups if liveness.overdue(group.id, spec.over_wait_s, now_s)}
     return found
 
 

@@ -173,7 +173,7 @@ def test_a_step_is_over_without_its_slowest_task(partial: bool) -> None:
         2 if partial else 0,
         2 if partial else 4,
     )
-    assert "2 of 4 rollouts were done" in closed.reason and "explore step 1" in closed.reason
+    assert "2 of 4 rollouts were done" in closed.reason and "3 of the 4 tasks of explore step 1" in closed.reason
     state = scheduler.desk.state
     books = state.ledger.counts()
     assert books["balance"] == 0 and books["produced"] == (14 if partial else 12)
@@ -190,19 +190,21 @@ def test_after_a_restart_a_step_gets_its_full_wait_again() -> None:
     assert [event.group for event in scheduler.after(4, GroupClosed)] == [slow.group]
 
 
-def test_a_step_is_not_over_before_all_of_it_is_given_out() -> None:
-    """The last task of the step finds no room yet: when it does, it has the whole wait for itself."""
-    scheduler = Scheduler(stage(groups=4, over_ratio=0.25, over_wait_s=10.0))
+def test_a_task_that_is_given_out_late_has_the_whole_wait_for_itself() -> None:
+    scheduler = Scheduler(stage(groups=4, over_ratio=0.5, over_wait_s=10.0))
     scheduler.desk.join(capacity=2 * REPEAT)
     leases = scheduler.now(TaskLeased)
     assert [lease.sequence for lease in leases] == [0, 1, 2]
-    scheduler.desk.produce(leases[0], (0, 1, 2))
-    for lease in leases[1:]:
+    for lease in leases[:2]:
         scheduler.desk.produce(lease, range(REPEAT))
+    scheduler.desk.state.roster.live.clear()  # nobody is there for the last one
+    assert len(scheduler.now(GroupClosed)) == 2
+    assert scheduler.after(6, TaskLeased) == []
+    scheduler.desk.join(1)
     [last] = scheduler.now(TaskLeased)
     assert last.sequence == 3
-    scheduler.desk.produce(leases[0], (3,))
-    assert scheduler.after(10, GroupClosed)[0].group == leases[0].group
+    assert [event.group for event in scheduler.after(6, GroupClosed)] == [leases[2].group]
+    assert scheduler.after(3, GroupClosed) == []
     assert [event.group for event in scheduler.after(3, GroupClosed)] == [last.group]
 
 
