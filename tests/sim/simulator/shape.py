@@ -49,6 +49,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     selector: str
     latency_s: float
     train_rows: int
+    latency_sigma: float = 0.0
+    lease_rollouts: int = 0
+    timeout_ratio: float = 0.0
+    over_ratio: float = 0.0
+    over_keep_partial: bool = False
+    reissue_ratio: float = 0.0
 
 
 def draw_shape(random: random.Random) -> Shape:
@@ -83,6 +89,20 @@ def draw_shape(random: random.Random) -> Shape:
     )
 
 
+def draw_slow(shape: Shape, random: random.Random) -> Shape:
+    """The same with rollouts of which some are slow, and what may be done about them."""
+    waits = shape.sync.style == "fixed"
+    return msgspec.structs.replace(
+        shape,
+        latency_sigma=random.choice([0.0, 1.0, 2.0]),
+        lease_rollouts=random.choice([0, 1, 2]),
+        timeout_ratio=0.0 if shape.deterministic else random.choice([0.0, 2.0]),
+        over_ratio=0.0 if waits else random.choice([0.0, 0.5, 0.9]),
+        over_keep_partial=random.random() < 0.5,
+        reissue_ratio=random.choice([0.0, 1.5]),
+    )
+
+
 def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSpec:
     """The shape as a specification whose files lie in `data` (shared, only read) and in `job`."""
     taskset = _taskset(data, "train", shape.train_rows, shape)
@@ -94,7 +114,13 @@ def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSp
             concurrency=shape.concurrency,
             max_timeout_s=ROLLOUT_TIMEOUT_S,
             max_retry_times=1,
-            engine_args={"latency_s": shape.latency_s},
+            lease_rollouts=shape.lease_rollouts,
+            timeout_ratio=shape.timeout_ratio,
+            over_ratio=shape.over_ratio,
+            over_wait_s=0.5,
+            over_keep_partial=shape.over_keep_partial,
+            reissue_ratio=shape.reissue_ratio,
+            engine_args={"latency_s": shape.latency_s, "latency_sigma": shape.latency_sigma},
         ),
         "trainer": TrainerSpec(engine="fake", save_interval=shape.save_interval, max_checkpoints_to_keep=shape.keep),
     }
