@@ -155,12 +155,19 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     method: str = "checkpoint"
     """The weight channel."""
     style: str = "fixed"
-    """`fixed`: explore step e runs on version floor((e - 1 - offset) / interval) * interval. Or `fully_async`."""
+    """`fixed`, `explorer_driven`, `trainer_driven` or `fully_async`: see `rftd.workers.policies.schedule`."""
     interval: int = 1
+    """Steps between two synchronisations, of a side that has no interval of its own."""
     offset: int = 0
+    """Explore steps that are added to those before the first synchronisation."""
     timeout_s: float = 3600.0
+    """How long explorers wait for weights at a sync point, before they go on with those that are there."""
     memory_dir: str = ""
     """Where the channel `memory` makes its folder; empty: in the machine's memory, if it shows it as a folder."""
+    explorer_interval: int = 0
+    """Of the explorers; 0: `interval`."""
+    trainer_interval: int = 0
+    """Of the trainer; 0: `interval`."""
 
 
 class RolloutSpec(Spec, frozen=True, kw_only=True):

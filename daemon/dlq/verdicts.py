@@ -17,6 +17,7 @@ from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.letters import HOME, Place
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
+from rftd.workers.policies.schedule import has_windows
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
 """Their writers decide on what they read; a record that takes effect late would contradict what was decided since."""
@@ -35,7 +36,7 @@ def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> 
         epoch=task.epoch,
         repeat_times=task.members + task.failed,
         min_version=newest.version if newest is not None else state.spine.first_version,
-        pinned=stage.sync.style == "fixed",
+        pinned=has_windows(stage.sync),
         by=by,
         reason=reason,
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.spec import StageSpec
 from rftd.workers.dispatcher.evaluation import due_evals, eval_id
 from rftd.workers.dispatcher.isolation import Isolation
-from rftd.workers.dispatcher.leasing import Credits, Hold, next_hold
+from rftd.workers.dispatcher.leasing import Credits, next_hold
+from rftd.workers.dispatcher.windows import Held, Hold
 from rftd.workers.planner.planner import view_of
 
 
@@ -41,9 +44,8 @@ def dispatcher_wait(scene: Scene) -> Wait:
         bound = f"max_staleness {stage.policy.max_staleness_versions}, {stage.policy.max_inflight_batches} batches"
         what = f"the policy to admit a group: {counts} ({stage.policy.kind}: {bound} ahead)"
         return _of(Level.WAITS, "policy", what, "trainer", f"step {spine.version + 1} is executed")
-    if hold.kind is Hold.WEIGHTS:
-        what = f"weight version {hold.version}, on which the next group must begin"
-        return _of(Level.WAITS, "weights", what, "trainer", "it is trained and published")
+    if hold.kind in _AT_SYNC_POINT:
+        return _at_sync_point(scene, stage, hold)
     if hold.kind is Hold.CREDITS:
         rollouts = sum(len(lease.rollouts) for lease in state.groups.leases.values())
         what = f"a free place: {len(explorers)} explorers have {rollouts} rollouts leased"
@@ -52,6 +54,34 @@ def dispatcher_wait(scene: Scene) -> Wait:
             what += f"; {apart} of them are kept for {isolation.suspects} tasks with which workers died, one by one"
         return _of(Level.WAITS, "credits", what, "explorers", "rollouts end")
     return _of(Level.WORKS, "leases", "gives out groups")
+
+
+_AT_SYNC_POINT: Final = frozenset({Hold.SYNC_POINT, Hold.ASK, Hold.ANSWER, Hold.WEIGHTS})
+
+
+def _at_sync_point(scene: Scene, stage: StageSpec, hold: Held) -> Wait:
+    """Explorers are between two windows, or before the first one."""
+    spine = scene.state.spine
+    where = f"sync point before window {hold.window} of stage {stage.name}: " if hold.window >= 0 else ""
+    if hold.kind is Hold.SYNC_POINT:
+        what = f"{where}{scene.state.groups.to_close} groups under way, before explorers take weights"
+        return _of(Level.WAITS, "sync_point", what, "explorers", "they are finished")
+    if hold.kind is Hold.ASK:
+        return _of(Level.WORKS, "asks", f"{where}asks the trainer for newer weights")
+    limit = f"sync_timeout ({stage.sync.timeout_s:g} s) passes" if hold.waits_for_trainer else ""
+    overdue = spine.overdue.get((spine.stage, hold.window))
+    if overdue is not None:
+        limit = ""
+    if hold.kind is Hold.ANSWER:
+        what = f"{where}the trainer's answer: it was asked for newer weights"
+        ends = "it answers after the step under way, or at once if it has none"
+    else:
+        what = f"{where}weight version {hold.version}, on which the next group must begin"
+        ends = "it is trained and published"
+    if overdue == -1:
+        bound = stage.policy.max_staleness_versions
+        what += f"; sync_timeout has passed, and nothing older may be trained (max_staleness {bound})"
+    return _of(Level.WAITS, hold.kind.value, what, "trainer", f"{ends}, or {limit}" if limit else ends)
 
 
 def eval_waits(scene: Scene) -> Iterator[Wait]:

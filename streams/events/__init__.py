@@ -6,7 +6,7 @@ task         task.leased, eval.leased, task.expired, group.closed
 experience   experience.produced, rollout.failed, eval.scored
 batch        batch.planned, batch.abandoned, experience.retired
 step         step.completed, eval.completed
-weights      weights.published, weights.retired, weights.activated
+weights      weights.published, weights.retired, weights.activated; weights.requested, weights.answered, weights.overdue
 checkpoint   checkpoint.committed, checkpoint.deleted
 worker       worker.started, worker.stopped, worker.lost, worker.heartbeat, record.*
 """

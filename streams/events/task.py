@@ -45,6 +45,10 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """Its rollouts are under way elsewhere too, where they are slow: the first completion of each wins. No attempt."""
     held_version: int = -1
     """The weights that its worker was known to hold, or would load first: its rollouts begin on these or newer ones."""
+    window: int = -1
+    """Groups of a stage between two sync points: they begin on one weight version. -1: of none."""
+    place: int = -1
+    """How many groups of the window were begun before this one."""
 
 
 @event("eval.leased", stream=topics.TASKS)

@@ -1,4 +1,7 @@
-"""Announcements of weights. Published and retired by the trainer, activated by explorers."""
+"""Announcements of weights. Published and retired by the trainer, activated by explorers.
+
+With `sync_style: explorer_driven` the dispatcher asks for weights at each sync point and the trainer answers.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,41 @@ class WeightsActivated(Event, frozen=True, kw_only=True):
     manifest: str
     checksum: str
     duration_s: float
+
+
+@event("weights.requested", stream=topics.EXPERIMENTS)
+class WeightsRequested(Event, frozen=True, kw_only=True):
+    """Explorers have finished a window and ask for newer weights. Written by the dispatcher."""
+
+    stage: int
+    window: int
+    """The one that waits to begin."""
+    number: int
+    """Of the request among those for this window, from 0: it is asked again if the answer was too old to train on."""
+    version: int
+    """Those that explorers have."""
+
+
+@event("weights.answered", stream=topics.WEIGHTS)
+class WeightsAnswered(Event, frozen=True, kw_only=True):
+    """The trainer's answer to weights.requested: its newest version, published before; the same one if it has none."""
+
+    stage: int
+    window: int
+    number: int
+    version: int
+
+
+@event("weights.overdue", stream=topics.EXPERIMENTS)
+class WeightsOverdue(Event, frozen=True, kw_only=True):
+    """Explorers have waited at a sync point for `sync_timeout`. Written by the dispatcher."""
+
+    stage: int
+    window: int
+    """The one that waits to begin."""
+    wanted: int
+    """The version that was waited for; -1: any that is newer."""
+    version: int
+    """The one that the window runs on instead; -1: it goes on waiting, for nothing older could be trained."""
+    waited_s: float
+    reason: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -33,6 +33,15 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """When it was written; for display."""
 
 
+class Window(NamedTuple):
+    """The last group that was begun in the stage's newest window."""
+
+    number: int
+    place: int
+    version: int
+    """The weights that it begins on."""
+
+
 class Group(msgspec.Struct):
     """One open group. A rollout's first terminal event in the log's order is the one that counts."""
 
@@ -52,6 +61,8 @@ class Group(msgspec.Struct):
     """Leases whose worker died while it held nothing else: these are attempts."""
     min_version: int = 0
     pinned: bool = False
+    window: int = -1
+    place: int = -1
     leases: dict[UUID, Lease] = {}
     members: dict[int, task.Member] = {}
     failed: dict[int, tuple[str, str]] = {}
@@ -96,6 +107,8 @@ class Groups(msgspec.Struct):
     """Leases under way, of open groups."""
     next_sequence: dict[int, int] = {}
     """Per stage: the dataset position."""
+    windows: dict[int, Window] = {}
+    """Per stage, if its schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
     """Code and reason of the last closed group that lacked a member."""
     recent: list[tuple[int, int]] = []
@@ -143,12 +156,16 @@ class Groups(msgspec.Struct):
 
     def _leased(self, event: task.TaskLeased, time_ns: int) -> None:
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
+        if event.window >= 0:
+            begun = Window(event.window, event.place, event.min_version)
+            self.windows[event.stage] = max(begun, self.windows.get(event.stage, begun))
         group = self._group(event.group)
         if group is None:
             return
         group.sequence, group.stage = event.sequence, event.stage
         group.row, group.epoch = event.row, event.epoch
         group.repeat_times = event.repeat_times
+        group.window, group.place = event.window, event.place
         if event.attempt >= group.attempts:  # leases of other slots are read in any order
             group.attempts = event.attempt
             group.min_version, group.pinned = event.min_version, event.pinned

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, experiment, step
+from rftd.streams.events import batch, experiment, step, weights
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
 
@@ -95,6 +95,10 @@ class Spine(msgspec.Struct):
     """Of the weights of each executed (version, generation)."""
     executed: set[tuple[UUID, int]] = set()
     evaluated: set[UUID] = set()
+    request: weights.WeightsRequested | None = None
+    """The newest that explorers made."""
+    overdue: dict[tuple[int, int], int] = {}
+    """Per (stage, window) that waited too long for its weights: the version that it runs on instead, or -1."""
     _batches: dict[UUID, bool] = {}
     """Every planned batch, and whether it still stands; False: it was abandoned."""
     _lived: set[UUID] = set()
@@ -131,6 +135,11 @@ class Spine(msgspec.Struct):
                         self.checksums[event.version, event.generation] = event.checksum
             case step.EvalCompleted():
                 self.evaluated.add(event.eval)
+            case weights.WeightsRequested():
+                if self.request is None or order_of(event) > order_of(self.request):
+                    self.request = event
+            case weights.WeightsOverdue():
+                self.overdue.setdefault((event.stage, event.window), event.version)
             case _:
                 if decoded.head.id not in self._lived:
                     self._lived.add(decoded.head.id)
@@ -237,3 +246,8 @@ class Spine(msgspec.Struct):
 
     def _end(self, status: Status, code: str, reason: str) -> None:
         self.status, self.code, self.reason = status, code, reason
+
+
+def order_of(event: weights.WeightsRequested | weights.WeightsAnswered) -> tuple[int, int, int]:
+    """Where a request stands among those of its experiment; an answer has that of its request."""
+    return event.stage, event.window, event.number

@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import weights
-from rftd.streams.folds.spine import Spine
+from rftd.streams.folds.spine import Spine, order_of
 
 
 class Weights(msgspec.Struct):
@@ -20,6 +20,8 @@ class Weights(msgspec.Struct):
     """Retired versions that rollouts may still ask for: they run on the next one."""
     activated: dict[UUID, tuple[int, int]] = {}
     """The newest that each worker has loaded."""
+    answer: weights.WeightsAnswered | None = None
+    """To the newest request that was answered."""
     _announced: set[UUID] = set()
     """Events that were taken in, so that an older one that comes again does not replace a newer."""
 
@@ -38,8 +40,15 @@ class Weights(msgspec.Struct):
             case weights.WeightsActivated():
                 loaded = (event.version, event.generation)
                 self.activated[event.worker] = max(loaded, self.activated.get(event.worker, loaded))
+            case weights.WeightsAnswered():
+                if self.answer is None or order_of(event) > order_of(self.answer):
+                    self.answer = event
             case _:
                 pass
+
+    def answered(self, request: weights.WeightsRequested) -> bool:
+        """True if the trainer has answered it, or one after it."""
+        return self.answer is not None and order_of(self.answer) >= order_of(request)
 
     def counts(self, version: int, generation: int, spine: Spine) -> bool:
         """True if (version, generation) was published, its step is on the spine, and its files are still there."""

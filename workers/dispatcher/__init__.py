@@ -6,6 +6,7 @@ closing      groups that are over, or given up
 over_rollout explore steps that are over without their slowest tasks
 stale_flights groups that the policy gives up
 isolation    groups whose workers died, and explorers that are kept for them
+windows      on which weights the next group begins: sync points, questions to the trainer, what came too late
 leasing      groups that may start, and where
 stragglers   leases that are slow, given to a second explorer
 evaluation   held-out tasksets: what is due, leased and complete

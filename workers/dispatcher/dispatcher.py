@@ -18,11 +18,13 @@ from rftd.workers.dispatcher.closing import GivenUp, close_groups
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.evaluation import complete_evals, lease_evals
 from rftd.workers.dispatcher.isolation import Isolation
-from rftd.workers.dispatcher.leasing import Credits, lease_alone, lease_groups
+from rftd.workers.dispatcher.leasing import Credits, lease_alone, lease_groups, sync_wait
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.dispatcher.over_rollout import groups_over
 from rftd.workers.dispatcher.stale_flights import stale_groups
 from rftd.workers.dispatcher.stragglers import lease_stragglers
+from rftd.workers.dispatcher.windows import overdue_of
+from rftd.workers.planner.planner import view_of
 
 
 class Dispatcher:
@@ -31,12 +33,16 @@ class Dispatcher:
     def __init__(self, state: RunState, liveness: Liveness) -> None:
         self._state = state
         self._liveness = liveness
+        self._waiting: tuple[tuple[int, int], float] | None = None
+        """(Stage, window) that waits for weights, and since when."""
 
     def decide(self, now_s: float) -> Sequence[Decision]:
         """Everything that is due at this reading of the monotonic clock."""
         state, spine = self._state, self._state.spine
         if spine.spec is None or spine.stage < 0 or spine.status not in (Status.RUNNING, Status.PAUSED):
             return ()
+        if spine.status is Status.PAUSED:
+            self._waiting = None
         stage = spine.stage_spec()
         self._liveness.tick(now_s)
         over = spine.stage_completed or spine.planned >= spine.last_version
@@ -72,8 +78,23 @@ class Dispatcher:
         yield from lease_evals(self._state, stage, explorers)
         if stage.kind != "train" and not over:
             credits = Credits(self._state, explorers, stage.algorithm.repeat_times)
-            yield from lease_groups(self._state, stage, credits)
+            leases = list(lease_groups(self._state, stage, credits))
+            yield from leases or self._overdue(stage, now_s)
             yield from lease_stragglers(self._state, stage, credits, self._liveness, now_s)
+
+    def _overdue(self, stage: StageSpec, now_s: float) -> Iterator[Decision]:
+        """Says so once if explorers have waited at a sync point for longer than `sync_timeout`."""
+        spine = self._state.spine
+        held = sync_wait(self._state, stage)
+        if held is None or (place := (spine.stage, held.window)) in spine.overdue:
+            self._waiting = None
+            return
+        looked_s = self._liveness.looked_s(now_s)
+        if self._waiting is None or self._waiting[0] != place:
+            self._waiting = place, looked_s
+        waited_s = looked_s - self._waiting[1]
+        if waited_s >= stage.sync.timeout_s:
+            yield Decision(overdue_of(self._state, stage, view_of(self._state, stage), held, waited_s))
 
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
         for lease in self._state.groups.leases.values():

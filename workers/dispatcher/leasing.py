@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
-from itertools import count
-from typing import NamedTuple
+from itertools import count, islice
 from uuid import UUID
 
 from rftd.ops import limits
@@ -18,10 +16,10 @@ from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.dispatcher.closing import leasable
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.isolation import Isolation, is_suspect
+from rftd.workers.dispatcher.windows import Begin, Held, Hold, beginnings, request_of
 from rftd.workers.planner.planner import view_of
-from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
-from rftd.workers.policies.schedule import required_step
+from rftd.workers.policies.schedule import has_windows
 from rftd.workers.tasksets.order import locate
 
 LEASE_GRACE_S = 30.0
@@ -68,26 +66,6 @@ class Credits:
         return self._workers[best]
 
 
-class Hold(StrEnum):
-    """What keeps the next group from being given out."""
-
-    NONE = "none"
-    POLICY = "policy"
-    """The stage's policy admits no more."""
-    WEIGHTS = "weights"
-    """Those that it must begin on are not announced."""
-    CREDITS = "credits"
-    """No explorer has a free place."""
-
-
-class Held(NamedTuple):
-    """Why nothing is leased, if so."""
-
-    kind: Hold
-    version: int = -1
-    """The weight version that is missing."""
-
-
 def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     """What `lease_groups` would stop at, were it asked now. Changes nothing but the credits that it was given."""
     if next(lease_groups(state, stage, credits), None) is not None:
@@ -97,9 +75,20 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     view = view_of(state, stage)
     if make_policy(stage.policy).admit(view) <= 0:
         return Held(Hold.POLICY)
-    version = _needed(state, stage, view, 0)
-    there = _there(state, version, pinned=stage.sync.style == "fixed")
-    return Held(Hold.CREDITS) if there else Held(Hold.WEIGHTS, version)
+    begin = next(beginnings(state, stage, view))
+    return begin if isinstance(begin, Held) else Held(Hold.CREDITS)
+
+
+def sync_wait(state: RunState, stage: StageSpec) -> Held | None:
+    """The wait for weights at a sync point, if it is that which keeps the next group; none if deterministic."""
+    assert state.spine.spec is not None
+    if not has_windows(stage.sync) or state.spine.spec.deterministic:
+        return None
+    view = view_of(state, stage)
+    if make_policy(stage.policy).admit(view) <= 0:
+        return None
+    begin = next(beginnings(state, stage, view))
+    return begin if isinstance(begin, Held) and begin.waits_for_trainer else None
 
 
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
@@ -141,11 +130,12 @@ def _in_parts(
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     view = view_of(state, stage)
     sequences = sequences_to_lease(state)
-    for number in range(make_policy(stage.policy).admit(view)):
-        version = _needed(state, stage, view, number)
-        if not _there(state, version, pinned=stage.sync.style == "fixed"):
+    for begin in islice(beginnings(state, stage, view), make_policy(stage.policy).admit(view)):
+        if isinstance(begin, Held):
+            if begin.kind is Hold.ASK:
+                yield Decision(request_of(state, begin))
             return
-        group = _new_group(state, stage, next(sequences), version)
+        group = _new_group(state, stage, next(sequences), begin)
         for lease in _in_parts(state, stage, credits, group, group.missing):
             if lease is None:
                 return  # parts that found no room are leased like those whose leases expired
@@ -166,33 +156,14 @@ def sequences_to_lease(state: RunState) -> Iterator[int]:
     yield from count(position)
 
 
-def _needed(state: RunState, stage: StageSpec, view: PolicyView, number: int) -> int:
-    """The weight version on which the next group but `number` must begin.
-
-    The batch that the group will feed, not its sequence, says which: groups that failed or went stale were replaced by
-    later ones.
-    """
-    feeds_step = 1 + (view.supply + number * stage.algorithm.repeat_times) // view.batch_size
-    version = state.spine.first_version + required_step(stage.sync, feeds_step)
-    # A fork announces no weights that are older than the ones it began with.
-    return max(version, state.spine.forked.at_step) if state.spine.forked is not None else version
-
-
-def _there(state: RunState, version: int, *, pinned: bool) -> bool:
-    """True if explorers can load the version, or unless it is pinned a later one."""
-    if pinned:
-        return state.weights.of_version(version, state.spine) is not None
-    newest = state.weights.newest(state.spine)
-    return newest is not None and newest.version >= version
-
-
-def _new_group(state: RunState, stage: StageSpec, sequence: int, version: int) -> Group:
+def _new_group(state: RunState, stage: StageSpec, sequence: int, begin: Begin) -> Group:
     taskset = _taskset(stage)
     row, epoch = locate(sequence, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed)
     group = Group(derive(state.experiment, "group", state.spine.stage, sequence))
     group.sequence, group.stage, group.row, group.epoch = sequence, state.spine.stage, row, epoch
     group.repeat_times = stage.algorithm.repeat_times
-    group.min_version, group.pinned = version, stage.sync.style == "fixed"
+    group.min_version, group.pinned = begin.version, begin.window >= 0
+    group.window, group.place = begin.window, begin.place
     return group
 
 
@@ -231,6 +202,8 @@ def next_lease(
         timeout_s=timeout_s,
         reissue=reissue,
         held_version=_held_version(state, worker),
+        window=group.window,
+        place=group.place,
     )
     return Decision(event, slot_partition(worker.slot))
 

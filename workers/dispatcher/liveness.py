@@ -45,6 +45,10 @@ class Liveness:
                     self._renewed_s[lease] = self._looked_s
         self._pending.clear()
 
+    def looked_s(self, now_s: float) -> float:
+        """Seconds of this process's life in which it looked: a clock that stands still while nobody looks."""
+        return self._looked(now_s)
+
     def silent(self, worker: UUID, now_s: float) -> bool:
         """True if nothing was heard of the worker for `lost_after_s`."""
         looked_s = self._looked(now_s)

@@ -24,6 +24,7 @@ from rftd.workers.explorer.outbox import Outbox
 from rftd.workers.explorer.threads import EngineFromThreads
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
+from rftd.workers.policies.schedule import has_windows
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.tasksets.taskset import Taskset
@@ -201,8 +202,7 @@ class Explorer:
         spine, weights = self._view.spine, self._view.weights
         if spine.spec is None or spine.stage < 0:
             return None
-        fixed = spine.stage_spec().sync.style == "fixed"
-        if not fixed:
+        if not has_windows(spine.stage_spec().sync):
             target = weights.newest(spine)
         elif not self._gate.may_change:
             return None

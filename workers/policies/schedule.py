@@ -1,30 +1,102 @@
 """When things are due in a stage: pure functions of its spec, used by trainer and dispatcher alike.
 
 Steps count within the stage, from 1; step 0 is the weights with which it begins.
+
+The schedule of weights (config.md, section 5) parts a stage's explore steps into windows, with a sync point between
+two: explorers reach it after explore step e if e > offset and (e - offset) is a multiple of their interval, and first
+finish every group under way. All groups of a window begin on one version:
+
+    fixed            the newest that the trainer publishes, at its interval, up to step e - offset: known beforehand
+    trainer_driven   the newest that the trainer has published, at its interval, when the window begins
+    explorer_driven  the newest that the trainer has when it is asked, at the sync point
+    fully_async      there are no windows: explorers take each version as it is published, in flight
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
+from rftd.ops import limits
 from rftd.streams.spec import StageSpec, SyncSpec
 
 
-def required_step(sync: SyncSpec, explore_step: int) -> int:
-    """The stage step whose weights explore step e runs on, at the earliest (config.md, section 5).
+def explorer_interval(sync: SyncSpec) -> int:
+    """Explore steps between two sync points."""
+    return sync.explorer_interval or sync.interval
 
-    `fixed`: floor((e - 1 - offset) / interval) * interval; other styles never wait.
-    """
+
+def trainer_interval(sync: SyncSpec) -> int:
+    """Training steps between two publications; 0: it publishes when it is asked."""
+    return 0 if sync.style == "explorer_driven" else sync.trainer_interval or sync.interval
+
+
+def has_windows(sync: SyncSpec) -> bool:
+    """True if rollouts are pinned to the version of their window."""
+    return sync.style != "fully_async"
+
+
+def window_of(sync: SyncSpec, explore_step: int) -> int:
+    """The window that an explore step lies in, from 0."""
+    return max(0, (explore_step - 1 - sync.offset) // explorer_interval(sync))
+
+
+def window_steps(sync: SyncSpec, window: int) -> int:
+    """Explore steps of a window: the first one has `offset` more."""
+    return explorer_interval(sync) + (sync.offset if window == 0 else 0)
+
+
+def required_step(sync: SyncSpec, explore_step: int) -> int:
+    """The stage step whose weights an explore step runs on if the style is `fixed`; for others the least there is."""
+    return step_of_window(sync, window_of(sync, explore_step))
+
+
+def step_of_window(sync: SyncSpec, window: int) -> int:
+    """The same for all explore steps of a window."""
     if sync.style != "fixed":
         return 0
-    return max(0, (explore_step - 1 - sync.offset) // sync.interval * sync.interval)
+    trainer = trainer_interval(sync)
+    return window * explorer_interval(sync) // trainer * trainer
+
+
+def needed_staleness(sync: SyncSpec) -> int:
+    """The least bound with which nothing of the schedule is too old to be trained when its turn comes, in versions.
+
+    Experiences of explore step e are trained by step e, so their staleness is e - 1 less the version of their window.
+    The last step of a window is the worst one; how much older than the sync point its version is, is
+    (window * explorer interval) modulo the trainer's, at most trainer interval - gcd.
+    """
+    explorer, trainer = explorer_interval(sync), trainer_interval(sync)
+    first = sync.offset + explorer - 1
+    match sync.style:
+        case "fixed":
+            return first + trainer - gcd(explorer, trainer)
+        case "trainer_driven":
+            return max(first, explorer - 1 + trainer - 1)
+        case "explorer_driven":
+            return first
+        case _:
+            return trainer - 1
+
+
+def kept_versions(stage: StageSpec) -> int:
+    """How far behind the trainer the weights may be that explorers can still be told to begin on, in versions."""
+    sync = stage.sync
+    explorer, trainer = explorer_interval(sync), trainer_interval(sync) or 1
+    interval = max(explorer, trainer)
+    if sync.style in ("fixed", "fully_async"):
+        return max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * interval) * interval
+    # Trained while a window is under way: what was planned or waited when it began, and its own batches.
+    ahead = limits.PLAN_AHEAD_MOST_BATCHES + stage.policy.max_inflight_batches
+    return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.offset + explorer + trainer + ahead)
 
 
 def publish_due(stage: StageSpec, step: int) -> bool:
     """True if the weights of this step are announced to explorers; nobody explores while a dataset is trained."""
     if stage.kind == "train":
         return step == stage.total_steps
-    return step % stage.sync.interval == 0 or step == stage.total_steps or eval_due(stage, step)
+    interval = trainer_interval(stage.sync)
+    return step == stage.total_steps or eval_due(stage, step) or (interval > 0 and step % interval == 0)
 
 
 def eval_due(stage: StageSpec, step: int) -> bool:

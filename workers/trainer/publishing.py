@@ -8,15 +8,15 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from rftd.ops import faults, limits
+from rftd.ops import faults
 from rftd.ops.errors import ConflictError, RftdError
 from rftd.ops.logs import Logger
-from rftd.streams.events.weights import WeightsPublished, WeightsRetired
+from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested, WeightsRetired
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.dispatcher.evaluation import due_evals
-from rftd.workers.policies.schedule import eval_due
+from rftd.workers.policies.schedule import eval_due, kept_versions
 from rftd.workers.trainer.engine import TrainerEngine, WeightsSnapshot
 from rftd.workers.weights.channel import Exported, as_ref
 from rftd.workers.weights.registry import Channels
@@ -76,6 +76,25 @@ class Publisher:
         snapshot = await self._snapshot()
         self._under_way = tasks.create_task(self._write(snapshot, present, older))
 
+    async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, present: Present | None) -> None:
+        """Announces the present weights, unless they are, and answers; aside, while the caller goes on.
+
+        None: those that were taken up, which are announced.
+        """
+        await self.settle()
+        if self._state.weights.answered(request):
+            return
+        older = self._announced(present.version) if present is not None else []
+        if present is None or await self._held(older, present.checksum):
+            await self._answer(request, self._state.spine.version)
+            return
+        snapshot = await self._snapshot()
+        self._under_way = tasks.create_task(self._write(snapshot, present, older, request))
+
+    async def _answer(self, request: WeightsRequested, version: int) -> None:
+        answered = WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)
+        await self._lease.append([self._lease.writer.draft(answered, experiment=self._state.experiment)])
+
     async def settle(self) -> None:
         """Returns once what was published aside is in the log."""
         if self._under_way is not None:
@@ -114,6 +133,10 @@ class Publisher:
                 return True
         return False
 
+    def announced(self, version: int) -> bool:
+        """True if explorers were told of this version, whatever generation made it."""
+        return bool(self._announced(version))
+
     def _announced(self, version: int) -> list[WeightsPublished]:
         weights, spine = self._state.weights, self._state.spine
         return [
@@ -130,6 +153,7 @@ class Publisher:
         snapshot: WeightsSnapshot,
         present: Present,
         older: Sequence[WeightsPublished],
+        request: WeightsRequested | None = None,
     ) -> None:
         same = next((event for event in older if event.generation == present.generation), None)
         if same is not None:  # its bytes are gone, or damaged: they must not stand in the way
@@ -150,6 +174,8 @@ class Publisher:
         if event != same:
             await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
         faults.point("weights.after_append")
+        if request is not None:
+            await self._answer(request, present.version)
         for event in older:
             if event is not same:
                 await self._retire(event, "another generation differs")
@@ -183,9 +209,7 @@ class Publisher:
         if state.spine.stage < 0:
             return
         stage = state.spine.stage_spec()
-        sync = stage.sync
-        kept = max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * sync.interval)
-        lowest = state.spine.version - kept * sync.interval
+        lowest = state.spine.version - kept_versions(stage)
         wanted = {version for version, _ in due_evals(state, stage)}
         for key, event in list(state.weights.published.items()):
             if key not in state.weights.retired and event.version < lowest and event.version not in wanted:

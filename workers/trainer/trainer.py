@@ -147,6 +147,7 @@ class Trainer:
         if (
             checkpoint is None
             or publish_due(spec.stages[checkpoint.stage], checkpoint.stage_step)
+            or spec.stages[checkpoint.stage].sync.style == "explorer_driven"  # it may have been asked for them
             or (spine.forked is not None and version == spine.forked.at_step)
         ):
             await publisher.publish(present)
@@ -234,6 +235,7 @@ class Trainer:
                     await publisher.mend(present)
                 await self._follower.pump(wait_s=0.5)
                 lease.check()
+                await self._answer(tasks, publisher, present)
                 continue
             pulse.state = "assemble"
             batch = await execution.batch(plan)
@@ -245,14 +247,23 @@ class Trainer:
             pulse.version = done.step
             present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
             stage, stage_step = spec.stages[plan.stage], batch.stage_step
-            if publish_due(stage, stage_step):
+            if publish_due(stage, stage_step) or publisher.announced(done.step):
                 pulse.state = "publish"
                 await publisher.publish_aside(tasks, present)
+            await self._answer(tasks, publisher, present)
             if checkpoint_due(stage, stage_step):
                 pulse.state = "checkpoint"
                 await publisher.settle()
                 await saver.save(done, stage_step)
         await publisher.settle()
+
+    async def _answer(self, tasks: asyncio.TaskGroup, publisher: Publisher, present: Present | None) -> None:
+        """Answers explorers that ask for newer weights, once every step that was ever completed is executed again."""
+        request, spine = self._state.spine.request, self._state.spine
+        if request is None or not spine.caught_up or self._state.weights.answered(request):
+            return
+        self._member.pulse.state = "publish"
+        await publisher.answer(tasks, request, present)
 
     async def _step(
         self, lease: RoleLease, execution: Execution, plan: BatchPlanned, batch: TrainBatch, spec: ExperimentSpec

@@ -9,6 +9,7 @@ from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.resolve.policy import resolve_policy
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, SyncSpec
+from rftd.workers.policies.schedule import needed_staleness
 
 _SYNC: FieldPath = ("synchronizer",)
 
@@ -18,21 +19,18 @@ def resolve_pacing(
 ) -> tuple[SyncSpec, PolicySpec]:
     """When explorers take weights, how far they run ahead, how old an experience may be."""
     given = experiment.synchronizer
-    interval = _interval(experiment, notes)
     fixed = given.sync_style == "fixed"
-    if not fixed and given.sync_style != "fully_async":
-        notes.warn(
-            f"synchronizer.sync_style {given.sync_style} runs as fully_async: "
-            "explorers take each version as it is published"
-        )
     sync = SyncSpec(
-        method=_method(experiment, interval, notes),
-        style="fixed" if fixed else "fully_async",
-        interval=interval,
+        method=_method(experiment, notes),
+        style=given.sync_style,
+        interval=given.sync_interval,
         offset=given.sync_offset,
         timeout_s=given.sync_timeout,
         memory_dir=given.memory_dir,
+        explorer_interval=given.explorer_sync_interval or 0,
+        trainer_interval=given.trainer_sync_interval or 0,
     )
+    _without_effect(sync, notes)
     if experiment.deterministic and (not fixed or given.sync_offset):
         field = (*_SYNC, "sync_offset" if fixed else "sync_style")
         what = "deterministic means that explorers wait for the trainer: sync_style fixed, sync_offset 0"
@@ -43,24 +41,22 @@ def resolve_pacing(
             f"longer than explorer.max_timeout ({experiment.explorer.max_timeout:g} s), or one whose explorers die, on "
             f"each of its attempts"
         )
-    needed = sync.interval - 1 + (sync.offset if fixed else 0)
-    return sync, resolve_policy(experiment, sync, needed, algorithm, batch, notes)
+    return sync, resolve_policy(experiment, sync, needed_staleness(sync), algorithm, batch, notes)
 
 
-def _interval(experiment: Experiment, notes: Notes) -> int:
+def _without_effect(sync: SyncSpec, notes: Notes) -> None:
+    """Fields that the style does not look at."""
+    if sync.style == "fully_async" and sync.explorer_interval:
+        notes.warn("synchronizer.explorer_sync_interval has no effect: fully_async explorers never stop")
+    if sync.style == "fully_async" and sync.offset:
+        notes.warn("synchronizer.sync_offset has no effect: fully_async explorers never stop")
+    if sync.style == "explorer_driven" and sync.trainer_interval:
+        notes.warn("synchronizer.trainer_sync_interval has no effect: with explorer_driven the trainer is asked")
+
+
+def _method(experiment: Experiment, notes: Notes) -> str:
     given = experiment.synchronizer
-    explorer = given.explorer_sync_interval or given.sync_interval
-    trainer = given.trainer_sync_interval or given.sync_interval
-    if explorer != trainer:
-        notes.warn(
-            f"explorer_sync_interval {explorer} and trainer_sync_interval {trainer} differ: "
-            f"both are {max(explorer, trainer)}"
-        )
-    return max(explorer, trainer)
-
-
-def _method(experiment: Experiment, interval: int, notes: Notes) -> str:
-    given = experiment.synchronizer
+    interval = max(given.sync_interval, given.explorer_sync_interval or 1, given.trainer_sync_interval or 1)
     if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
     if given.sync_method == "nccl":

@@ -16,6 +16,7 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
 from rftd.workers.policies.priorities import PRIORITIES
 from rftd.workers.policies.registry import POLICIES
+from rftd.workers.policies.schedule import explorer_interval, has_windows, trainer_interval, window_steps
 
 _POLICY: Final[FieldPath] = ("policy",)
 _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
@@ -30,7 +31,7 @@ def resolve_policy(
     """`needed` is the least bound with which the synchronizer can go on; `batch` the experiences of one step."""
     given = _given(experiment, notes)
     kind = given.name if isinstance(given, PluginPolicy) else str(getattr(given, "kind"))  # noqa: B009 - of each class
-    inflight = _inflight_batches(experiment, sync, needed)
+    inflight = _inflight_batches(experiment, sync)
     bound = _bound(given, sync, algorithm, needed, inflight, notes)
     priority, max_uses, cooldown_s = _replay(experiment, notes)
     capacity = _capacity(experiment.buffer.trainer_input.experience_buffer, batch, bound, notes)
@@ -48,9 +49,9 @@ def resolve_policy(
         capacity=capacity,
         evict_when_full=experiment.buffer.trainer_input.experience_buffer.replay_buffer.enable,
     )
-    why = standstill(spec, interval=sync.interval, batch=batch, repeat_times=algorithm.repeat_times)
+    why = standstill(spec, interval=trainer_interval(sync) or 1, batch=batch, repeat_times=algorithm.repeat_times)
     if why is not None and not notes.issues:
-        notes.wrong((*_POLICY, "kind"), why, "lower sync_interval, raise its bound, or use kind: hard_bound")
+        notes.wrong((*_POLICY, "kind"), why, "lower the sync interval, raise its bound, or use kind: hard_bound")
     return spec
 
 
@@ -64,11 +65,15 @@ def _given(experiment: Experiment, notes: Notes) -> AnyPolicy:
     return InOrderPolicy(kind="in_order") if asked is None else asked
 
 
-def _inflight_batches(experiment: Experiment, sync: SyncSpec, needed: int) -> int:
+def _inflight_batches(experiment: Experiment, sync: SyncSpec) -> int:
+    if experiment.deterministic:
+        return 1  # the next batch begins once this one is planned, so none of its groups can come before
     if sync.style == "fixed":
-        # Explorers stand still after so many batches until new weights: fewer in flight, and nothing could go on.
-        return needed + 1
-    return max(experiment.explorer.max_inflight_batches, 1)
+        # Explorers stand still after so many batches until new weights.
+        return window_steps(sync, 0)
+    most = max(experiment.explorer.max_inflight_batches, 1)
+    # A window under way, while the one before is trained.
+    return max(most, window_steps(sync, 0)) if has_windows(sync) else most
 
 
 def _asks(given: AnyPolicy, algorithm: AlgorithmSpec) -> bool:
@@ -85,7 +90,7 @@ def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: i
         return needed if sync.style == "fixed" else inflight + needed
     if asked < needed:
         what = f"is {asked}, but with this synchronizer an experience is up to {needed} steps old"
-        fix = f"set max_staleness to at least {needed}, or lower sync_interval or sync_offset"
+        fix = f"set max_staleness to at least {needed}, or lower the sync intervals or sync_offset"
         notes.wrong(field, what, fix)
     return asked
 
@@ -117,7 +122,7 @@ def _args(given: AnyPolicy, sync: SyncSpec, notes: Notes) -> dict[str, Any]:
         return dict(given.args)
     args = given.model_dump(exclude={"kind", *AnyPolicy.model_fields}, exclude_defaults=True)
     if getattr(given, "kind", "") == "verl_window":
-        args["trigger_parameter_sync_step"] = sync.interval
+        args["trigger_parameter_sync_step"] = trainer_interval(sync) or explorer_interval(sync)
     return args
 
 

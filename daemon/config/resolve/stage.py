@@ -16,6 +16,7 @@ from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
+from rftd.workers.policies.schedule import explorer_interval
 
 _ANY_LENGTHS = Lengths(2**20, 2**19, 2**19, 0)
 """In the place of lengths that contradict each other, so that the rest of the stage is checked as well."""
@@ -56,7 +57,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
         dataset=None if explores else dataset(experiment, notes),
         evals=eval_tasksets(experiment, lengths, notes) if explores else (),
-        eval_interval=eval_interval_steps(experiment, sync.interval, notes) if explores else 0,
+        eval_interval=eval_interval_steps(experiment, explorer_interval(sync), notes) if explores else 0,
         eval_on_startup=explores and experiment.explorer.eval_on_startup,
         eval_at_end=explores,
         max_read_timeout_s=experiment.buffer.trainer_input.experience_buffer.max_read_timeout,

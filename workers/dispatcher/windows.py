@@ -1,0 +1,193 @@
+"""On which weights the next group begins: the schedule of synchronisation, held against what was begun and announced.
+
+Which version a window runs on is in its leases, so recovering is folding and no restart decides it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import count
+from typing import NamedTuple
+
+from rftd.streams.events.weights import WeightsOverdue, WeightsRequested
+from rftd.streams.folds.groups import Window
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import StageSpec
+from rftd.workers.policies.policy import PolicyView
+from rftd.workers.policies.schedule import has_windows, step_of_window, window_of, window_steps
+
+
+class Hold(StrEnum):
+    """What keeps the next group from being given out."""
+
+    NONE = "none"
+    POLICY = "policy"
+    """The stage's policy admits no more."""
+    SYNC_POINT = "sync_point"
+    """Explorers finish what is under way before they take weights."""
+    ASK = "ask"
+    """The trainer has to be asked for weights first."""
+    ANSWER = "answer"
+    """It was asked, and has not answered."""
+    WEIGHTS = "weights"
+    """Those that it must begin on are not announced."""
+    CREDITS = "credits"
+    """No explorer has a free place."""
+
+
+class Held(NamedTuple):
+    """Why nothing is leased, if so."""
+
+    kind: Hold
+    version: int = -1
+    """The weight version that is missing, or a later one where the style allows it; -1: any that is newer."""
+    window: int = -1
+    """The one that waits to begin, unless it is the first."""
+    number: int = 0
+    """Of the request that is due."""
+
+    @property
+    def waits_for_trainer(self) -> bool:
+        """True at a sync point at which `sync_timeout` counts."""
+        return self.window >= 0 and self.kind in (Hold.ANSWER, Hold.WEIGHTS)
+
+
+class Begin(NamedTuple):
+    """How a group begins."""
+
+    version: int
+    window: int = -1
+    """-1: of none, so it is not pinned."""
+    place: int = -1
+
+
+def beginnings(state: RunState, stage: StageSpec, view: PolicyView) -> Iterator[Begin | Held]:
+    """How the next groups begin, one after the other, up to the first that cannot; endless if there is none."""
+    last, outstanding = state.groups.windows.get(state.spine.stage), state.groups.to_close
+    for number in count():
+        each = _Next(state, stage, feeds_step(view, number), last, outstanding + number).begin()
+        yield each
+        if isinstance(each, Held):
+            return
+        if each.window >= 0:
+            last = Window(each.window, each.place, each.version)
+
+
+def feeds_step(view: PolicyView, number: int) -> int:
+    """The step of the stage whose batch the next group but `number` will feed, from 1.
+
+    Not its place in the dataset says which: groups that failed or went stale were replaced by later ones, and a batch
+    may have been planned before it was full.
+    """
+    supply = view.waiting_experiences + view.inflight_rollouts + number * view.repeat_times
+    return view.planned_steps + 1 + supply // view.batch_size
+
+
+def request_of(state: RunState, held: Held) -> WeightsRequested:
+    """The question to the trainer that is due."""
+    last = state.groups.windows.get(state.spine.stage)
+    return WeightsRequested(
+        stage=state.spine.stage, window=held.window, number=held.number, version=last.version if last else -1
+    )
+
+
+def overdue_of(state: RunState, stage: StageSpec, view: PolicyView, held: Held, waited_s: float) -> WeightsOverdue:
+    """What becomes of a window that waited for `sync_timeout`: it runs on the newest weights, if it can."""
+    bound = stage.policy.max_staleness_versions
+    at_most = held.version - 1 if stage.sync.style == "fixed" else None
+    newest = state.weights.newest(state.spine, at_most=at_most)
+    wanted = f"version {held.version}" if held.version >= 0 else "a newer version"
+    reason = f"{wanted} did not come within sync_timeout ({stage.sync.timeout_s:g} s)"
+    version = newest.version if newest is not None else -1
+    if not _Next(state, stage, feeds_step(view, 0), None, 0).can_use(version):
+        reason += f"; what is there could not be trained any more (max_staleness {bound}), so it goes on waiting"
+        version = -1
+    return WeightsOverdue(
+        stage=state.spine.stage,
+        window=held.window,
+        wanted=held.version,
+        version=version,
+        waited_s=waited_s,
+        reason=reason,
+    )
+
+
+class _Next:
+    """One decision: about the group that feeds stage step `step`, after the group that began `last`."""
+
+    def __init__(self, state: RunState, stage: StageSpec, step: int, last: Window | None, outstanding: int) -> None:
+        self._state, self._stage, self._step = state, stage, step
+        self._last = last
+        self._outstanding = outstanding
+        spine = state.spine
+        # A fork announces no weights that are older than the ones it began with.
+        self._least = max(spine.first_version, spine.forked.at_step if spine.forked is not None else 0)
+
+    def begin(self) -> Begin | Held:
+        if not has_windows(self._stage.sync):
+            newest = self._state.weights.newest(self._state.spine)
+            there = newest is not None and newest.version >= self._least
+            return Begin(self._least) if there else Held(Hold.WEIGHTS, self._least)
+        last, number = self._last, self._window()
+        if last is not None and number == last.number and self.can_use(last.version):
+            return Begin(last.version, number, last.place + 1)
+        if last is not None and self._outstanding:
+            return Held(Hold.SYNC_POINT, window=number)
+        chosen = self._version(number)
+        if isinstance(chosen, Held):
+            return chosen if last is not None else chosen._replace(window=-1)
+        place = last.place + 1 if last is not None and number == last.number else 0
+        return Begin(chosen, number, place)
+
+    def can_use(self, version: int) -> bool:
+        """True if explorers can load the version, and what begins on it can still be trained when its turn comes."""
+        spine, policy = self._state.spine, self._stage.policy
+        staleness = self._step - 1 - (version - spine.first_version)
+        fits = not policy.bounded or staleness <= policy.max_staleness_versions
+        return fits and self._state.weights.of_version(version, spine) is not None
+
+    def _window(self) -> int:
+        """The one that the group belongs to, which is the last or a new one: windows do not come back."""
+        last, sync = self._last, self._stage.sync
+        if sync.style == "fixed":
+            return max(window_of(sync, self._step), last.number if last is not None else 0)
+        if last is None:
+            return 1 if self._state.spine.shared_steps else 0
+        full = last.place + 1 >= window_steps(sync, last.number) * self._stage.batch_size
+        # It ends early if its weights are too old for the next group.
+        return last.number + 1 if full or not self.can_use(last.version) else last.number
+
+    def _version(self, number: int) -> int | Held:
+        """What a window runs on that begins now."""
+        state, style = self._state, self._stage.sync.style
+        late = state.spine.overdue.get((state.spine.stage, number), -1)
+        if late >= 0 and self.can_use(late):
+            return late
+        if style == "fixed":
+            wanted = max(self._least, state.spine.first_version + step_of_window(self._stage.sync, number))
+            there = state.weights.of_version(wanted, state.spine) is not None
+            return wanted if there else Held(Hold.WEIGHTS, wanted, number)
+        if style == "explorer_driven" and self._last is not None:
+            return self._answered(number)
+        newest = state.weights.newest(state.spine)
+        if newest is not None and newest.version >= self._least and self.can_use(newest.version):
+            return newest.version
+        return Held(Hold.WEIGHTS, self._oldest_usable(), number)
+
+    def _answered(self, number: int) -> int | Held:
+        """What the trainer answers; it is asked again if it has gone on since and its answer is too old by now."""
+        spine, request, answer = self._state.spine, self._state.spine.request, self._state.weights.answer
+        if request is None or (request.stage, request.window) != (spine.stage, number):
+            return Held(Hold.ASK, window=number)
+        if answer is None or not self._state.weights.answered(request):
+            return Held(Hold.ANSWER, window=number)
+        if self.can_use(answer.version):
+            return answer.version
+        if spine.version > answer.version:
+            return Held(Hold.ASK, window=number, number=request.number + 1)
+        return Held(Hold.WEIGHTS, self._oldest_usable(), number)
+
+    def _oldest_usable(self) -> int:
+        spine, policy = self._state.spine, self._stage.policy
+        return max(self._least, spine.first_version + self._step - 1 - policy.max_staleness_versions)
