@@ -56,7 +56,7 @@ def dispatcher_wait(scene: Scene) -> Wait:
     return _of(Level.WORKS, "leases", "gives out groups")
 
 
-_AT_SYNC_POINT: Final = frozenset({Hold.SYNC_POINT, Hold.ASK, Hold.ANSWER, Hold.WEIGHTS})
+_AT_SYNC_POINT: Final = frozenset({Hold.SYNC_POINT, Hold.ANSWER, Hold.WEIGHTS})
 
 
 def _at_sync_point(scene: Scene, stage: StageSpec, hold: Held) -> Wait:
@@ -66,8 +66,6 @@ def _at_sync_point(scene: Scene, stage: StageSpec, hold: Held) -> Wait:
     if hold.kind is Hold.SYNC_POINT:
         what = f"{where}{scene.state.groups.to_close} groups under way, before explorers take weights"
         return _of(Level.WAITS, "sync_point", what, "explorers", "they are finished")
-    if hold.kind is Hold.ASK:
-        return _of(Level.WORKS, "asks", f"{where}asks the trainer for newer weights")
     limit = f"sync_timeout ({stage.sync.timeout_s:g} s) passes" if hold.waits_for_trainer else ""
     overdue = spine.overdue.get((spine.stage, hold.window))
     if overdue is not None:

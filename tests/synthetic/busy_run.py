@@ -166,6 +166,7 @@ def seen(state: RunState) -> dict[str, object]:
         "groups": groups.open,
         "leases": groups.leases,
         "positions": groups.next_sequence,
+        "windows": (groups.windows, weights.answer),
         "failures": (groups._short, groups._short_stage, groups.last_error),
         "recent": (groups.recent, groups.closed_in_stage, groups.recent_stage),
         "waiting": ledger.waiting,

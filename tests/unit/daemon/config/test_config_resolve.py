@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.loading import Submission
+from rftd.workers.policies.schedule import explorer_interval, trainer_interval
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -105,7 +106,9 @@ def test_an_algorithm_that_cannot_be_run_is_said_to_be(errors: Errors) -> None:
         ("fully_async", 1, 0, 2, 2),
         ("fully_async", 4, 0, 5, 2),
         ("dynamic_by_explorer", 1, 0, 2, 2),
-        ("trainer_driven", 1, 0, 2, 2),
+        ("explorer_driven", 3, 1, 7, 4),
+        ("dynamic_by_trainer", 1, 0, 2, 2),
+        ("trainer_driven", 4, 0, 10, 4),
     ],
 )
 def test_the_schedule_decides_what_may_be_trained_on(
@@ -115,8 +118,39 @@ def test_the_schedule_decides_what_may_be_trained_on(
         f"synchronizer.sync_{k}={v}" for k, v in {"style": style, "interval": interval, "offset": offset}.items()
     ]
     stage = load(overrides=overrides).spec.stages[0]
-    assert stage.sync.style == ("fixed" if style == "fixed" else "fully_async")
+    current = {"dynamic_by_explorer": "explorer_driven", "dynamic_by_trainer": "trainer_driven"}
+    assert stage.sync.style == current.get(style, style)
     assert (stage.policy.max_staleness_versions, stage.policy.max_inflight_batches) == (staleness, inflight)
+
+
+def test_each_side_may_have_its_own_interval(load: Load, errors: Errors) -> None:
+    sides = ["synchronizer.explorer_sync_interval=4", "synchronizer.trainer_sync_interval=6"]
+    stage = load(overrides=[*sides, "explorer.eval_interval=10"]).spec.stages[0]
+    assert (explorer_interval(stage.sync), trainer_interval(stage.sync)) == (4, 6)
+    assert (stage.policy.max_staleness_versions, stage.policy.max_inflight_batches) == (7, 4)
+    assert stage.eval_interval == 8, "a multiple of the explorers'"
+    control = ["algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=6"]
+    (text,) = errors(overrides=[*sides, *control])
+    assert "up to 7 steps old" in text and "at least 7" in text
+
+
+@pytest.mark.parametrize(
+    ("style", "field", "says"),
+    [
+        ("explorer_driven", "trainer_sync_interval=3", "the trainer is asked"),
+        ("fully_async", "explorer_sync_interval=3", "never stop"),
+        ("fully_async", "sync_offset=2", "never stop"),
+    ],
+)
+def test_what_a_style_does_not_look_at_is_said(load: Load, style: str, field: str, says: str) -> None:
+    spec = load(overrides=[f"synchronizer.sync_style={style}", f"synchronizer.{field}"]).spec
+    (text,) = [text for text in spec.warnings if field.partition("=")[0] in text]
+    assert says in text
+
+
+def test_a_deterministic_run_has_one_batch_under_way_at_a_time(load: Load) -> None:
+    policy = load(overrides=["deterministic=true", "synchronizer.sync_interval=3"]).spec.stages[0].policy
+    assert (policy.kind, policy.max_inflight_batches, policy.max_staleness_versions) == ("in_order", 1, 2)
 
 
 def test_staleness_control_sets_the_bound(load: Load, errors: Errors) -> None:
