@@ -20,12 +20,9 @@ from rftd.ops import limits
 from rftd.ops.errors import LogFullError
 from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.task import TaskLeased
-from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
-from rftd.workers.dispatcher.closing import close_groups
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.planner.planner import Planner
@@ -148,42 +145,6 @@ def test_the_dispatcher_waits_for_weights() -> None:
     plan(desk)
     wait = wait_of(scene_of(desk), "dispatcher")
     assert (wait.state, wait.on_whom) == ("weights", "trainer") and "weight version 1" in wait.waiting_for
-
-
-def test_explorers_wait_at_a_sync_point() -> None:
-    sync = SyncSpec(style="explorer_driven", interval=1, timeout_s=60.0)
-    desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=9, max_inflight_batches=3)))
-    desk.join()
-    dispatcher = Dispatcher(desk.state, Liveness())
-    leases = desk.obey(dispatcher.decide(1.0))
-    wait = wait_of(scene_of(desk), "dispatcher")
-    assert (wait.state, wait.level, wait.on_whom) == ("sync_point", Level.WAITS, "explorers")
-    assert "before window 1" in wait.waiting_for and "2 groups" in wait.waiting_for
-    for lease in leases:
-        assert isinstance(lease, TaskLeased)
-        desk.produce(lease, range(REPEAT))
-    desk.obey(close_groups(desk.state, stage_over=False))
-    desk.obey(dispatcher.decide(2.0))
-    wait = wait_of(scene_of(desk), "dispatcher")
-    assert (wait.state, wait.on_whom) == ("answer", "trainer")
-    assert "sync_timeout (60 s) passes" in wait.unblock and "step under way" in wait.unblock
-
-
-def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
-    sync = SyncSpec(style="fixed", interval=1, timeout_s=0.0)
-    desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=3)))
-    desk.join()
-    dispatcher = Dispatcher(desk.state, Liveness())
-    for lease in desk.obey(dispatcher.decide(1.0)):
-        assert isinstance(lease, TaskLeased)
-        desk.produce(lease, range(REPEAT))
-    desk.obey(dispatcher.decide(2.0))
-    plan(desk)
-    desk.execute()
-    assert [type(event) for event in desk.obey(dispatcher.decide(3.0))] == [WeightsOverdue]
-    wait = wait_of(scene_of(desk), "dispatcher")
-    assert (wait.state, wait.on_whom, wait.unblock) == ("weights", "trainer", "it is trained and published")
-    assert "nothing older may be trained (max_staleness 0)" in wait.waiting_for
 
 
 def test_a_dataset_needs_no_rollouts() -> None:

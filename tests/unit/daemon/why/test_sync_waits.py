@@ -1,0 +1,69 @@
+"""Waits at sync points have names."""
+
+from __future__ import annotations
+
+from desk import REPEAT, Desk, stage_of
+
+from rftd.daemon.why.dispatching import dispatcher_wait
+from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.wait import Level, Wait
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.weights import WeightsOverdue
+from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.dispatcher.dispatcher import Dispatcher
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.planner.planner import Planner
+
+
+def dispatcher_of(desk: Desk) -> Wait:
+    """The dispatcher's wait now."""
+    scene = Scene(
+        name="n",
+        state=desk.state,
+        liveness=Liveness(),
+        processes=(),
+        local_workers=True,
+        phase=Phase.LEADING,
+        append_s=0.0,
+        failure=None,
+        now_s=0.0,
+        now_ns=0,
+    )
+    return dispatcher_wait(scene)
+
+
+def test_explorers_wait_at_a_sync_point() -> None:
+    sync = SyncSpec(style="explorer_driven", interval=1, timeout_s=60.0)
+    desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=9, max_inflight_batches=3)))
+    desk.join()
+    dispatcher = Dispatcher(desk.state, Liveness())
+    leases = desk.obey(dispatcher.decide(1.0))
+    wait = dispatcher_of(desk)
+    assert (wait.state, wait.level, wait.on_whom) == ("sync_point", Level.WAITS, "explorers")
+    assert "before window 1" in wait.waiting_for and "2 groups" in wait.waiting_for
+    for lease in leases:
+        assert isinstance(lease, TaskLeased)
+        desk.produce(lease, range(REPEAT))
+    desk.obey(close_groups(desk.state, stage_over=False))
+    desk.obey(dispatcher.decide(2.0))
+    wait = dispatcher_of(desk)
+    assert (wait.state, wait.on_whom) == ("answer", "trainer")
+    assert "sync_timeout (60 s) passes" in wait.unblock and "step under way" in wait.unblock
+
+
+def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
+    sync = SyncSpec(style="fixed", interval=1, timeout_s=0.0)
+    desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=3)))
+    desk.join()
+    dispatcher = Dispatcher(desk.state, Liveness())
+    for lease in desk.obey(dispatcher.decide(1.0)):
+        assert isinstance(lease, TaskLeased)
+        desk.produce(lease, range(REPEAT))
+    desk.obey(dispatcher.decide(2.0))
+    desk.obey(Planner(desk.state).decide(desk.positions, 0))
+    desk.execute()
+    assert [type(event) for event in desk.obey(dispatcher.decide(3.0))] == [WeightsOverdue]
+    wait = dispatcher_of(desk)
+    assert (wait.state, wait.on_whom, wait.unblock) == ("weights", "trainer", "it is trained and published")
+    assert "nothing older may be trained (max_staleness 0)" in wait.waiting_for
