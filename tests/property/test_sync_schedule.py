@@ -31,6 +31,7 @@ def stages(draw: st.DrawFn) -> StageSpec:
         taskset=TasksetSpec(name="tasks", path="none", rows=7, max_retry_times=1),
         sync=sync,
         policy=PolicySpec(
+            kind=draw(st.sampled_from(["hard_bound", "hard_bound", "in_order", "windowed", "ready_first"])),
             max_staleness_versions=needed_staleness(sync) + draw(st.sampled_from([0, 0, 1, 3])),
             max_inflight_batches=window if sync.style == "fixed" else max(2, window),
         ),

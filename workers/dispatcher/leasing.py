@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import count, islice
 from uuid import UUID
 
+import msgspec
+
 from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams.events.task import TaskLeased
@@ -18,6 +20,7 @@ from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.isolation import Isolation, is_suspect
 from rftd.workers.dispatcher.windows import Begin, Held, Hold, beginnings, request_of
 from rftd.workers.planner.planner import view_of
+from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
 from rftd.workers.policies.schedule import has_windows
 from rftd.workers.tasksets.order import locate
@@ -66,6 +69,14 @@ class Credits:
         return self._workers[best]
 
 
+def admitted(stage: StageSpec, view: PolicyView) -> int:
+    """How many more groups the stage's policy lets start now."""
+    if stage.sync.style == "explorer_driven":
+        # The trainer's newest weights are announced once explorers ask, which they do when they may go on.
+        view = msgspec.structs.replace(view, published_version=view.version)
+    return make_policy(stage.policy).admit(view)
+
+
 def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     """What `lease_groups` would stop at, were it asked now. Changes nothing but the credits that it was given."""
     if next(lease_groups(state, stage, credits), None) is not None:
@@ -73,7 +84,7 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     if any(group.sequence >= 0 and leasable(stage, group) for group in state.groups.open.values()):
         return Held(Hold.CREDITS)
     view = view_of(state, stage)
-    if make_policy(stage.policy).admit(view) <= 0:
+    if admitted(stage, view) <= 0:
         return Held(Hold.POLICY)
     begin = next(beginnings(state, stage, view))
     return begin if isinstance(begin, Held) else Held(Hold.CREDITS)
@@ -85,7 +96,7 @@ def sync_wait(state: RunState, stage: StageSpec) -> Held | None:
     if not has_windows(stage.sync) or state.spine.spec.deterministic:
         return None
     view = view_of(state, stage)
-    if make_policy(stage.policy).admit(view) <= 0:
+    if admitted(stage, view) <= 0:
         return None
     begin = next(beginnings(state, stage, view))
     return begin if isinstance(begin, Held) and begin.waits_for_trainer else None
@@ -130,7 +141,7 @@ def _in_parts(
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     view = view_of(state, stage)
     sequences = sequences_to_lease(state)
-    for begin in islice(beginnings(state, stage, view), make_policy(stage.policy).admit(view)):
+    for begin in islice(beginnings(state, stage, view), admitted(stage, view)):
         if isinstance(begin, Held):
             if begin.kind is Hold.ASK:
                 yield Decision(request_of(state, begin))

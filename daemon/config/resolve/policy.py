@@ -51,7 +51,7 @@ def resolve_policy(
     )
     why = standstill(spec, interval=trainer_interval(sync) or 1, batch=batch, repeat_times=algorithm.repeat_times)
     if why is not None and not notes.issues:
-        notes.wrong((*_POLICY, "kind"), why, "lower the sync interval, raise its bound, or use kind: hard_bound")
+        notes.wrong((*_POLICY, "kind"), why, "lower sync_interval, raise its bound, or use kind: hard_bound")
     return spec
 
 
