@@ -15,6 +15,7 @@ from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.storage.queries.experiences import ExperienceFilter, get_experience, list_experiences
+from rftd.storage.queries.lengths import Lengths, lengths_of
 
 Real = Annotated[float | None, Query(allow_inf_nan=False)]
 
@@ -54,6 +55,13 @@ def router(services: Services) -> APIRouter:
         async with services.read() as connection:
             rows = await list_experiences(connection, id, where=where, order=order, limit=limit + 1, offset=offset)
         return respond(ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None))
+
+    @routes.get("/lengths", responses=answers(Lengths))
+    async def lengths(name: str, stage: Int = None, after: After = None) -> Response:
+        """Lengths of responses that were generated, trained and dropped, and whether the drops were biased."""
+        id = await services.find(name, after)
+        async with services.read() as connection:
+            return respond(await lengths_of(connection, id, stage=stage))
 
     @routes.get("/experiences/{experience}", responses=answers(ExperienceView))
     async def experience(name: str, experience: UUID, tokens: bool = False, after: After = None) -> Response:

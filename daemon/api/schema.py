@@ -21,6 +21,7 @@ from rftd.daemon.dlq.letter import DeadLetterList, DeadLetterPage, DeadLetterRec
 from rftd.daemon.why.wait import Why
 from rftd.ops.health import Verdict
 from rftd.storage.lineage.graph import LineageGraph
+from rftd.storage.queries.lengths import Lengths
 
 KINDS: Final[list[type[msgspec.Struct]]] = [
     BatchPage,
@@ -37,6 +38,7 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     ExperimentPage,
     Fork,
     ForkReceipt,
+    Lengths,
     LineageGraph,
     LogPage,
     Prioritize,

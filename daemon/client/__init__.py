@@ -3,6 +3,6 @@
 address   where the daemon is
 client    `Client`: one method for each thing that the API does
 following an experiment over restarts of the daemon
-replies   the parts of its answers that we read
+replies   the parts of its answers that we read; lengths: one of them
 errors    problem+json back to the errors of `rftd.ops.errors`
 """

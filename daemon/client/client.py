@@ -14,6 +14,7 @@ import msgspec
 from rftd.daemon.client import replies
 from rftd.daemon.client.address import find_daemon
 from rftd.daemon.client.errors import error_of
+from rftd.daemon.client.lengths import Lengths
 from rftd.daemon.settings import Settings
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 
@@ -104,6 +105,10 @@ class Client:
         """One experience."""
         path = f"/v1/experiments/{_quoted(name)}/experiences/{_quoted(id)}"
         return Answer(self._get(path, {"tokens": tokens}), replies.ExperiencePage)
+
+    def lengths(self, name: str, *, stage: int | None) -> Answer[Lengths]:
+        """Lengths of responses, generated and trained."""
+        return Answer(self._get(f"/v1/experiments/{_quoted(name)}/lengths", {"stage": stage}), Lengths)
 
     def events(self, name: str, parameters: Parameters) -> Answer[replies.Events]:
         """A page of events."""

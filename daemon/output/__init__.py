@@ -8,6 +8,7 @@ table       plain tables
 why         what each role waits for
 dlq         dead letters
 lineage     a lineage as a tree, or for Graphviz
+lengths     of responses, generated and trained
 forecast    what an experiment would do, and forecast_picture: the same as a picture
 page        the one page of `rftd get` and `rftd watch`
 """

@@ -14,13 +14,13 @@ from rftd.daemon.verbs.names import experiment_argument
 if TYPE_CHECKING:
     from rftd.daemon.client.replies import Experience, ExperiencePage
 
-STATES = ("open", "waiting", "planned", "retired", "late")
+STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
 
 
 @click.group("experiences")
 def command() -> None:
-    """List an experiment's experiences, or show one."""
+    """List an experiment's experiences, show one, or compare the lengths of what was generated and trained."""
 
 
 @command.command("ls")
@@ -100,6 +100,32 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
         emit(answer.plain(), settings)
         return
     click.echo(_page(answer.value))
+
+
+@command.command("lengths")
+@experiment_argument
+@click.option("--stage", type=click.IntRange(0), help="Of one stage only: its number, from 0.")
+@shared_options
+@click.pass_obj
+def lengths(settings: Settings, name: str, stage: int | None) -> None:
+    """Compare the lengths of responses that experiment NAME generated and trained.
+
+    Long responses take long, grow stale and are dropped first, and then the model learns from short ones. The test of
+    Kolmogorov and Smirnov tells: a p below 0.05 means that what was dropped was not like the rest.
+    """
+    from rftd.daemon.client.client import Client
+
+    with Client(settings) as client:
+        answer = client.lengths(name, stage=stage)
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        emit(answer.plain(), settings)
+        return
+    from rftd.daemon.output.lengths import render
+    from rftd.daemon.output.table import console_of
+
+    console_of(settings).print(render(answer.value))
 
 
 def _row(row: Experience) -> tuple[str, ...]:

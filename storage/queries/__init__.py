@@ -7,6 +7,7 @@ shares       whose steps a fork's history consists of
 steps        steps, the reward curve, evaluations
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness
+lengths      of responses, generated and trained: the drop bias
 failed_tasks tasks of which too few rollouts succeeded
 weights      weight versions, checkpoints, workers
 """

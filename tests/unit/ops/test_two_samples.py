@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rftd.ops.two_samples import kolmogorov, ks_test
+from rftd.ops.two_samples import kolmogorov, ks_of_counts, ks_test
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,11 @@ def test_a_cut_tail_is_found() -> None:
 
 def test_without_values_nothing_differs() -> None:
     assert ks_test([], [1.0, 2.0]).p == 1.0
+
+
+def test_histograms_give_what_their_values_give() -> None:
+    random = np.random.default_rng(5)
+    first, second = random.integers(0, 9, 300), random.integers(0, 8, 200)
+    counts = [np.bincount(values, minlength=9) for values in (first, second)]
+    assert ks_of_counts(*counts) == ks_test(first, second)
+    assert ks_of_counts([0, 0], [3, 4]) == (0.0, 1.0) == ks_of_counts([], [])

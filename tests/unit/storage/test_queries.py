@@ -12,9 +12,10 @@ from tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
+from rftd.ops.two_samples import ks_test
 from rftd.storage.names import resolve_experiment
 from rftd.storage.projector import Projector
-from rftd.storage.queries import batches, experiences, experiments, steps, weights
+from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
 from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.streams.backends.memory import MemoryLog
 
@@ -135,6 +136,22 @@ async def test_experiences_by_filter_and_order(connection: AsyncConnection, done
         await ids(ExperienceFilter(), "random")
     with pytest.raises(NotFoundError):
         await experiences.get_experience(connection, UUID(int=3))
+
+
+async def test_lengths_of_what_was_generated_and_trained(connection: AsyncConnection, done: SyntheticRun) -> None:
+    found = await lengths.lengths_of(connection, done.id)
+    rows = await experiences.list_experiences(connection, done.id, limit=100)
+    trained = sorted(row.response_tokens for row in rows if row.uses)
+    dropped = [row.response_tokens for row in rows if row.state in ("retired", "late")]
+    assert (found.trained.count, found.dropped.count, found.undecided) == (24, 2, 2)
+    assert found.dropped_by_reason == {"late": 1, "stale": 1}
+    assert found.generated.count == 26 and found.generated.max == max(trained + dropped)
+    assert found.trained.mean == pytest.approx(sum(trained) / 24)
+    assert (found.trained.p50, found.trained.p90, found.trained.max) == (trained[11], trained[21], trained[23])
+    assert (found.statistic, found.p) == ks_test(trained + dropped, trained)
+    assert await lengths.lengths_of(connection, done.id, stage=1) == found
+    none = await lengths.lengths_of(connection, done.id, stage=0)
+    assert (none.generated.count, none.trained.p99, none.p) == (0, 0, 1.0)
 
 
 async def test_announcements_count_only_with_their_step(connection: AsyncConnection, done: SyntheticRun) -> None:

@@ -52,6 +52,14 @@ async def test_evals(client: httpx.AsyncClient) -> None:
     assert [row["score"] for row in (await get(client, "/v1/experiments/small/evals"))["items"]] == [0.75] * 3
 
 
+async def test_lengths_say_whether_drops_were_biased(client: httpx.AsyncClient) -> None:
+    lengths = await get(client, "/v1/experiments/small/lengths")
+    assert lengths["generated"]["count"] == lengths["trained"]["count"] + lengths["dropped"]["count"]
+    assert lengths["dropped_by_reason"] == {"late": 1, "stale": 1} and 0 <= lengths["p"] <= 1
+    assert (await get(client, "/v1/experiments/small/lengths", stage=7))["generated"]["count"] == 0
+    assert (await client.get("/v1/experiments/nobody/lengths")).status_code == 404
+
+
 async def test_experiences_are_filtered_and_shown_with_tokens(client: httpx.AsyncClient) -> None:
     good = await get(client, "/v1/experiments/small/experiences", min_reward=0.5, order="oldest", limit=500)
     assert good["items"] and all(row["reward"] >= 0.5 for row in good["items"])

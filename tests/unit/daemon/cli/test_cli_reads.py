@@ -76,6 +76,15 @@ def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
         assert refused.status == 2 and wrong[0] in refused.err
 
 
+def test_lengths_of_experiences_and_a_verdict(rftd: Rftd) -> None:
+    shown = rftd("experiences", "lengths", "small").out.splitlines()
+    assert [line.split()[:2] for line in shown[1:4]] == [["generated", "26"], ["trained", "24"], ["dropped", "2"]]
+    assert shown[4:6] == ["dropped: late 1, stale 1", "not decided yet: 2"]
+    assert shown[6].startswith("drop bias: KS ") and shown[6].endswith("what was dropped is like the rest")
+    assert json.loads(rftd("experiences", "lengths", "small", "--json").out)["trained"]["count"] == 24
+    assert rftd("experiences", "lengths", "small", "--stage", "0").out.endswith("nothing was trained yet\n")
+
+
 def test_watch_of_an_ended_experiment_ends(rftd: Rftd) -> None:
     said = rftd("watch", "small")
     assert said.status == 0 and "step 5/5" in said.out

@@ -1,0 +1,28 @@
+"""The answer about lengths of responses, as the command line reads it."""
+
+from __future__ import annotations
+
+from rftd.daemon.client.replies import Reply
+
+
+class LengthSummary(Reply, frozen=True, kw_only=True):
+    """Lengths of responses, in tokens."""
+
+    count: int
+    mean: float
+    p50: int
+    p90: int
+    p99: int
+    max: int
+
+
+class Lengths(Reply, frozen=True, kw_only=True):
+    """Lengths of responses that were generated, trained and dropped."""
+
+    generated: LengthSummary
+    trained: LengthSummary
+    dropped: LengthSummary
+    dropped_by_reason: dict[str, int]
+    undecided: int
+    statistic: float
+    p: float

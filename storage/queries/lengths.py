@@ -1,0 +1,117 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""Are the responses that were trained as long as those that were generated? The drop bias of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.ops.two_samples import ks_of_counts
+from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
+from rftd.storage.queries.rows import fetch
+
+_UNDECIDED = ("open", "waiting")
+
+
+class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Lengths of responses, in tokens; of none every figure is 0."""
+
+    count: int
+    mean: float
+    p50: int
+    p90: int
+    p99: int
+    max: int
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """Experiences of whom is known what became: generated = trained + dropped."""
+
+    generated: LengthSummary
+    trained: LengthSummary
+    """Planned at least once."""
+    dropped: LengthSummary
+    """Retired before they were planned, or late: their group was closed without them."""
+    dropped_by_reason: dict[str, int]
+    undecided: int
+    """Wait, or their group is open; in none of the three."""
+    statistic: float
+    """The largest gap between the distribution functions of what was generated and trained (Kolmogorov-Smirnov)."""
+    p: float
+    """Of a gap at least so large, if drops had nothing to do with length: below 0.05 they had."""
+
+
+class _Count(msgspec.Struct, frozen=True):
+    tokens: int
+    state: str
+    reason: str | None
+    used: int
+    count: int
+
+
+async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: int | None = None) -> Lengths:
+    """Lengths of one experiment's responses, or of one stage's. Reads every experience of it."""
+    rows = await fetch(
+        connection,
+        _Count,
+        f"""SELECT tokens, state, reason, used, COUNT(*) AS count FROM (
+            SELECT e.response_tokens AS tokens, {STATE} AS state, r.reason AS reason,
+                CASE WHEN EXISTS (SELECT 1 {USES}) THEN 1 ELSE 0 END AS used
+            FROM experiences e {GROUP} {RETIRED}
+            WHERE e.experiment = :experiment AND {PRODUCED} {"" if stage is None else "AND e.stage = :stage"}) s
+        GROUP BY tokens, state, reason, used""",
+        experiment=experiment.bytes,
+        **({} if stage is None else {"stage": stage}),
+    )
+    trained: dict[int, int] = {}
+    dropped: dict[int, int] = {}
+    reasons: dict[str, int] = {}
+    undecided = 0
+    for row in rows:
+        if row.used:
+            trained[row.tokens] = trained.get(row.tokens, 0) + row.count
+        elif row.state in _UNDECIDED:
+            undecided += row.count
+        else:
+            dropped[row.tokens] = dropped.get(row.tokens, 0) + row.count
+            reason = row.reason or row.state
+            reasons[reason] = reasons.get(reason, 0) + row.count
+    generated = {tokens: trained.get(tokens, 0) + dropped.get(tokens, 0) for tokens in trained.keys() | dropped.keys()}
+    values = sorted(generated)
+    test = ks_of_counts([generated[value] for value in values], [trained.get(value, 0) for value in values])
+    return Lengths(
+        generated=_summary(generated),
+        trained=_summary(trained),
+        dropped=_summary(dropped),
+        dropped_by_reason=dict(sorted(reasons.items())),
+        undecided=undecided,
+        statistic=test.statistic,
+        p=test.p,
+    )
+
+
+def _summary(counts: Mapping[int, int]) -> LengthSummary:
+    total, values = sum(counts.values()), sorted(counts)
+    if not total:
+        return LengthSummary(count=0, mean=0.0, p50=0, p90=0, p99=0, max=0)
+
+    def quantile(percent: int) -> int:
+        """The smallest length that at least so many per cent do not exceed."""
+        seen = 0
+        for value in values:
+            seen += counts[value]
+            if seen * 100 >= total * percent:
+                return value
+        raise AssertionError(percent)
+
+    return LengthSummary(
+        count=total,
+        mean=sum(value * count for value, count in counts.items()) / total,
+        p50=quantile(50),
+        p90=quantile(90),
+        p99=quantile(99),
+        max=values[-1],
+    )
