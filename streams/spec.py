@@ -241,7 +241,9 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     taskset: TasksetSpec | None = None
     """Tasks to explore (`both`)."""
     dataset: TasksetSpec | None = None
-    """Rows to train on (`train`)."""
+    """Rows to train on (`train`), or those of an expert beside the experiences (`mix`)."""
+    expert_rows: int = 0
+    """How many items of each batch are rows of `dataset`; all of them in a `train` stage."""
     evals: tuple[TasksetSpec, ...] = ()
     eval_interval: int = 0
     """Evaluate every so many steps; 0 = only as below."""
@@ -252,6 +254,11 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     sync: SyncSpec = SyncSpec()
     rollout: RolloutSpec = RolloutSpec()
     trainer: TrainerSpec = TrainerSpec()
+
+    @property
+    def experiences_per_step(self) -> int:
+        """Items of one training step that explorers produce."""
+        return self.train_batch_size - self.expert_rows if self.kind != "train" else 0
 
 
 class ExperimentSpec(Spec, frozen=True, kw_only=True):

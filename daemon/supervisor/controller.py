@@ -86,11 +86,13 @@ class Controller:
         if spine.stage < 0 or spine.planned >= spine.last_version:  # what is left is closed without its rollouts
             return None
         stage = spine.stage_spec()
+        if stage.kind == "train":
+            return None
         empty = groups.short_in_a_row(spine.stage, 1)
         if empty >= limits.FAILED_GROUPS_IN_A_ROW:
             return f"no rollout of {empty} groups in a row succeeded"
         minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
-        batch_groups = -(-stage.train_batch_size // stage.algorithm.repeat_times)
+        batch_groups = -(-stage.experiences_per_step // stage.algorithm.repeat_times)
         short = groups.short_in_a_row(spine.stage, minimum)
         if short < limits.INCOMPLETE_BATCHES_IN_A_ROW * batch_groups:
             return None

@@ -13,6 +13,8 @@ from rftd.daemon.supervisor.obstacle import PART_MISSING, Obstacle
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.policies.priorities import make_priority
+from rftd.workers.policies.registry import make_policy
 from rftd.workers.trainer.extensions import check_extensions
 from rftd.workers.workflows.runner import check_names
 
@@ -43,6 +45,8 @@ def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle 
     try:
         check_extensions(spec, recorded)
         for stage in spec.stages:
+            make_policy(stage.policy)
+            make_priority(stage.policy.priority)
             for taskset in (stage.taskset, *stage.evals):
                 if taskset is not None:
                     check_names(taskset)

@@ -9,6 +9,7 @@ import msgspec
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
+from rftd.workers.policies.priorities import make_priority
 from rftd.workers.policies.registry import make_policy
 from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
 from rftd.workers.tasksets.taskset import Taskset
@@ -26,6 +27,7 @@ def _stage(stage: StageSpec) -> StageSpec:
     _known(stage.rollout.engine, ROLLOUT_ENGINES, "rollout engine")
     _known(stage.trainer.engine, TRAINER_ENGINES, "trainer engine")
     make_policy(stage.policy)
+    make_priority(stage.policy.priority)
     if stage.trainer.engine != "fake":
         _model(stage.model.path)
     taskset = _counted(stage.taskset) if stage.taskset else None

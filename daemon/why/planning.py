@@ -27,7 +27,8 @@ def planner_wait(scene: Scene) -> Wait:
         return _of(Level.WAITS, "plan_ahead", what, "trainer", f"step {spine.version + 1} is executed")
     if stage.kind == "train":
         return _of(Level.WORKS, "plans", f"plans step {step}")
-    if (have := len(state.ledger.waiting)) < stage.train_batch_size:
+    rested = sum(entry.eligible_at_ns <= scene.now_ns for entry in state.ledger.cooling.values())
+    if (have := len(state.ledger.waiting) + rested) < stage.experiences_per_step:
         return _experiences(scene, stage, step, have)
     return _of(Level.WORKS, "plans", f"plans step {step}")
 
@@ -37,8 +38,11 @@ def _experiences(scene: Scene, stage: StageSpec, step: int, have: int) -> Wait:
     rollouts = sum(len(group.missing) for group in state.groups.open.values())
     since_ns = max(spine.decided_at_ns, spine.stage_started_ns)
     left_s = stage.max_read_timeout_s - (scene.now_ns - since_ns) / 1e9
-    what = f"experiences for step {step}: {have} of {stage.train_batch_size} are there"
+    what = f"experiences for step {step}: {have} of {stage.experiences_per_step} are there"
     under_way = f"{rollouts} rollouts are under way in {len(state.groups.open)} groups"
+    if resting := [entry for entry in state.ledger.cooling.values() if entry.eligible_at_ns > scene.now_ns]:
+        rest_s = (min(entry.eligible_at_ns for entry in resting) - scene.now_ns) / 1e9
+        under_way += f"; {len(resting)} used ones rest, the first for {rest_s:.1f} s more"
     return _of(
         Level.WAITS,
         "experiences",

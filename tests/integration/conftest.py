@@ -12,15 +12,20 @@ import msgspec
 import pytest
 
 from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import Clock, SystemClock
-from rftd.ops.ids import Ids, SystemIds
+from rftd.ops.ids import Ids, SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import parse_kafka
 from rftd.streams.backends.kafka.topics import ensure_topics
 from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -187,6 +192,21 @@ class FakeWorld:
     spec = staticmethod(fake_spec)
     executor = TaskExecutor
     verified = staticmethod(verified)
+
+    @staticmethod
+    async def completed(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> RunState:
+        """The state after the experiment was driven to its end."""
+        writer = Writer(source="test", clock=clock, ids=ids)
+        experiment = derive(ids.new(), "experiment")
+        await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+        heads = as_refs(await log.heads())
+        await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+        run = Run(
+            log, experiment, TaskExecutor(log, clock, ids), owner=ids.new(), clock=clock, ids=ids, logger=logger()
+        )
+        async with asyncio.timeout(60):
+            await run.drive()
+        return run.state
 
     @staticmethod
     def fixed(interval: int, offset: int) -> dict[str, Any]:

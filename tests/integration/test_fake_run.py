@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
-from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
-from rftd.ops.clock import SystemClock
-from rftd.ops.ids import SystemIds, derive
-from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
-from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec, PolicySpec
-
-
-async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    heads = as_refs(await log.heads())
-    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
-    return experiment
-
-
-async def completed(log: EventLog, spec: ExperimentSpec, executor, clock: SystemClock, ids: SystemIds) -> RunState:
-    experiment = await submitted(log, spec, clock, ids)
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
-    async with asyncio.timeout(60):
-        await run.drive()
-    return run.state
+from rftd.streams.spec import PolicySpec
 
 
 @pytest.mark.anyio
 async def test_two_stages_run_to_their_end(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
     spec = fake_world.spec(tmp_path)
-    state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    state = await fake_world.completed(log, spec, clock, ids)
     spine = state.spine
     assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
     assert spine.version == 8
@@ -62,7 +35,7 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, interval: int, offset: int
 ) -> None:
     spec = fake_world.spec(tmp_path, **fake_world.fixed(interval, offset))
-    state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert sum(state.ledger.books.retired.values()) == 0
     assert (await fake_world.verified(log)).clean
@@ -74,7 +47,7 @@ async def test_arrays_too_large_for_an_event_travel_by_reference(
 ) -> None:
     monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 0)
     spec = fake_world.spec(tmp_path)
-    state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert any((Path(spec.job_dir) / "artifacts").rglob("*"))
     assert (await fake_world.verified(log)).clean
@@ -89,7 +62,7 @@ async def test_a_deterministic_run_repeats_itself(tmp_path: Path, clock, ids, fa
         log = await SqliteLog.open(folder / "log")
         in_order = PolicySpec(kind="in_order", max_staleness_versions=0, max_inflight_batches=1)
         spec = fake_world.spec(folder, **(fake_world.fixed(1, 0) | {"policy": in_order}))
-        state = await completed(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+        state = await fake_world.completed(log, spec, clock, ids)
         assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
         finals.append([state.spine.checksums[version, 0] for version in range(1, 9)])
         await log.close()

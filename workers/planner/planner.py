@@ -35,9 +35,10 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
         published_version=max(newest.version, spine.first_version) if newest is not None else spine.first_version,
         total_steps=stage.total_steps,
         planned_steps=max(0, spine.planned - spine.first_version),
-        batch_size=stage.train_batch_size,
+        batch_size=stage.experiences_per_step,
         repeat_times=stage.algorithm.repeat_times,
-        planned_experiences=ledger.planned_in_stage.get(spine.stage, 0) + spine.shared_steps * stage.train_batch_size,
+        planned_experiences=ledger.planned_in_stage.get(spine.stage, 0)
+        + spine.shared_steps * stage.experiences_per_step,
         waiting_experiences=len(ledger.waiting),
         cooling_experiences=len(ledger.cooling),
         inflight_rollouts=sum(group.repeat_times - len(group.failed) for group in state.groups.open.values()),
@@ -74,9 +75,13 @@ class Planner:
         return self._explored(stage, step, last, positions, now_ns)
 
     def _rows(self, stage: StageSpec, step: int) -> Sequence[RowItem]:
+        if stage.dataset is None:
+            return ()
         spine = self._state.spine
         shared = spine.shared_steps
         taken = spine.forked.next_sequence if spine.forked and shared else 0
+        if stage.kind != "train":
+            taken = shared * stage.expert_rows  # its sequences are groups
         return rows_of_step(stage, step - spine.first_version, shared_steps=shared, shared_rows=taken)
 
     def _incomplete(self, stage: StageSpec) -> Sequence[Waiting]:
@@ -97,18 +102,19 @@ class Planner:
         view = view_of(self._state, stage)
         plans: list[Event] = []
         taken: frozenset[UUID] = frozenset()
-        timed_out = self._timed_out(stage, now_ns)
+        timed_out, size = self._timed_out(stage, now_ns), stage.experiences_per_step
         for each in range(step, last + 1):
             retired = [part for each_part in policy.evict(view, pool) if (part := left_of(each_part, taken)).entries]
             if retired:
                 return plans or self._retired(retired, positions, now_ns)
-            if len(pool) - len(taken) < stage.train_batch_size and not timed_out:
+            if len(pool) - len(taken) < size and not timed_out:
                 return plans
-            chosen = policy.select(view, pool, stage.train_batch_size, taken)
-            if not chosen or (len(chosen) < stage.train_batch_size and not timed_out):
+            chosen = policy.select(view, pool, size, taken)
+            if not chosen or (len(chosen) < size and not timed_out):
                 return plans
-            incomplete = len(chosen) < stage.train_batch_size
-            plans.append(self._plan(each, positions, now_ns, chosen=chosen, incomplete=incomplete))
+            incomplete = len(chosen) < size
+            rows = self._rows(stage, each)
+            plans.append(self._plan(each, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete))
             if stage.policy.max_uses != 1:
                 return plans  # what it holds may be in the next one, too
             # The plan itself is the last reading of the clock from here on.

@@ -1,6 +1,6 @@
 """`Paced`: what policies have in common: the order of a queue, the sweep at consumption, and a capacity.
 
-The queue: highest priority first, then as groups closed, then as in the group (config.md 3.2). The sweep: staleness of
+The queue: highest priority first, then as groups closed, then as in the group. The sweep: staleness of
 batch n's items is (n - 1) minus their oldest weight version, and nothing over the bound is planned (prime-rl).
 """
 

@@ -1,4 +1,4 @@
-"""Who is trained first: functions of an experience and of how often it was used (config.md 3.2).
+"""Who is trained first: functions of an experience and of how often it was used (the guide, "replay_buffer").
 
 Third parties add one through the entry-point group `rftd.priorities`: a factory that takes the arguments of the
 experiment file and returns a function of `Waiting`. It must depend on that alone: it is asked again on recovery.

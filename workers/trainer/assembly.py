@@ -119,8 +119,17 @@ class Assembly:
                 tokenizer=tokenizer,
                 max_model_len=stage.model.max_model_len,
             )
+            # In a mixed batch a row has neither log-probability nor advantage of its own: zero, as the guide has it.
+            zeros = np.zeros(len(row.loss_mask), dtype=np.float32) if expert else None
             samples.append(
-                TrainSample(tokens=row.tokens, prompt_tokens=row.prompt_tokens, loss_mask=row.loss_mask, expert=expert)
+                TrainSample(
+                    tokens=row.tokens,
+                    prompt_tokens=row.prompt_tokens,
+                    loss_mask=row.loss_mask,
+                    logprobs=zeros,
+                    advantages=zeros,
+                    expert=expert,
+                )
             )
         return samples
 

@@ -8,6 +8,7 @@ lengths.py     model, prompt and response lengths
 tasksets.py    tasksets, datasets, workflows and rewards
 algorithm.py   the algorithm's own defaults and the optimizer
 pacing.py      synchronizer to schedule and staleness bound
+mix.py         an expert's rows beside the experiences
 policy.py      policy, replay buffer and capacity to one staleness policy
 progress.py    whether that policy can go on at all
 engines.py     which engines run it, and on what

@@ -25,7 +25,8 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
-_STRATEGIES: Final = ("default", "staleness_control")
+_STRATEGIES: Final = ("default", "staleness_control", "mix", "warmup")
+"""`warmup` is the older name of `default`."""
 _GUIDE: Final = (
     *("ppo", "grpo", "dapo", "reinforceplusplus", "rloo", "opmd", "asymre", "topr", "cispo", "gspo", "sapo", "mix"),
     *(

@@ -8,6 +8,7 @@ from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
+from rftd.daemon.config.resolve.mix import resolve_mix
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.resolve.pacing import eval_interval_steps, resolve_pacing
 from rftd.daemon.config.resolve.scheduling import schedule_rollouts
@@ -41,7 +42,9 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
-    sync, policy = resolve_pacing(experiment, algorithm, train_batch, notes) if explores else (SyncSpec(), PolicySpec())
+    expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
+    explored = train_batch - expert_rows
+    sync, policy = resolve_pacing(experiment, algorithm, explored, notes) if explores else (SyncSpec(), PolicySpec())
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     return StageSpec(
@@ -55,7 +58,8 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         algorithm=algorithm,
         model=_model(experiment, lengths),
         taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
-        dataset=None if explores else dataset(experiment, notes),
+        dataset=expert if explores else dataset(experiment, notes),
+        expert_rows=expert_rows,
         evals=eval_tasksets(experiment, lengths, notes) if explores else (),
         eval_interval=eval_interval_steps(experiment, explorer_interval(sync), notes) if explores else 0,
         eval_on_startup=explores and experiment.explorer.eval_on_startup,

@@ -6,7 +6,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.lengths import Lengths
 from rftd.daemon.config.resolve.notes import Notes
-from rftd.daemon.config.schema.buffer import ExplorerInput
+from rftd.daemon.config.schema.buffer import ExperienceBuffer, ExplorerInput
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.taskset import Format, Taskset
 from rftd.ops.errors import ConfigError
@@ -70,20 +70,25 @@ def dataset(experiment: Experiment, notes: Notes) -> TasksetSpec | None:
     """The rows that a `train` stage learns from; None after saying what is missing."""
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
+    return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer")
+
+
+def rows_of(buffer: ExperienceBuffer, path: FieldPath, seed: int, notes: Notes, *, name: str) -> TasksetSpec | None:
+    """The rows that a buffer names, to be trained as they are; None after saying what is missing."""
     if not isinstance(buffer.path, str) or not buffer.path:
-        notes.wrong((*path, "path"), "a train stage needs the path of its dataset", "set it to a folder or .jsonl file")
+        notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a folder or .jsonl file")
         return None
     if "://" in buffer.path or buffer.storage_type == "sql":
-        what = "a train stage reads its rows from files"
+        what = "rows to train on are read from files"
         notes.wrong((*path, "path"), what, "set it to a folder or .jsonl file", Unsupported)
         return None
     return TasksetSpec(
-        name=buffer.name or "experience_buffer",
+        name=buffer.name or name,
         path=buffer.path,
         subset=buffer.subset_name,
         split=buffer.split,
         format=_format(buffer.format),
-        seed=experiment.seed,
+        seed=seed,
         limit_rows=buffer.limit_rows,
     )
 

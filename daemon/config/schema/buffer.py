@@ -54,7 +54,8 @@ class TrainerInput(Section):
     """`buffer.trainer_input`."""
 
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
-    auxiliary_buffers: dict[str, ExperienceBuffer] = inert({})
+    auxiliary_buffers: dict[str, ExperienceBuffer] = {}
+    """Datasets by name, for `sample_strategy: mix`."""
 
 
 class Buffer(Section):

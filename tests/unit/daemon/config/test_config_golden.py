@@ -105,7 +105,6 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     assert submission.config["monitor"]["monitor_args"]["api_key"] == {"env": "WANDB_API_KEY"}
     without = sorted(text.split(" ")[0] for text in submission.spec.warnings if "no effect yet" in text)
     assert without == [
-        "buffer.trainer_input.auxiliary_buffers",
         "data_processor",
         "explorer.auxiliary_models",
         "model.critic_model_path",

@@ -140,3 +140,45 @@ def test_a_stage_on_a_dataset_takes_rows_in_order() -> None:
 def test_only_a_wide_bound_is_planned_far_ahead() -> None:
     ahead = {bound: plan_ahead(PolicySpec(max_staleness_versions=bound)) for bound in (0, 2, 23, 32, 64, 1000)}
     assert ahead == {0: 2, 2: 2, 23: 2, 32: 4, 64: 8, 1000: 8}
+
+
+def test_a_mixed_batch_holds_an_experts_rows_beside_the_experiences() -> None:
+    """The rows go on from batch to batch, epoch after epoch, however many experiences there are."""
+    expert = TasksetSpec(name="expert", path="none", rows=5, digest="d" * 64)
+    desk = Desk(stage_of(dataset=expert, expert_rows=4))
+    desk.supply(2)
+    plans = decided(desk)
+    assert [len(plan.experiences) for plan in plans] == [BATCH - 4, BATCH - 4]
+    rows = [(row.row, row.epoch) for plan in plans for row in plan.rows]
+    assert rows == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (0, 1), (1, 1), (2, 1)]
+    assert desk.state.ledger.counts()["planned"] == BATCH and desk.state.ledger.counts()["balance"] == 0
+
+
+def test_a_used_experience_comes_back_when_it_has_rested() -> None:
+    replay = PolicySpec(max_staleness_versions=9, max_inflight_batches=3, max_uses=2, cooldown_s=5.0)
+    desk = Desk(stage_of(policy=replay))
+    desk.supply(2)
+    now_ns = desk.tape.clock.now_ns()
+    (first,) = decided(desk, now_ns)
+    assert first.max_uses == 2 and first.eligible_at_ns == now_ns + 5_000_000_000
+    assert desk.state.ledger.counts() == {
+        "produced": BATCH, "waiting": 0, "cooling": BATCH, "planned": 0, "retired": 0, "balance": 0
+    }  # fmt: skip
+    assert decided(desk, first.eligible_at_ns - 1) == []
+    (second,) = decided(desk, first.eligible_at_ns)
+    assert [item.experience for item in second.experiences] == [item.experience for item in first.experiences]
+    assert {item.use for item in second.experiences} == {2}
+    assert {item.staleness_versions for item in second.experiences} == {1}
+    assert desk.state.ledger.counts()["planned"] == BATCH and not desk.state.ledger.cooling
+    assert decided(desk, now_ns + 10**12) == []
+
+
+def test_beyond_its_capacity_a_replay_buffer_retires_what_comes_last() -> None:
+    replay = PolicySpec(max_staleness_versions=9, max_inflight_batches=9, capacity=BATCH, evict_when_full=True)
+    desk = Desk(stage_of(policy=replay))
+    desk.supply(3)
+    (retired,) = decided(desk)
+    assert isinstance(retired, ExperienceRetired) and (retired.reason, retired.uses) == ("capacity", 0)
+    assert len(retired.experiences) == REPEAT
+    (plan,) = decided(desk)
+    assert isinstance(plan, BatchPlanned)

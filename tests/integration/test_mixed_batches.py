@@ -1,0 +1,29 @@
+"""`mix`: batches of experiences and an expert's rows, through the whole of rftd, and again from its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rftd.streams import topics
+from rftd.streams.codec import decode
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.topics import partition_of
+
+
+@pytest.mark.anyio
+async def test_a_mixed_stage_runs_to_its_end(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
+    dataset = fake_world.spec(tmp_path).stages[0].dataset
+    state = await fake_world.completed(log, fake_world.spec(tmp_path, expert_rows=4, dataset=dataset), clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    home = partition_of(topics.EXPERIMENTS, state.experiment)
+    events = [decode(record).event for record in await log.read(home, 0, max_records=10_000)]
+    plans = [event for event in events if isinstance(event, BatchPlanned) and event.stage == 1]
+    assert [(len(plan.experiences), len(plan.rows)) for plan in plans] == [(12, 4)] * 5
+    assert [row.row for plan in plans for row in plan.rows] == list(range(20))
+    assert state.ledger.counts()["balance"] == 0
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
