@@ -42,6 +42,7 @@ async def test_a_forks_own_steps_after_its_ancestors(desk: ForkDesk, clock) -> N
         first = await desk.completed(one.experiment)
         two = await desk.fork(supervisor, one.experiment, 8)
         await desk.completed(two.experiment)
+    await desk.left()
     for experiment, at_step in ((one.experiment, 6), (two.experiment, 8)):
         beginning, steps, outcome = await replayed(desk.log, experiment, clock)
         assert (beginning.version, beginning.checkpoint) == (at_step, "")

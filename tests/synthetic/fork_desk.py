@@ -99,6 +99,11 @@ class ForkDesk:
             drive.cancel()
             await asyncio.gather(drive, return_exceptions=True)
 
+    async def left(self) -> None:
+        """Returns once every worker has left and said so; their experiments have ended."""
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(handle.task for handle in self.executor.handles), return_exceptions=True)
+
     async def submit(self, supervisor: Supervisor, *overrides: str) -> UUID:
         """An experiment, at its end."""
         experiment = await self.hand_in(supervisor, *overrides)
