@@ -9,7 +9,6 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
-import xxhash
 
 from rftd.daemon.log_source import connect_log
 from rftd.ops.clock import SystemClock
@@ -37,8 +36,10 @@ from rftd.workers.explorer.attempt import experience_id, rollout_id
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
 from rftd.workers.trainer.assembly import Assembly
-from rftd.workers.trainer.engine import Exported, StepResult, TrainBatch
+from rftd.workers.trainer.engine import StepResult, TrainBatch
 from rftd.workers.trainer.trainer import Trainer
+from rftd.workers.weights.checksum import checksum
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
 PROMPT_TOKENS, RESPONSE_TOKENS = 24, 1000
 VOCABULARY = 150_000
@@ -158,7 +159,7 @@ class NoModel:
         return StepResult(tokens=sum(int(sample.loss_mask.sum()) for sample in batch.samples), metrics={})
 
     def checksum(self) -> str:
-        return xxhash.xxh3_128_hexdigest(self._step.to_bytes(8, "little"))
+        return checksum(self.weights())
 
     def sha256(self) -> str:
         return ""
@@ -166,8 +167,9 @@ class NoModel:
     def snapshot(self) -> NoModel:
         return self
 
-    def export(self, folder: Path, *, version: int, generation: int) -> Exported:
-        return Exported(path=str(folder), manifest="m", checksum=self.checksum(), size_bytes=0)
+    def weights(self) -> Weights:
+        data = self._step.to_bytes(8, "little")
+        return {"step": TensorBytes("uint8", (len(data),), memoryview(data))}
 
     def save(self, folder: Path, *, hf: bool) -> None:
         folder.mkdir(parents=True)

@@ -1,0 +1,245 @@
+"""A durable priority buffer with reuse and cooldown, against Trinity-RFT's in-memory actor; prints JSON.
+
+`python -P tests/bench/buffer_cooldown.py [--backends sqlite kafka] [--pairs 3] [--measured 6]`. Experiences of 11,120
+bytes in groups of 8, batches of 64, each used twice with a second between, the highest `linear_decay` first. Three
+processes: the daemon (log, planner and dispatcher on their real folds; on SQLite with the projector, as `rftd serve`
+has it), an explorer that answers at once, and a reader that fetches and assembles each planned batch as the trainer
+does. `written` are experiences acknowledged, `read` are items of batches that were assembled. The actor, on such a
+machine: 3,769 written and 2,289 read per second; it forgets everything when it dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from uuid import UUID
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import experience_workers
+from experience_path import BATCH, Spawned, cpu_ticks, spec_of, steal_percent
+
+from rftd.daemon.stack.kafka import KafkaBroker
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.clock import SystemClock
+from rftd.ops.cycles import tune_collector
+from rftd.ops.ids import SystemIds, derive
+from rftd.ops.logs import logger
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.projector import Projector
+from rftd.streams import topics
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.settings import parse_kafka
+from rftd.streams.backends.kafka.topics import ensure_topics
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
+from rftd.streams.socket.server import LogServer
+from rftd.streams.spec import ExperimentSpec, PolicySpec, PrioritySpec
+from rftd.workers.executors.executor import Handle, WorkerOrder
+
+TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S, BAR = 3769, 2289, 1.5
+RESPONSE_TOKENS = 1178
+"""With 24 of the prompt, 9 bytes each but for those, and the envelope: 11,120 bytes on the log."""
+WARM_UP_S = 4.0
+USES, COOLDOWN_S = 2, 1.0
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Experiences per second, once all of it goes on."""
+
+    written_per_s: float
+    read_per_s: float
+    first_reads_per_s: float
+    cooling: int
+    waiting: int
+    daemon_cores: float
+
+
+def spec_with_cooldown(data: Path) -> ExperimentSpec:
+    """The stage of `experience_path`, with a policy that uses experiences twice."""
+    spec = spec_of(data)
+    policy = PolicySpec(
+        max_staleness_versions=64,
+        bounded=False,
+        max_inflight_batches=32,
+        priority=PrioritySpec(kind="linear_decay"),
+        max_uses=USES,
+        cooldown_s=COOLDOWN_S,
+    )
+    return msgspec.structs.replace(spec, stages=(msgspec.structs.replace(spec.stages[0], policy=policy),))
+
+
+def spawned(*arguments: str) -> Spawned:
+    """A worker process of this file."""
+    return Spawned(subprocess.Popen(_command(*arguments)))
+
+
+class BenchExecutor:
+    """Starts this file's workers instead of rftd's."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.started: list[Spawned] = []
+
+    async def start(self, order: WorkerOrder) -> Handle:
+        self.started.append(spawned(order.role, self._url, order.experiment.hex))
+        return self.started[-1]
+
+    def adopt(self, started: WorkerStarted) -> Handle | None:
+        return None
+
+
+@asynccontextmanager
+async def opened(data: Path, url: str, clock: SystemClock, ids: SystemIds) -> AsyncIterator[tuple[EventLog, str]]:
+    """The log, and where workers reach it: an empty `url` is SQLite."""
+    if url:
+        settings = parse_kafka(url)
+        await ensure_topics(settings)
+        kafka = await KafkaLog.open(settings, clock=clock, ids=ids)
+        yield kafka, url
+        await kafka.close()
+        return
+    with TemporaryDirectory(prefix="rftd-") as runtime:
+        log = await SqliteLog.open(data / "log")
+        engine = open_database(sqlite_url(data / "state.db"))
+        projector = Projector(log, engine, clock=clock)
+        await projector.open()
+        socket = Path(runtime) / "log.sock"
+        async with LogServer(log, socket, file=log.path), asyncio.TaskGroup() as tasks:
+            projecting = tasks.create_task(projector.run())
+            yield log, f"unix:{socket}"
+            projecting.cancel()
+        await engine.dispose()
+        await log.close()
+
+
+async def daemon(data: Path, url: str, measured_s: float) -> Rates:
+    """What the daemon runs for one experiment, measured from within."""
+    tune_collector()
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    async with opened(data, url, clock, ids) as (log, address):
+        executor = BenchExecutor(address)
+        writer = Writer(source="bench", clock=clock, ids=ids)
+        experiment = derive(ids.new(), "experiment")
+        submitted = life.ExperimentSubmitted(spec=spec_with_cooldown(data))
+        await log.append([writer.draft(submitted, experiment=experiment)])
+        accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
+        await log.append([writer.draft(accepted, experiment=experiment)])
+        run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger(role="daemon"))
+        async with asyncio.TaskGroup() as tasks:
+            driving = tasks.create_task(run.drive())
+            rates = await watch(log, run, clock, measured_s)
+            driving.cancel()
+        for handle in executor.started:
+            handle.kill()
+    return rates
+
+
+async def watch(log: EventLog, run: Run, clock: SystemClock, measured_s: float) -> Rates:
+    """Rates over the measured time, after a warm-up."""
+    spine, ledger = run.state.spine, run.state.ledger
+    while spine.version < 1:
+        await clock.sleep(0.05)
+    await clock.sleep(WARM_UP_S)
+
+    async def counts() -> tuple[int, int, int]:
+        heads = await log.heads()
+        written = sum(mark.next_offset for place, mark in heads.items() if place.stream == topics.EXPERIENCES)
+        return written, spine.version * BATCH, sum(ledger.planned_in_stage.values())
+
+    start_s, cpu_s, before = time.perf_counter(), time.process_time(), await counts()
+    await clock.sleep(measured_s)
+    span_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
+    written, read, first = ((b - a) / span_s for a, b in zip(before, await counts(), strict=True))
+    return Rates(
+        round(written), round(read), round(first), len(ledger.cooling), len(ledger.waiting), round(cpu_s / span_s, 2)
+    )
+
+
+def measured(url: str, measured_s: float) -> Rates:
+    """One run in a daemon process of its own."""
+    with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
+        with (Path(scratch) / "daemon.log").open("wb") as said:
+            words = _command("daemon", scratch, url, str(measured_s))
+            subprocess.run(words, stdout=said, check=True, timeout=180)
+        return msgspec.json.decode((Path(scratch) / "rates.json").read_bytes(), type=Rates)
+
+
+def figures_of(runs: list[Rates]) -> dict[str, object]:
+    """Medians, and how they stand to the actor."""
+    written, read = median(each.written_per_s for each in runs), median(each.read_per_s for each in runs)
+    return {
+        "written_per_s": written,
+        "read_per_s": read,
+        "ratio_written_to_trinity": round(written / TRINITY_WRITTEN_PER_S, 2),
+        "ratio_read_to_trinity": round(read / TRINITY_READ_PER_S, 2),
+        "bar": BAR,
+        "runs": msgspec.to_builtins(runs),
+    }
+
+
+def size_bytes() -> int:
+    """Of one experience on the log, head and payload."""
+    clock = SystemClock()
+    writer = Writer(source="explorer/x", clock=clock, ids=SystemIds(clock))
+    group = derive(UUID(int=1), "group")
+    event = experience_workers.Responses(0, 1).event(group=group, rollout=0, stage=0, lease=group, version=0)
+    return writer.draft(event, experiment=group, key=group, causation=group, correlation=group).size_bytes
+
+
+def compared(backends: list[str], pairs: int, measured_s: float) -> dict[str, object]:
+    """Runs on each backend."""
+    before, found = cpu_ticks(), dict[str, object]()
+    if "sqlite" in backends:
+        found["sqlite"] = figures_of([measured("", measured_s) for _ in range(pairs)])
+    if "kafka" in backends:
+        with TemporaryDirectory() as folder, KafkaBroker(Path(folder) / "kafka") as broker:
+            urls = [f"kafka://{broker.bootstrap}/?prefix=c{number}." for number in range(pairs)]
+            found["kafka"] = figures_of([measured(url, measured_s) for url in urls])
+    return {"experience_bytes": size_bytes(), **found, "steal_percent": steal_percent(before, cpu_ticks())}
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", __file__, *arguments]
+
+
+def main(arguments: list[str]) -> None:
+    """One role of the benchmark, or all of it."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    experience_workers.RESPONSE_TOKENS = RESPONSE_TOKENS
+    match arguments:
+        case ["daemon", data, url, measured_s]:
+            rates = asyncio.run(daemon(Path(data), url, float(measured_s)))
+            (Path(data) / "rates.json").write_bytes(msgspec.json.encode(rates))
+        case ["explorer", url, experiment]:
+            asyncio.run(experience_workers.explore(url, UUID(experiment)))
+        case ["trainer", url, experiment]:
+            asyncio.run(experience_workers.read(url, UUID(experiment)))
+        case _:
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--backends", nargs="+", default=["sqlite", "kafka"], choices=("sqlite", "kafka"))
+            parser.add_argument("--pairs", type=int, default=3)
+            parser.add_argument("--measured", type=float, default=6.0, help="seconds")
+            chosen = parser.parse_args(arguments)
+            figures = compared(chosen.backends, chosen.pairs, chosen.measured)
+            print(msgspec.json.format(msgspec.json.encode(figures)).decode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
