@@ -6,6 +6,7 @@ import os
 import platform
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,9 @@ from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum
 from rftd.workers.weights.mapped_file import Buffer, Reader
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
+
+COPY_THREADS: Final = 2
+"""Summing keeps one processor busier than memory is: a second one copies meanwhile."""
 
 SUFFIX: Final = ".mapped"
 _MAPPINGS: Final = 8
@@ -54,10 +58,9 @@ class MemoryChannel:
         begin = len(mapped_file.head_of(manifest))
         buffer = self._buffer(begin + end)
         try:
-            sums: dict[int, str] = {}
-            for name, each in weights.items():
-                if id(each) not in sums:
-                    sums[id(each)] = buffer.copy(each.data, begin + offsets[name])
+            once = {id(each): (each.data, begin + offsets[name]) for name, each in weights.items()}
+            with ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy") as threads:
+                sums = dict(zip(once, threads.map(lambda part: buffer.copy(*part), once.values()), strict=True))
             tensors = tuple(msgspec.structs.replace(line, xxh3=sums[id(weights[line.name])]) for line in blank)
             head = _summed(manifest, tensors)
             buffer.write(head)
