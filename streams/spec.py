@@ -168,6 +168,8 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     """Of the explorers; 0: `interval`."""
     trainer_interval: int = 0
     """Of the trainer; 0: `interval`."""
+    turns: bool = False
+    """Explorers and trainer share one device: while a step is trained nothing is generated, and the other way round."""
 
 
 class RolloutSpec(Spec, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ planner/      decides which experiences form the next batch
 trainer/      one process: executes planned batches; the trainer engine's seam, and the engines
 algorithms/   objectives: advantage, losses, what they need
 weights/      how a weight version gets from the trainer to explorers
+device_turn   rollouts and training steps take turns on one device
 forecast/     an experiment in virtual time, by the real planner and policies
 membership    who a worker is, that it lives, how it left
 taking_up     a follower that goes on from the newest snapshot of its fold

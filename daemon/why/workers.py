@@ -37,6 +37,7 @@ _SAID: Final = {
     "wait_version": Said(
         Level.WAITS, "the weight version on which its rollouts must begin", "trainer", "it is published and loaded"
     ),
+    "wait_turn": Said(Level.WAITS, "its turn on the device", "the other side", "the rollouts, or the step, end"),
     "load_weights": Said(Level.WORKS, "loads weights"),
     "wait_log": Said(Level.WAITS, "the log to take its events", "the log", "it has space, and answers"),
     "drain": Said(Level.WORKS, "finishes what is under way, and leaves"),

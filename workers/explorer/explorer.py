@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +15,8 @@ from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
-from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.chat.stage_tokenizer import stage_tokenizer
 from rftd.workers.explorer.attempt import Attempts
 from rftd.workers.explorer.evaluator import Evaluator
@@ -53,6 +55,7 @@ class Explorer:
         self._places = asyncio.Semaphore(1)
         self._orphans = Orphans(log)
         self._loading = self._leaving = False
+        self._turn: DeviceTurn | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
@@ -66,8 +69,11 @@ class Explorer:
         tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
         self._places = asyncio.Semaphore(stage.rollout.concurrency)
         spec = spine.spec
+        if any(each.sync.turns for each in spec.stages):
+            self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
+            self._turn.share(engine)
         self._evaluator = Evaluator(
-            lambda: open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock),
+            lambda: self._eval_engine(spec, stage),
             tokenizer,
             at_once=EVAL_AT_ONCE,
             clock=self._member.clock,
@@ -105,6 +111,14 @@ class Explorer:
         finally:
             await self._evaluator.close()
             await engine.close()
+            if self._turn is not None:
+                self._turn.close()
+
+    async def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec) -> RolloutEngine:
+        engine = await open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock)
+        if self._turn is not None:
+            self._turn.share(engine)
+        return engine
 
     async def _take_leases(self, stop: asyncio.Event, rollouts: asyncio.TaskGroup) -> None:
         view = self._view
@@ -151,18 +165,22 @@ class Explorer:
             stage = self._stage(lease.stage)
             assert stage.taskset is not None
             taskset = await self._taskset(stage.taskset, lease.digest)
-            event = await self._attempts[lease.stage].run(lease, rollout, taskset)
+            async with self._device(lease.stage):
+                event = await self._attempts[lease.stage].run(lease, rollout, taskset)
+                draft = self._member.writer.draft(
+                    event,
+                    experiment=self._member.experiment,
+                    key=lease.group,
+                    id=event.experience if isinstance(event, ExperienceProduced) else None,
+                    causation=lease.lease,
+                    correlation=lease.group,
+                )
         self._member.pulse.rollouts_total += 1
-        await self._outbox.put(
-            self._member.writer.draft(
-                event,
-                experiment=self._member.experiment,
-                key=lease.group,
-                id=event.experience if isinstance(event, ExperienceProduced) else None,
-                causation=lease.lease,
-                correlation=lease.group,
-            )
-        )
+        await self._outbox.put(draft)
+
+    def _device(self, stage: int) -> AbstractAsyncContextManager[None]:
+        """The device for one piece of work, where it is shared with the trainer."""
+        return self._turn.rollout() if self._turn and self._stage(stage).sync.turns else nullcontext()
 
     async def _evaluate(self, lease: EvalLeased) -> None:
         assert self._evaluator is not None
@@ -173,7 +191,8 @@ class Explorer:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
             return
         try:
-            scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
+            async with self._device(lease.stage):
+                scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
         except RolloutError as error:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)
@@ -220,7 +239,8 @@ class Explorer:
         began_s = self._member.clock.monotonic_s()
         try:
             self._loading = True
-            checksum = await engine.load_weights(as_ref(target))
+            async with self._device(self._view.spine.stage):
+                checksum = await engine.load_weights(as_ref(target))
         except WeightsElsewhereError:
             raise
         except RftdError as error:
@@ -258,8 +278,11 @@ class Explorer:
         """The state of a heartbeat; of a worker that does several things the one that makes progress."""
         if self._leaving:
             return "drain"
-        if tasks > self._gate.waiting:
+        waiting = self._turn.waiting if self._turn else 0
+        if tasks > self._gate.waiting + waiting:
             return "busy"
+        if waiting:
+            return "wait_turn"
         if self._loading:
             return "load_weights"
         if self._gate.version < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -55,6 +55,22 @@ class WeightsSnapshot(Protocol):
 
     def weights(self) -> Weights:
         """Their bytes by name, for a weight channel."""
+        ...
+
+
+@runtime_checkable
+class RestingEngine(Protocol):
+    """What a trainer engine may offer beside: to leave its device's memory to rollouts between two steps.
+
+    At rest it trains nothing, but its weights and state can be read: `checksum`, `snapshot`, `save`.
+    """
+
+    def rest(self) -> None:
+        """Gives up what it can."""
+        ...
+
+    def wake(self) -> None:
+        """Takes it back, bit for bit."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 from rftd.ops import faults
@@ -12,6 +13,7 @@ from rftd.ops.logs import Logger
 from rftd.storage.checkpoints import put_back
 from rftd.storage.garbage import OF_ONE_TRAINER, garbage, kept_of, ours, remove
 from rftd.streams import topics
+from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.step import GenerationStarted, StepCompleted
@@ -20,11 +22,12 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import partition_of
+from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
 from rftd.workers.policies.schedule import checkpoint_due, publish_due
-from rftd.workers.trainer.engine import TrainBatch, TrainerEngine
+from rftd.workers.trainer.engine import RestingEngine, TrainBatch, TrainerEngine
 from rftd.workers.trainer.environment import environment_of
 from rftd.workers.trainer.execution import Execution
 from rftd.workers.trainer.history import Resumption, resume_from
@@ -53,6 +56,7 @@ class Trainer:
         self._thread = thread
         self._log = log
         self._lease: RoleLease | None = None
+        self._turn: DeviceTurn | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; the step under way is finished first.
@@ -72,6 +76,10 @@ class Trainer:
         assert spec is not None
         await self._member.join(0)
         execution = Execution(self._member.log, self._state, spec, self._engine, thread=self._thread)
+        if any(stage.sync.turns for stage in spec.stages):
+            self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
+            if isinstance(self._engine, RestingEngine):
+                self._turn.share(_OnThread(execution, self._engine))
         async with asyncio.TaskGroup() as tasks:
             beat = tasks.create_task(self._member.beat(lambda: None))
             try:
@@ -79,10 +87,15 @@ class Trainer:
                 publisher = Publisher(self._engine, lease, self._state, spec, self._thread, log=self._log)
                 saver = Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread)
                 await self._take_up(stop, lease, execution, publisher, saver, spec)
+                if self._turn is not None and self._turn.shared:
+                    async with self._turn.training():
+                        pass  # at its end the engine rests until its first step
                 await self._work(stop, tasks, lease, execution, publisher, saver, spec)
             finally:
                 beat.cancel()
                 await execution.call(self._engine.close)
+                if self._turn is not None:
+                    self._turn.close()
 
     async def _acquire(self) -> RoleLease:
         experiment = self._state.experiment
@@ -269,6 +282,25 @@ class Trainer:
         self, lease: RoleLease, execution: Execution, plan: BatchPlanned, batch: TrainBatch, spec: ExperimentSpec
     ) -> StepCompleted:
         faults.point("trainer.before_step")
+        async with self._device(spec.stages[plan.stage]):
+            draft, done = await self._executed(lease, execution, plan, batch, spec)
+        faults.point("trainer.before_step_append")
+        await lease.append([draft])
+        faults.point("trainer.after_step_append")
+        self._member.pulse.tokens_total += done.tokens
+        return done
+
+    def _device(self, stage: StageSpec) -> AbstractAsyncContextManager[None]:
+        """The device for one step: alone, where rollouts run on it in turn."""
+        if self._turn is None or not stage.sync.turns:
+            return nullcontext()
+        self._member.pulse.state = "wait_turn"
+        return self._turn.training()
+
+    async def _executed(
+        self, lease: RoleLease, execution: Execution, plan: BatchPlanned, batch: TrainBatch, spec: ExperimentSpec
+    ) -> tuple[Draft, StepCompleted]:
+        self._member.pulse.state = "busy"
         began_s = self._member.clock.monotonic_s()
         digest_due = spec.deterministic or checkpoint_due(spec.stages[plan.stage], batch.stage_step)
         executed = await execution.execute(plan, batch, sha256=digest_due)
@@ -284,10 +316,21 @@ class Trainer:
             duration_s=self._member.clock.monotonic_s() - began_s,
             metrics=executed.result.metrics,
         )
-        faults.point("trainer.before_step_append")
-        await lease.append(
-            [lease.writer.draft(done, experiment=self._state.experiment, causation=plan.batch, correlation=plan.batch)]
+        draft = lease.writer.draft(
+            done, experiment=self._state.experiment, causation=plan.batch, correlation=plan.batch
         )
-        faults.point("trainer.after_step_append")
-        self._member.pulse.tokens_total += done.tokens
-        return done
+        return draft, done
+
+
+class _OnThread:
+    """Implements `Resting` of a device's turns for a trainer engine, on the engine's own thread."""
+
+    def __init__(self, execution: Execution, engine: RestingEngine) -> None:
+        self._execution = execution
+        self._engine = engine
+
+    async def rest(self) -> None:
+        await self._execution.call(self._engine.rest)
+
+    async def wake(self) -> None:
+        await self._execution.call(self._engine.wake)

@@ -25,7 +25,7 @@ _ANY_LENGTHS = Lengths(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) -> StageSpec | None:
     """The stage, or None after saying everything that is wrong with it."""
-    experiment = config.experiment
+    experiment = in_turns(config.experiment, notes) if config.experiment.mode == "colocate" else config.experiment
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
@@ -74,9 +74,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
     mode, algorithm = experiment.mode, experiment.algorithm.algorithm_type
-    if mode == "colocate":
-        notes.warn("mode colocate runs as both: explorer and trainer share what there is")
-        mode = "both"
+    mode = "both" if mode == "colocate" else mode
     if definition is None:
         return "train" if mode == "train" else "both"
     able = "both" if definition.needs.rollouts else "train"
