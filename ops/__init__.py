@@ -9,6 +9,7 @@ ids         where identity comes from: UUIDv7 for what is new, UUIDv5 for what f
 durable     folders whose names survive a power cut
 exchange    two names that change places at once
 cycles      cyclic garbage, looked for seldom
+processors  how many threads a process may use
 faults      named points at which a test may kill, fail or delay the process
 two_samples do two samples come from one distribution? (Kolmogorov and Smirnov)
 redaction   secrets that print as `***` and never enter an event

@@ -3,6 +3,7 @@
     <job_dir or a stage's folder>/global_step_N, .global_step_N.tmp, .global_step_N.old, .latest_*.tmp
     <job_dir>/weights/vN-gM, .vN-gM.partial
     <shared folder, or job_dir/weights>/vN-gM.mapped, .spare-PID.mapped.partial
+    <job_dir>/turn.door, turn.room
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
     <job_dir>/snapshots/N.fold, .*.tmp
 
@@ -38,6 +39,7 @@ _IN_STAGE: Final = (
     ("marker", re.compile(_MARKERS)),
     ("checkpoint-partial", re.compile(rf"\.{_MARKERS}\.(g[0-9]+\.)?tmp")),
 )
+_IN_JOB: Final = (("turn", re.compile(r"turn\.(door|room)")),)
 _IN_WEIGHTS: Final = (
     ("weights", re.compile(r"v[0-9]+-g[0-9]+")),
     ("weights-partial", re.compile(r"\.v[0-9]+-g[0-9]+\.partial")),
@@ -148,6 +150,7 @@ def ours(spec: ExperimentSpec) -> list[Found]:
     found: list[Found] = []
     for folder in sorted({job, *(Path(stage.folder) for stage in spec.stages if stage.folder)}):
         found += _listed(folder, _IN_STAGE)
+    found += _listed(job, _IN_JOB)
     found += _listed(job / "weights", _IN_WEIGHTS)
     for folder in sorted({job / "weights", *_shared(spec)}):
         found += _listed(folder, _IN_MEMORY)

@@ -203,6 +203,7 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     dtype: str = "float32"
     seed: int = 42
     threads: int = 1
+    """0: as many as the machine has."""
     engine_args: dict[str, Any] = {}
     environment: tuple[str, ...] = ()
     """Names of environment variables that the explorer needs; values are read where it runs."""
@@ -219,6 +220,7 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     """`always`, `last` or `never`."""
     max_tokens_per_micro_batch: int = 8192
     threads: int = 1
+    """0: as many as the machine has."""
     dtype: str = "float32"
     engine_args: dict[str, Any] = {}
 

@@ -73,7 +73,7 @@ class DeviceTurn:
             finally:
                 self._inside -= 1
                 if not self._inside:
-                    fcntl.flock(self._room, fcntl.LOCK_UN)
+                    _unlock(self._room)
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
@@ -82,7 +82,7 @@ class DeviceTurn:
         try:
             await self._until(lambda: _locked(self._room, fcntl.LOCK_EX))
         finally:
-            fcntl.flock(self._door, fcntl.LOCK_UN)
+            _unlock(self._door)
         try:
             await self._wake()
             yield
@@ -90,7 +90,7 @@ class DeviceTurn:
             try:
                 await self._rest()
             finally:
-                fcntl.flock(self._room, fcntl.LOCK_UN)
+                _unlock(self._room)
 
     def close(self) -> None:
         """Gives everything up. Idempotent."""
@@ -116,7 +116,7 @@ class DeviceTurn:
             self._inside += 1
             return True
         finally:
-            fcntl.flock(self._door, fcntl.LOCK_UN)
+            _unlock(self._door)
 
     def _open(self) -> None:
         if self._door < 0:
@@ -139,6 +139,11 @@ class DeviceTurn:
                 self._asleep = True
                 for engine in self._engines:
                     await engine.rest()
+
+
+def _unlock(descriptor: int) -> None:
+    if descriptor >= 0:  # else it was closed, which unlocks
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _locked(descriptor: int, kind: int) -> bool:

@@ -14,6 +14,7 @@ from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, UnreachableError, WorkError
 from rftd.ops.logs import Logger
+from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
@@ -229,7 +230,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
         experiment=experiment,
         role="trainer",
         slot=-1,
-        threads=max(stage.trainer.threads for stage in spec.stages),
+        threads=most(stage.trainer.threads for stage in spec.stages),
         log_path=logs / "trainer.log",
         spine_offset=spine_offset,
     )
@@ -239,7 +240,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
             experiment=experiment,
             role="explorer",
             slot=slot,
-            threads=max(stage.rollout.threads for stage in exploring),
+            threads=most(stage.rollout.threads for stage in exploring),
             log_path=logs / f"explorer_{slot}.log",
             spine_offset=spine_offset,
         )

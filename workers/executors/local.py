@@ -14,6 +14,7 @@ import psutil
 
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import WorkError
+from rftd.ops.processors import threads_of
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.executors.executor import Handle, WorkerOrder
 
@@ -79,7 +80,7 @@ class LocalExecutor:
             arguments += ["--spine-offset", str(order.spine_offset)]
         if order.slot >= 0:
             arguments += ["--slot", str(order.slot)]
-        threads = str(order.threads)
+        threads = str(threads_of(order.threads))
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -16,8 +16,8 @@ from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.chat.stage_tokenizer import stage_tokenizer
+from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.explorer.attempt import Attempts
 from rftd.workers.explorer.evaluator import Evaluator
 from rftd.workers.explorer.gate import Gate
@@ -165,7 +165,7 @@ class Explorer:
             stage = self._stage(lease.stage)
             assert stage.taskset is not None
             taskset = await self._taskset(stage.taskset, lease.digest)
-            async with self._device(lease.stage):
+            async with self._device():
                 event = await self._attempts[lease.stage].run(lease, rollout, taskset)
                 draft = self._member.writer.draft(
                     event,
@@ -178,9 +178,9 @@ class Explorer:
         self._member.pulse.rollouts_total += 1
         await self._outbox.put(draft)
 
-    def _device(self, stage: int) -> AbstractAsyncContextManager[None]:
+    def _device(self) -> AbstractAsyncContextManager[None]:
         """The device for one piece of work, where it is shared with the trainer."""
-        return self._turn.rollout() if self._turn and self._stage(stage).sync.turns else nullcontext()
+        return self._turn.rollout() if self._turn is not None else nullcontext()
 
     async def _evaluate(self, lease: EvalLeased) -> None:
         assert self._evaluator is not None
@@ -191,7 +191,7 @@ class Explorer:
             self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
             return
         try:
-            async with self._device(lease.stage):
+            async with self._device():
                 scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
         except RolloutError as error:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
@@ -239,7 +239,7 @@ class Explorer:
         began_s = self._member.clock.monotonic_s()
         try:
             self._loading = True
-            async with self._device(self._view.spine.stage):
+            async with self._device():
                 checksum = await engine.load_weights(as_ref(target))
         except WeightsElsewhereError:
             raise

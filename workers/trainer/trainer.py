@@ -22,7 +22,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
@@ -282,7 +282,7 @@ class Trainer:
         self, lease: RoleLease, execution: Execution, plan: BatchPlanned, batch: TrainBatch, spec: ExperimentSpec
     ) -> StepCompleted:
         faults.point("trainer.before_step")
-        async with self._device(spec.stages[plan.stage]):
+        async with self._device():
             draft, done = await self._executed(lease, execution, plan, batch, spec)
         faults.point("trainer.before_step_append")
         await lease.append([draft])
@@ -290,9 +290,9 @@ class Trainer:
         self._member.pulse.tokens_total += done.tokens
         return done
 
-    def _device(self, stage: StageSpec) -> AbstractAsyncContextManager[None]:
+    def _device(self) -> AbstractAsyncContextManager[None]:
         """The device for one step: alone, where rollouts run on it in turn."""
-        if self._turn is None or not stage.sync.turns:
+        if self._turn is None:
             return nullcontext()
         self._member.pulse.state = "wait_turn"
         return self._turn.training()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.ops.processors import ALL
+from rftd.streams.spec import RolloutSpec, SyncSpec, TrainerSpec
 
 _TURNS: Final = {
     "sync_method": "memory",
@@ -16,8 +20,6 @@ _TURNS: Final = {
     "sync_offset": 0,
 }
 """Each explore step runs on the weights of the step before it, and waits for them."""
-
-ALL_THREADS: Final = 0
 
 
 def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
@@ -35,3 +37,17 @@ def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
         what = f"{slots} slots, and mode colocate is for one device"
         notes.wrong(("cluster", "gpu_per_node"), what, "write mode: both, or a cluster of 1 x 1")
     return experiment.model_copy(update={"synchronizer": given.model_copy(update=_TURNS)})
+
+
+def with_turns(
+    experiment: Experiment, sync: SyncSpec, rollout: RolloutSpec, trainer: TrainerSpec
+) -> tuple[SyncSpec, RolloutSpec, TrainerSpec]:
+    """The stage's parts, taking turns. A deterministic one keeps its threads: the weights' bits depend on them."""
+    sync = msgspec.structs.replace(sync, turns=True)
+    if experiment.deterministic:
+        return sync, rollout, trainer
+    if "threads" not in experiment.explorer.rollout_model.extra_engine_args:
+        rollout = msgspec.structs.replace(rollout, threads=ALL)
+    if "threads" not in experiment.trainer.engine_args:
+        trainer = msgspec.structs.replace(trainer, threads=ALL)
+    return sync, rollout, trainer

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
+from rftd.daemon.config.resolve.colocate import in_turns, with_turns
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
 from rftd.daemon.config.resolve.mix import resolve_mix
@@ -45,6 +46,8 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     sync, policy = resolve_pacing(experiment, algorithm, explored, notes) if explores else (SyncSpec(), PolicySpec())
+    if experiment.mode == "colocate":
+        sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     return StageSpec(

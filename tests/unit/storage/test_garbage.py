@@ -31,6 +31,8 @@ OURS = {
     f"snapshots/{7:016d}.fold": "",
     f"snapshots/.{8:016d}.fold.tmp": "it was never finished",
     "log/trainer.log": "",
+    "turn.door": "",
+    "turn.room": "",
     "log/explorer_0.log": "",
 }
 

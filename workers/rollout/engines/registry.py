@@ -6,6 +6,7 @@ from typing import Final
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError
+from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.rollout.engine import RolloutEngine
 
@@ -27,7 +28,7 @@ async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: in
             slots=slots,
             max_model_len=stage.model.max_model_len,
             dtype=rollout.dtype,
-            threads=rollout.threads,
+            threads=threads_of(rollout.threads),
             clock=clock,
             deterministic=experiment.deterministic,
         )

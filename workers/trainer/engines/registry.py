@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.processors import threads_of
 from rftd.streams.spec import TrainerSpec
 from rftd.workers.trainer.engine import TrainerEngine
 
@@ -20,5 +21,5 @@ def make_engine(spec: TrainerSpec) -> TrainerEngine:
     if spec.engine == "torch":
         from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
 
-        return TorchTrainerEngine(threads=spec.threads)
+        return TorchTrainerEngine(threads=threads_of(spec.threads))
     raise ConfigError(f"no trainer engine {spec.engine!r}", fix=f"one of {', '.join(ENGINES)}")

@@ -196,6 +196,24 @@ def test_pinned_versions_between_two_announcements_must_outlive_a_reboot(load: L
     assert "must be an absolute path" in text
 
 
+def test_colocated_sides_take_turns_on_one_device(load: Load, errors: Errors) -> None:
+    submission = load(overrides=["mode=colocate"])
+    stage = submission.spec.stages[0]
+    assert (stage.kind, stage.sync.turns, stage.sync.method) == ("both", True, "memory")
+    assert (stage.sync.style, stage.sync.interval, stage.sync.offset) == ("fixed", 1, 0)
+    assert (stage.rollout.threads, stage.trainer.threads) == (0, 0), "each takes them all in its turn"
+    assert not any("colocate" in warning or "nccl" in warning for warning in submission.spec.warnings)
+    assert not load().spec.stages[0].sync.turns
+    asked = ["synchronizer.sync_style=fully_async", "synchronizer.sync_offset=2", "trainer.engine_args={threads: 1}"]
+    other = load(overrides=["mode=colocate", *asked]).spec
+    assert sum(warning.startswith("mode colocate: synchronizer.") for warning in other.warnings) == 2
+    assert other.stages[0].sync == stage.sync and other.stages[0].trainer.threads == 1
+    pinned = load(overrides=["mode=colocate", "deterministic=true"]).spec.stages[0]
+    assert (pinned.rollout.threads, pinned.trainer.threads) == (1, 1), "bits depend on them"
+    (text,) = errors(overrides=["mode=colocate", "explorer.rollout_model.engine_num=2"])
+    assert "one device" in text
+
+
 def test_engines_of_the_guide_run_on_torch_without_a_gpu(load: Load) -> None:
     submission = load(overrides=["trainer.engine_args={threads: 2, lr_scale: 3}", "trainer.trainer_type=verl"])
     stage = submission.spec.stages[0]
