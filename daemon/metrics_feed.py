@@ -77,6 +77,8 @@ class MetricsFeed:
         if id is None:
             return
         if isinstance(event, experiment.ExperimentSubmitted):
+            if id in self._names:
+                return  # its other half
             name = event.spec.name
             taken = any(name == other for known, other in self._names.items() if known != id)
             self._names[id] = f"{name}@{id.hex[-8:]}" if taken else name

@@ -38,6 +38,7 @@ from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
+from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
 from rftd.streams.retention import enforce_retention
 from rftd.workers.executors.local import LocalExecutor
@@ -65,8 +66,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskLimits = DiskLimits()
     slots: int = 1
     """Experiments that run at once."""
-    local_workers: bool = True
-    """False: every worker is started by somebody else, on any machine."""
+    roles: frozenset[str] = ROLES
+    """Whose workers are started here; none: every worker is started by somebody else, on any machine."""
 
     @property
     def clustered(self) -> bool:
@@ -135,7 +136,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             logger=logger,
             archives=folder.archives,
             lost_after_s=options.worker_lost_after_s,
-            local_workers=options.local_workers,
+            roles=options.roles,
             guard=guard,
         )
         app = make_app(

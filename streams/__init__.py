@@ -3,6 +3,7 @@
 topics        the streams: names, partitions, retention
 envelope      a record's attributes; `Draft` before, `Record` after the log took it
 spec          what an experiment is, resolved
+halves        experiments that are handed in as two halves
 events/       the event types
 arrays        numeric arrays as bytes
 codec         events to bytes and back, with limits

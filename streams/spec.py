@@ -274,6 +274,8 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     job_dir: str
     """Absolute; checkpoints, weights and logs of the experiment lie below it."""
     stages: tuple[StageSpec, ...]
+    half: str = "both"
+    """What this submission brings: `both`, `explore` or `train`; the other half is a submission of its own."""
     deterministic: bool = False
     seed: int = 42
     priority: int = 0

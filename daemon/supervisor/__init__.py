@@ -13,6 +13,7 @@ snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archives, restores and removes what has ended
 collector    removes what no event names, of what has ended
+hosting      workers of one that another daemon decides on
 runs         those under way, several at once
 supervisor   the queue and the commands
 """

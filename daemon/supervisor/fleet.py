@@ -17,6 +17,7 @@ from rftd.ops.logs import Logger
 from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.run_state import RunState
+from rftd.streams.halves import HALF_OF, ROLES
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
@@ -52,10 +53,11 @@ class Fleet:
         *,
         clock: Clock,
         log: Logger,
-        local_workers: bool = True,
+        roles: frozenset[str] = ROLES,
         spine_offset: int = 0,
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
+        """`roles` are those whose processes are started here."""
         self._state = state
         self._executor = executor
         self._liveness = liveness
@@ -64,7 +66,9 @@ class Fleet:
         self._host = platform.node()
         self._start_timeout_s = start_timeout_s
         self._draining = False
-        self._berths = [Berth(order=order) for order in _orders(state.experiment, spec, spine_offset) if local_workers]
+        self._berths = [
+            Berth(order=order) for order in _orders(state.experiment, spec, spine_offset) if order.role in roles
+        ]
 
     def processes(self) -> list[Process]:
         """What becomes of each wanted worker, for those who ask why."""
@@ -81,7 +85,12 @@ class Fleet:
                 last_why=berth.last_why,
             )
             for berth in self._berths
+            if self._wanted(berth)
         ]
+
+    def _wanted(self, berth: Berth) -> bool:
+        """False while nobody has submitted the half that it belongs to."""
+        return HALF_OF[berth.order.role] in self._state.spine.halves
 
     def adopt(self) -> None:
         """Takes over the workers that the log shows as live, where their process still runs (rule 13)."""
@@ -103,7 +112,8 @@ class Fleet:
         for berth in self._berths:
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
-            if berth.handle is None and now_s >= berth.start_at_s and start and not self._draining:
+            due = berth.handle is None and now_s >= berth.start_at_s and self._wanted(berth)
+            if due and start and not self._draining:
                 if berth.progress < 0:
                     berth.progress = self._progress()
                 berth.handle = await self._executor.start(berth.order)

@@ -58,7 +58,8 @@ def forked_spec(
     )
     rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :])).stages
     ignored = tuple(_ignored(spec, parent, stages))
-    forked = msgspec.structs.replace(spec, stages=(*stages, *rest), warnings=(*spec.warnings, *ignored))
+    # Whoever has its parent's halves has those of the fork.
+    forked = msgspec.structs.replace(spec, stages=(*stages, *rest), half="both", warnings=(*spec.warnings, *ignored))
     _goes_on(forked, history, event)
     return forked
 

@@ -16,12 +16,13 @@ from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
-from rftd.ops.ids import derive
+from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept, Status
+from rftd.streams.halves import BOTH, difference, halves_of
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
@@ -38,10 +39,12 @@ class Intake:
         entries: Mapping[UUID, Entry],
         writer: Writer,
         tidy: Callable[[], Awaitable[None]],
+        refresh: Callable[[], Awaitable[None]],
         *,
         clock: Clock,
     ) -> None:
-        """`tidy` ends what was cut off while files were put away."""
+        """`tidy` ends what was cut off while files were put away, `refresh` brings the entries up to date."""
+        self._refresh = refresh
         self._log = log
         self._entries = entries
         self._writer = writer
@@ -50,7 +53,7 @@ class Intake:
 
     async def submit(self, spec: ExperimentSpec, *, request_id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight."""
-        experiment = derive(request_id, "experiment")
+        experiment = self._half(spec, request_id) if spec.half != "both" else derive(request_id, "experiment")
         known = self._entries.get(experiment)
         if known is None:
             spec = await self._housed(spec)
@@ -61,9 +64,40 @@ class Intake:
         faults.point("submission.between_appends")
         if known is None or known.status is Status.SUBMITTED:
             await self._accept(experiment, spec)
+        if spec.half != "both":
+            await self._check_half(experiment, spec)
         return Accepted(
             experiment=experiment, name=spec.name, event=request_id, position=position, warnings=spec.warnings
         )
+
+    def _half(self, spec: ExperimentSpec, request_id: UUID) -> UUID:
+        """The experiment that this is a half of: one that lives, else a new one.
+
+        Its id follows from its folder, so that two daemons that take in a half each at once mean the same one. Raises
+        ConflictError if the half is there already, or is one of something else.
+        """
+        if (again := next((each for each in self._entries.values() if each.spine.holds(request_id)), None)) is not None:
+            return again.id
+        same = [each for each in self._entries.values() if each.job_dir == spec.job_dir and each.spec.half != "both"]
+        known = next((each for each in same if not each.spine.ended), None)
+        if known is None:
+            return derive(NAMESPACE, "halves", spec.job_dir, len(same))
+        if halves_of(spec) <= known.spine.halves:
+            raise ConflictError(
+                f"{known.name} has its {spec.half} half already",
+                field="mode",
+                fix=f"submit the other half with mode: {' or '.join(sorted(BOTH - halves_of(spec)))}, or cancel it",
+            )
+        if (field := difference(known.spec, spec)) is not None:
+            raise _unlike(known.name, field)
+        return known.id
+
+    async def _check_half(self, experiment: UUID, spec: ExperimentSpec) -> None:
+        """Raises ConflictError if another daemon has taken in something else of this name meanwhile."""
+        await self._refresh()
+        entry = self._entries[experiment]
+        if not halves_of(spec) <= entry.spine.halves:
+            raise _unlike(entry.name, difference(entry.spec, spec) or "half")
 
     async def fork(
         self,
@@ -158,11 +192,12 @@ class Intake:
         used = await asyncio.to_thread(_used, Path(spec.job_dir))
         if not used:
             return spec
-        if spec.config.get("continue_from_checkpoint", True):
+        if spec.half != "both" or spec.config.get("continue_from_checkpoint", True):
             raise ConflictError(
                 f"{spec.job_dir} holds another experiment",
                 field="name",
-                fix="choose another name, or set continue_from_checkpoint: false for a folder with a time stamp",
+                fix="choose another name"
+                + (", or set continue_from_checkpoint: false for a folder with a time stamp" * (spec.half == "both")),
             )
         stamp = _stamp(self._clock.now_ns())
         return moved(spec, f"{spec.name}_{stamp}", f"{spec.job_dir}_{stamp}")
@@ -171,6 +206,14 @@ class Intake:
         queued = sum(1 for entry in self._entries.values() if entry.status is Status.QUEUED)
         if queued >= limits.QUEUED_EXPERIMENTS:
             raise ConflictError(f"{queued} experiments wait already", fix="cancel some of them")
+
+
+def _unlike(name: str, field: str) -> ConflictError:
+    return ConflictError(
+        f"{name} was submitted with another {field}: they are not two halves of one experiment",
+        field=field,
+        fix="submit the same file; only its mode, priority and labels may differ",
+    )
 
 
 def _used(folder: Path) -> bool:

@@ -38,6 +38,7 @@ from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
 from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.follower import Follower
+from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
@@ -80,14 +81,17 @@ class Run:
         ids: Ids,
         logger: Logger,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
-        local_workers: bool = True,
+        roles: frozenset[str] = ROLES,
         spine_offset: int = 0,
         guard: DiskGuard | None = None,
     ) -> None:
-        """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at."""
+        """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
+
+        Workers of the `roles` are started here.
+        """
         self._guard = guard
-        self._parts = Parts(clock) if local_workers else None
-        self._local_workers = local_workers
+        self._parts = Parts(clock) if roles else None
+        self._roles = roles
         self._spine_offset = spine_offset
         self._log = log
         self._executor = executor
@@ -148,7 +152,7 @@ class Run:
             state=self.state,
             liveness=self._liveness,
             processes=self._fleet.processes() if self._fleet is not None else (),
-            local_workers=self._local_workers,
+            roles=self._roles,
             phase=self._phase,
             append_s=now_s - self._appending_s if self._appending_s else 0.0,
             failure=self._log.failure,
@@ -229,7 +233,7 @@ class Run:
             self._liveness,
             clock=self._clock,
             log=self._logger,
-            local_workers=self._local_workers,
+            roles=self._roles,
             spine_offset=self._spine_offset,
         )
         fleet.adopt()

@@ -4,32 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.registry import Entry
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.why.wait import Wait
 from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError
 from rftd.ops.logs import Logger
+from rftd.streams.folds.run_state import RunState
 
 IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0
 """Until a run that the log did not answer is taken up anew."""
 
 
+class UnderWay(Protocol):
+    """An experiment that is driven here: decided on (`Run`), or only worked for (`Hosting`)."""
+
+    state: RunState
+
+    async def drive(self) -> None:
+        """Returns when it has ended; cancelling leaves its workers running."""
+        ...
+
+    async def drain(self) -> None:
+        """Returns once its workers have left; it goes on another time."""
+        ...
+
+    async def gone(self) -> None:
+        """Returns once all is over."""
+        ...
+
+    def waits(self) -> list[Wait]:
+        """What each role does or waits for now."""
+        ...
+
+
 class Runs:
     """At most `slots` at once. `drive` runs for as long as the daemon."""
 
-    def __init__(self, make: Callable[[Entry], Run], *, slots: int, clock: Clock, logger: Logger) -> None:
+    def __init__(self, make: Callable[[Entry], UnderWay], *, slots: int, clock: Clock, logger: Logger) -> None:
         """`make` gives a run that has not begun."""
         self.slots: Final = slots
         self._make = make
         self._clock = clock
         self._logger = logger
-        self._under_way: dict[UUID, Run] = {}
+        self._under_way: dict[UUID, UnderWay] = {}
         self._resting: set[UUID] = set()
         """Keep their slots until they are taken up anew."""
         self._changed = asyncio.Event()
@@ -43,11 +66,11 @@ class Runs:
         """True if it is under way here."""
         return experiment in self._under_way
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[UnderWay]:
         """Those that are under way here."""
         return iter(list(self._under_way.values()))
 
-    def of(self, experiment: UUID) -> Run | None:
+    def of(self, experiment: UUID) -> UnderWay | None:
         """The run of an experiment that is under way here."""
         return self._under_way.get(experiment)
 
@@ -91,7 +114,7 @@ class Runs:
         except TimeoutError:
             return
 
-    async def _drive(self, run: Run, entry: Entry) -> None:
+    async def _drive(self, run: UnderWay, entry: Entry) -> None:
         """One experiment; what befalls it is its own affair, but for a fence: that is about the daemon."""
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
         try:

@@ -13,14 +13,15 @@ from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.disk_guard import DiskGuard
+from rftd.daemon.supervisor.hosting import Hosting
 from rftd.daemon.supervisor.intake import Intake
 from rftd.daemon.supervisor.keeper import Keeper
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run, check_transition
-from rftd.daemon.supervisor.runs import Runs
+from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.why.answer import worst_first
-from rftd.daemon.why.life import Line, entry_waits
+from rftd.daemon.why.life import Line, decided_elsewhere, entry_waits
 from rftd.daemon.why.wait import Why
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
@@ -33,6 +34,7 @@ from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Kept
+from rftd.streams.halves import EXPLORE, ROLES
 from rftd.streams.log import EventLog
 from rftd.workers.executors.executor import Executor
 
@@ -51,16 +53,18 @@ class Supervisor:
         logger: Logger,
         archives: Path | None = None,
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
-        local_workers: bool = True,
+        roles: frozenset[str] = ROLES,
         guard: DiskGuard | None = None,
         slots: int = 1,
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
-        So many as `slots` experiments run at once.
+        So many as `slots` experiments run at once, and workers of the `roles` are started. A daemon that starts
+        explorers and no trainer decides nothing: another one on this log does.
         """
         self._guard = guard
-        self._local_workers = local_workers
+        self._roles = roles
+        self._decides = roles != frozenset(("explorer",))
         self._log = log
         self._executor = executor
         self._owner = owner
@@ -75,7 +79,7 @@ class Supervisor:
         self._desk = Desk(log, self._writer, clock=clock)
         self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
-        self._intake = Intake(log, entries, self._writer, self._keeper.finish, clock=clock)
+        self._intake = Intake(log, entries, self._writer, self._tidy, self._refresh, clock=clock)
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
@@ -87,12 +91,18 @@ class Supervisor:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
         async with self._one_submission:
             await self._refresh()
-            await self._keeper.finish()
+            await self._tidy()
         await self.runs.drive(self._line)
+
+    async def _tidy(self) -> None:
+        if self._decides:
+            await self._keeper.finish()
 
     async def _line(self) -> Sequence[Entry]:
         await self._refresh()
-        return self._registry.line()
+        if self._decides:
+            return self._registry.line()
+        return [entry for entry in self._registry.under_way() if EXPLORE in entry.spine.halves]
 
     def _places(self) -> Line:
         """The line as it is: those who have a slot, then those who wait for one."""
@@ -101,7 +111,8 @@ class Supervisor:
     async def collect(self, *, every: bool = False) -> None:
         """Removes what no event names of experiments that have ended; else only where that was cut off."""
         await self._refresh()
-        await self._collector.collect(every=every)
+        if self._decides:
+            await self._collector.collect(every=every)
 
     def _at_rest(self) -> dict[UUID, Entry]:
         """All but the experiments under way, which tidy their own folders when they end."""
@@ -115,7 +126,20 @@ class Supervisor:
         """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""
         await self.runs.drain()
 
-    def _run_of(self, entry: Entry) -> Run:
+    def _run_of(self, entry: Entry) -> UnderWay:
+        if not self._decides:
+            return Hosting(
+                self._log,
+                entry.id,
+                self._executor,
+                owner=self._owner,
+                clock=self._clock,
+                ids=self._ids,
+                logger=self._logger,
+                roles=self._roles,
+                lost_after_s=self._lost_after_s,
+                spine_offset=entry.spine_offset,
+            )
         return Run(
             self._log,
             entry.id,
@@ -125,7 +149,7 @@ class Supervisor:
             ids=self._ids,
             logger=self._logger,
             lost_after_s=self._lost_after_s,
-            local_workers=self._local_workers,
+            roles=self._roles,
             spine_offset=entry.spine_offset,
             guard=self._guard,
         )
@@ -186,6 +210,8 @@ class Supervisor:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
         if (run := self.runs.of(experiment)) is not None:
             waits = run.waits()
+        elif not self._decides and not entry.spine.ended:
+            waits = [decided_elsewhere(entry)]
         else:
             waits = worst_first(list(entry_waits(entry, self._places())))
         return Why(
@@ -212,6 +238,7 @@ class Supervisor:
     async def _keep(self, experiment: UUID, work: Callable[[Entry], Awaitable[Position]]) -> Position:
         async with self._one_submission:
             await self._refresh()
+            self._check_decides()
             entry = self._registry.entries.get(experiment)
             if entry is None:
                 raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
@@ -237,7 +264,8 @@ class Supervisor:
     async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
         """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
         await self._refresh()
-        if (run := self.runs.of(task.experiment)) is not None:
+        self._check_decides()
+        if isinstance(run := self.runs.of(task.experiment), Run):
             return await run.retry(task, by=by, reason=reason, request_id=event)
         entry = self._registry.entries.get(task.experiment)
         state = entry.status if entry is not None else "unknown"
@@ -248,15 +276,23 @@ class Supervisor:
         entry = self._registry.entries.get(experiment)
         if entry is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        self._check_decides()
         if isinstance(full := self._log.failure, LogFullError):
             raise LogFullError(full.what, where=full.where, fix=full.fix)
-        if (run := self.runs.of(experiment)) is not None:
+        if isinstance(run := self.runs.of(experiment), Run):
             return await run.command(event, request_id)
         check_transition(entry.spine, event)
         draft = self._writer.draft(event, experiment=experiment, id=request_id)
         position = (await self._log.append([draft]))[0]
         await self._refresh()
         return position
+
+    def _check_decides(self) -> None:
+        if not self._decides:
+            raise ConflictError(
+                "this daemon only starts explorers; another one on this log decides",
+                fix="ask the daemon with --roles trainer",
+            )
 
     async def _refresh(self) -> None:
         """Reads the registry up to the log's present heads; one reader at a time."""

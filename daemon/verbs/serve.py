@@ -54,6 +54,14 @@ from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_o
     help="Who starts the workers: the daemon, or somebody else with rftd worker.",
 )
 @click.option(
+    "--roles",
+    type=click.Choice(["trainer", "explorer", "both"]),
+    default="both",
+    show_default=True,
+    envvar="RFTD_ROLES",
+    help="Whose workers it starts. With explorer alone another daemon on the same log decides.",
+)
+@click.option(
     "--slots",
     type=click.IntRange(1, 64),
     default=1,
@@ -95,6 +103,7 @@ def command(
     kafka: str | None,
     postgres: str | None,
     workers: str,
+    roles: str,
     slots: int,
     log_format: str,
     log_level: str,
@@ -109,9 +118,16 @@ def command(
 
     from rftd.daemon.service import ServiceOptions
     from rftd.daemon.supervisor.disk_guard import DiskLimits
+    from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure
     from rftd.streams.backends.kafka.settings import parse_kafka
+    from rftd.streams.halves import ROLES
 
+    chosen = ROLES if roles == "both" else frozenset((roles,))
+    if workers == "external":
+        if roles != "both":
+            raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
+        chosen = frozenset()
     configure(level=log_level, as_json=log_format == "json")
     options = ServiceOptions(
         data=Path(data_folder(settings)),
@@ -122,7 +138,7 @@ def command(
         kafka=parse_kafka(kafka) if kafka else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
-        local_workers=workers == "local",
+        roles=chosen,
         slots=slots,
     )
     asyncio.run(_serve(options))

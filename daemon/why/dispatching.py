@@ -29,11 +29,11 @@ def dispatcher_wait(scene: Scene) -> Wait:
     explorers = _explorers(scene)
     if not explorers:
         return _of(
-            Level.STUCK if not scene.local_workers else Level.WAITS,
+            Level.WAITS if scene.starts("explorer") else Level.STUCK,
             "explorers",
             "an explorer: none has joined, or none is heard of",
-            "fleet" if scene.local_workers else "you",
-            "one joins" if scene.local_workers else "rftd worker explorer",
+            "fleet" if scene.starts("explorer") else "you",
+            "one joins" if scene.starts("explorer") else scene.joins_by("explorer"),
         )
     isolation = Isolation(state, stage, explorers)
     hold = next_hold(state, stage, Credits(state, isolation.others, stage.algorithm.repeat_times))
@@ -101,7 +101,7 @@ def eval_waits(scene: Scene) -> Iterator[Wait]:
     elif evaluation is not None and evaluation.leases:
         yield _eval(Level.WORKS, "scores", f"{subject}: {rows}", "explorers", "every row is scored")
     elif not _explorers(scene):
-        on_whom = "fleet" if scene.local_workers else "you"
+        on_whom = "fleet" if scene.starts("explorer") else "you"
         yield _eval(Level.WAITS, "explorers", f"{subject}: an explorer; {rows}", on_whom, "one joins")
     else:
         yield _eval(Level.WAITS, "explorer_free", f"{subject}: an idle explorer; {rows}", "explorers", "one is free")

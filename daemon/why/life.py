@@ -74,6 +74,19 @@ def _queued(entry: Entry, line: Line) -> Wait:
     )
 
 
+def decided_elsewhere(entry: Entry) -> Wait:
+    """An experiment as a daemon sees it that does not decide and has no worker of it."""
+    return Wait(
+        role="experiment",
+        level=Level.WAITS,
+        state="decided_elsewhere",
+        waiting_for="a daemon that trains and decides whose turn it is; this one only starts explorers",
+        on_whom="the daemon with --roles trainer",
+        unblock="rftd why of that daemon says more; without one: rftd serve --roles trainer, on the same log",
+        since_ns=entry.spine.status_ns,
+    )
+
+
 def _place(other: Entry, entry: Entry) -> str:
     priority = other.spine.priority
     shown = other.status is Status.QUEUED and priority != entry.spine.priority

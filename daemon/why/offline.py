@@ -13,6 +13,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.follower import Follower
+from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog, start_of
 from rftd.workers.dispatcher.liveness import Liveness
 
@@ -42,7 +43,7 @@ async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
         state=state,
         liveness=Liveness(),
         processes=(),
-        local_workers=True,
+        roles=ROLES,
         phase=Phase.LEADING,
         append_s=0.0,
         failure=None,

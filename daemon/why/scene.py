@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.ops.errors import RftdError
 from rftd.streams.folds.run_state import RunState
+from rftd.streams.halves import HALF_OF
 from rftd.workers.dispatcher.liveness import Liveness
 
 
@@ -49,7 +50,8 @@ class Scene:
     state: RunState
     liveness: Liveness
     processes: Sequence[Process]
-    local_workers: bool
+    roles: frozenset[str]
+    """Whose workers this daemon starts."""
     phase: Phase
     append_s: float
     """For how long the append under way has been; 0 if there is none."""
@@ -58,3 +60,13 @@ class Scene:
     now_s: float
     """Monotonic."""
     now_ns: int
+
+    def starts(self, role: str) -> bool:
+        """True if this daemon starts the experiment's workers of that role."""
+        return role in self.roles and HALF_OF[role] in self.state.spine.halves
+
+    def joins_by(self, role: str) -> str:
+        """What brings a worker of a role that this daemon does not start."""
+        if (half := HALF_OF[role]) not in self.state.spine.halves:
+            return f"submit the same file with mode: {half}, or rftd worker {role}"
+        return f"rftd worker {role}"

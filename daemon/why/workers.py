@@ -10,6 +10,7 @@ from rftd.daemon.why.scene import Process, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
+from rftd.streams.halves import HALF_OF
 
 
 class Said(NamedTuple):
@@ -54,15 +55,14 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
     for process in scene.processes:
         if (process.role, process.slot) not in places:
             yield _unstarted(scene, process) if process.pid is None and scene.state.spine.cause else _absent(process)
-    if not scene.local_workers and ("trainer", -1) not in places:
-        yield Wait(
-            role="trainer",
-            level=Level.STUCK,
-            state="not_joined",
-            waiting_for="a trainer: none has joined, and this daemon starts none (--workers external)",
-            on_whom="you",
-            unblock="rftd worker trainer",
-        )
+    joined = {each.role for each in live}
+    for role in ("trainer", "explorer"):
+        if role in joined or scene.starts(role):
+            continue
+        if HALF_OF[role] not in scene.state.spine.halves:
+            yield _missing(scene, role, "half_missing", f"nobody has submitted the half with mode: {HALF_OF[role]}")
+        elif role == "trainer":  # the dispatcher says it of explorers
+            yield _missing(scene, role, "not_joined", "none has joined, and this daemon starts none")
 
 
 def _live(scene: Scene, started: WorkerStarted) -> Wait:
@@ -84,6 +84,18 @@ def _live(scene: Scene, started: WorkerStarted) -> Wait:
     if beat.state == "paused" and scene.state.spine.cause:
         said = _stopped_by(scene)
     return _of(started, said.level, beat.state, _more(said, beat), said.on_whom, said.unblock)
+
+
+def _missing(scene: Scene, role: str, state: str, why: str) -> Wait:
+    article = "an" if role == "explorer" else "a"
+    return Wait(
+        role=role,
+        level=Level.STUCK,
+        state=state,
+        waiting_for=f"{article} {role}: {why}",
+        on_whom="you",
+        unblock=scene.joins_by(role),
+    )
 
 
 def _stopped_by(scene: Scene) -> Said:

@@ -22,7 +22,10 @@ class HeadRef(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experiment.submitted", stream=topics.EXPERIMENTS)
 class ExperimentSubmitted(Event, frozen=True, kw_only=True):
-    """A client handed in an experiment. Its event id is the request id, so a retry changes nothing."""
+    """A client handed in an experiment. Its event id is the request id, so a retry changes nothing.
+
+    A second one of the same experiment brings its other half, if only that is new in its specification.
+    """
 
     spec: ExperimentSpec
 

@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, step, weights
+from rftd.streams.halves import difference, halves_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
 
@@ -59,6 +60,9 @@ class Spine(msgspec.Struct):
     priority: int = 0
     """Of its turn: as it was submitted, or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
+    """As it was submitted first."""
+    halves: frozenset[str] = frozenset()
+    """What its submissions have brought: `explore`, `train`."""
     start: tuple[experiment.HeadRef, ...] = ()
     forked: experiment.ExperimentForked | None = None
     """Where it comes from, if it shares another's history."""
@@ -187,9 +191,14 @@ class Spine(msgspec.Struct):
     def _life(self, decoded: Decoded) -> None:
         event, before = decoded.event, self.status
         match event:
-            case experiment.ExperimentSubmitted():
+            case experiment.ExperimentSubmitted() if self.spec is None:
                 self.spec, self.priority = event.spec, event.spec.priority
+                self.halves = halves_of(event.spec)
                 self.status = Status.SUBMITTED
+            case experiment.ExperimentSubmitted():
+                # Two daemons may take in the two halves at once; the first on the spine is the specification.
+                if self.spec is not None and difference(self.spec, event.spec) is None:
+                    self.halves |= halves_of(event.spec)
             case experiment.ExperimentPrioritized():
                 self.priority = event.priority
             case experiment.ExperimentForked():

@@ -122,6 +122,8 @@ class Evidence:
 
     def _life(self, event: object) -> None:
         match event:
+            case experiment.ExperimentSubmitted() if self.spec is not None:
+                pass  # its other half
             case experiment.ExperimentSubmitted():
                 self.spec = event.spec
                 self.state = "submitted"

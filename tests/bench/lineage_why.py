@@ -38,6 +38,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Head
 from rftd.streams.events import batch, task
 from rftd.streams.events.registry import Event
+from rftd.streams.halves import ROLES
 from rftd.streams.spec import PolicySpec
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.liveness import Liveness
@@ -212,7 +213,7 @@ def why(desk: Desk) -> dict[str, float]:
             state=desk.state,
             liveness=Liveness(),
             processes=(),
-            local_workers=True,
+            roles=ROLES,
             phase=Phase.LEADING,
             append_s=0.0,
             failure=None,

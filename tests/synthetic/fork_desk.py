@@ -18,6 +18,7 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
+from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
 from rftd.workers.trainer.record import TrainingRecord, read_record
 
@@ -81,11 +82,14 @@ class ForkDesk:
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
     @asynccontextmanager
-    async def open(self, slots: int = 1) -> AsyncIterator[Supervisor]:
+    async def open(
+        self, slots: int = 1, *, roles: frozenset[str] = ROLES, executor: Any = None
+    ) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
         supervisor = Supervisor(
             self.log,
-            self.executor,
+            executor or self.executor,
+            roles=roles,
             owner=self._ids.new(),
             clock=self._clock,
             ids=self._ids,

@@ -102,8 +102,9 @@ class Scene:
             lines = (json.dumps({"question": f"{a}+{a % 10}=", "answer": str(a + a % 10)}) for a in range(rows))
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
-    def submit(self, text: str = EXPERIMENT, *overrides: str) -> str:
-        submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=self.folder)
+    def submit(self, text: str = EXPERIMENT, *overrides: str, cwd: Path | None = None) -> str:
+        where = cwd or self.folder
+        submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=where)
         with self.client() as client:
             request = str(SystemIds(SystemClock()).new())
             return client.submit(submission.config, labels={}, request_id=request).value.name

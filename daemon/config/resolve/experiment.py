@@ -14,6 +14,7 @@ from rftd.daemon.config.resolve.stages import stage_configs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer
+from rftd.streams.halves import EXPLORE, TRAIN
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
 
@@ -28,6 +29,7 @@ def resolve_experiment(
     warnings = [_sentence(path, why) for path, why in without_effect(experiment)]
     job_dir = _job_dir(experiment)
     stages: list[StageSpec] = []
+    modes: set[str] = set()
     for stage in stage_configs(config):
         notes = Notes()
         spec = resolve_stage(stage, job_dir, gpus, notes)
@@ -35,6 +37,11 @@ def resolve_experiment(
         warnings += [warning for warning in notes.warnings if warning not in warnings]
         if spec is not None:
             stages.append(spec)
+        if spec is not None and spec.kind == "both":
+            modes.add(mode if (mode := stage.experiment.mode) in (EXPLORE, TRAIN) else "both")
+    if len(modes) > 1:
+        what = f"stages that explore have the modes {', '.join(sorted(modes))}: one submission brings one half"
+        issues.append(Issue(("mode",), what, "give all of them the same mode"))
     if issues:
         return None, issues
     return (
@@ -44,6 +51,7 @@ def resolve_experiment(
             name=experiment.name,
             job_dir=job_dir,
             stages=tuple(stages),
+            half=modes.pop() if modes else "both",
             deterministic=experiment.deterministic,
             seed=experiment.seed,
             priority=experiment.priority,

@@ -81,15 +81,22 @@ def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes:
     if definition is None:
         return "train" if mode == "train" else "both"
     able = "both" if definition.needs.rollouts else "train"
-    if mode not in ("both", "train"):
+    if mode not in ("both", "train", "explore"):
         notes.wrong(("mode",), f"{mode} is in the guide, but cannot be run yet", f"write {able}", Unsupported)
+    elif mode != able and able == "train":
+        why = "trains on the rows of a dataset, without explorers"
+        notes.wrong(("mode",), f"is {mode}, but {algorithm} {why}", "write mode: train")
+    elif mode == "train" and able == "both" and _recorded(experiment):
+        what = f"is train on a file, but {algorithm} learns from what explorers do"
+        notes.wrong(("mode",), what, "leave out storage_type: file: the other half is this file with mode: explore")
     elif mode != able:
-        why = (
-            "learns from what explorers do" if able == "both" else "trains on the rows of a dataset, without explorers"
-        )
-        fix = "write mode: both, or algorithm_type: sft" if able == "both" else "write mode: train"
-        notes.wrong(("mode",), f"is {mode}, but {algorithm} {why}", fix)
+        other = "train" if mode == "explore" else "explore"
+        notes.warn(f"mode {mode} brings one half: submit the same file with mode: {other} where that half is to run")
     return able
+
+
+def _recorded(experiment: Experiment) -> bool:
+    return experiment.buffer.trainer_input.experience_buffer.storage_type == "file"
 
 
 def _total_steps(experiment: Experiment, notes: Notes) -> int:

@@ -15,6 +15,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SeededIds
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.halves import ROLES
 from rftd.workers.executors.executor import Handle, WorkerOrder
 from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
@@ -140,7 +141,7 @@ class Machine:
                 clock=clock,
                 ids=ids,
                 logger=logger,
-                local_workers=not self.scenario.external,
+                roles=frozenset() if self.scenario.external else ROLES,
             )
         )
         self.daemons[process] = supervisor

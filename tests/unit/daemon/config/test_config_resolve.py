@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.loading import Submission
+from rftd.streams.halves import difference
 from rftd.workers.policies.schedule import explorer_interval, trainer_interval
 
 Load = Callable[..., Submission]
@@ -291,8 +292,25 @@ def test_one_wrong_part_of_a_stage_does_not_hide_the_others(errors: Errors) -> N
     assert len(found) == 2 and any("did you mean 'math_reward'?" in text for text in found)
 
 
-@pytest.mark.parametrize(("algorithm", "mode"), [("sft", "both"), ("grpo", "train"), ("grpo", "explore")])
+@pytest.mark.parametrize(("algorithm", "mode"), [("sft", "both"), ("sft", "explore"), ("grpo", "train")])
 def test_the_mode_must_suit_the_algorithm(errors: Errors, algorithm: str, mode: str) -> None:
     overrides = [f"algorithm={{algorithm_type: {algorithm}}}", f"mode={mode}", "buffer.train_batch_size=4"]
-    (text,) = errors(overrides=[*overrides, "buffer.trainer_input.experience_buffer.path=/rows"])
+    rows = "buffer.trainer_input.experience_buffer={path: /rows, storage_type: file}"
+    (text,) = errors(overrides=[*overrides, rows])
     assert "] mode: " in text
+
+
+STAGES = "stages=[{stage_name: a, mode: %s}, {stage_name: b, mode: %s}]"
+
+
+def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
+    both = load().spec
+    for mode, other in (("explore", "train"), ("train", "explore")):
+        half = load(overrides=[f"mode={mode}"]).spec
+        assert half.half == mode and difference(half, both) is None and half.stages[0].kind == "both"
+        assert any(f"submit the same file with mode: {other}" in text for text in half.warnings)
+    assert difference(both, load(overrides=["group=g"]).spec) == "group"
+    assert difference(both, load(overrides=["buffer.batch_size=8"]).spec) == "batch_size of stage main"
+    assert load(overrides=[STAGES % ("explore", "explore")]).spec.half == "explore"
+    (text,) = errors(overrides=[STAGES % ("explore", "both")])
+    assert "] mode: " in text and "the modes both, explore" in text

@@ -22,6 +22,7 @@ from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.halves import ROLES
 from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
@@ -36,7 +37,7 @@ def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> Sc
         state=desk.state,
         liveness=liveness or Liveness(),
         processes=(),
-        local_workers=True,
+        roles=ROLES,
         phase=Phase.LEADING,
         append_s=0.0,
         failure=None,
@@ -119,7 +120,7 @@ def test_the_planner_before_a_trainer_and_at_the_end() -> None:
 def test_the_dispatcher() -> None:
     desk = Desk()
     assert wait_of(scene_of(desk), "dispatcher").level is Level.WAITS
-    external = wait_of(scene_of(desk, local_workers=False), "dispatcher")
+    external = wait_of(scene_of(desk, roles=frozenset()), "dispatcher")
     assert (external.state, external.level, external.unblock) == ("explorers", Level.STUCK, "rftd worker explorer")
     desk.join(0, capacity=REPEAT)
     assert name_of(desk, "dispatcher") == "leases"
@@ -242,7 +243,7 @@ def test_workers_that_are_not_there() -> None:
     assert (restarting.state, restarting.level) == ("restarting", Level.STUCK)
     assert "RFTD-X: no" in restarting.waiting_for and "in 4.5 s" in restarting.unblock
     assert wait_of(scene_of(desk, processes=[process(joined=True)]), "trainer").state == "leaving"
-    absent = wait_of(scene_of(desk, local_workers=False), "trainer")
+    absent = wait_of(scene_of(desk, roles=frozenset()), "trainer")
     assert (absent.state, absent.unblock) == ("not_joined", "rftd worker trainer")
 
 

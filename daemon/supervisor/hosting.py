@@ -1,0 +1,172 @@
+"""`Hosting`: workers of an experiment that another daemon decides on, on the same log."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from typing import Final
+from uuid import UUID
+
+from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.run import STUCK_S, TICK_S
+from rftd.daemon.why.answer import waits_of
+from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.tracker import Tracker
+from rftd.daemon.why.wait import Wait
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.ops.ids import Ids
+from rftd.ops.logs import Logger
+from rftd.streams.codec import Writer
+from rftd.streams.events.worker import WorkerLost
+from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
+from rftd.streams.folds.snapshot import Snapshot
+from rftd.streams.folds.spine import Status
+from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
+from rftd.streams.patience import append_when_space
+from rftd.streams.start import beginning_of
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.executors.executor import Executor
+from rftd.workers.membership import explain
+from rftd.workers.taking_up import resumed_follower
+
+AGAIN_S: Final = 30.0
+"""Before workers are tried again that ended again and again; only the other daemon may end the experiment."""
+
+
+class Hosting:
+    """Starts and tends the workers of some roles. Fences nothing and decides nothing: it only says who died here."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        experiment: UUID,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        roles: frozenset[str],
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        spine_offset: int = 0,
+    ) -> None:
+        """`spine_offset` is where the experiment was submitted, or less."""
+        self._log = log
+        self._executor = executor
+        self._clock = clock
+        self._logger = logger
+        self._roles = roles
+        self._spine_offset = spine_offset
+        self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
+        self._liveness = Liveness(lost_after_s)
+        self._fleet: Fleet | None = None
+        self._stopping = False
+        self._leaving, self._gone = asyncio.Event(), asyncio.Event()
+        self._phase, self._tracker = Phase.READING, Tracker()
+        self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+
+    async def drive(self) -> None:
+        """Returns when the experiment has ended and the workers of here are gone; cancelling leaves them running."""
+        experiment = self.state.experiment
+        beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
+        follower = await resumed_follower(
+            self._log,
+            self.state,
+            beginning,
+            experiment=experiment,
+            partitions=partitions_of(experiment),
+            adopt=self.state.adopt,
+            kind=Snapshot[RunParts],
+            clock=self._clock,
+            logger=self._logger,
+        )
+        try:
+            await follower.catch_up()
+            self._phase = Phase.LEADING
+            while not (self._stopping or self.state.spine.ended):
+                self._fleet = self._new_fleet()
+                try:
+                    await self._tend(follower, self._fleet)
+                except RftdError as error:
+                    self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
+                    await self._rest(follower)
+            self._leaving.set()
+            self._phase = Phase.DRAINING
+            if self._fleet is not None:
+                await self._fleet.drain()
+        finally:
+            await follower.close()
+            self._leaving.set()
+            self._gone.set()
+
+    def waits(self) -> list[Wait]:
+        """What each role does or waits for now, as far as it is seen from here."""
+        now_ns = self._clock.now_ns()
+        spec = self.state.spine.spec
+        scene = Scene(
+            name=spec.name if spec is not None else str(self.state.experiment),
+            state=self.state,
+            liveness=self._liveness,
+            processes=self._fleet.processes() if self._fleet is not None else (),
+            roles=self._roles,
+            phase=self._phase,
+            append_s=0.0,
+            failure=self._log.failure,
+            now_s=self._clock.monotonic_s(),
+            now_ns=now_ns,
+        )
+        return self._tracker.dated(waits_of(scene), now_ns)
+
+    async def drain(self) -> None:
+        """Returns once the workers have finished what is under way and left."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._leaving.wait()
+        except TimeoutError:
+            if self._fleet is not None:
+                await self._fleet.drain(STUCK_S)
+            return
+        await self._gone.wait()
+
+    async def gone(self) -> None:
+        """Returns once the workers have left."""
+        await self._gone.wait()
+
+    def _new_fleet(self) -> Fleet:
+        assert self.state.spine.spec is not None
+        fleet = Fleet(
+            self.state,
+            self.state.spine.spec,
+            self._executor,
+            self._liveness,
+            clock=self._clock,
+            log=self._logger,
+            roles=self._roles,
+            spine_offset=self._spine_offset,
+        )
+        fleet.adopt()
+        return fleet
+
+    async def _tend(self, follower: Follower, fleet: Fleet) -> None:
+        spine, here = self.state.spine, platform.node()
+        while not (self._stopping or spine.ended):
+            await follower.pump(TICK_S)
+            self._liveness.tick(self._clock.monotonic_s())
+            lost = await fleet.tend(start=spine.status is Status.RUNNING)
+            if mine := [each for each in lost if self._is_mine(each, here)]:
+                drafts = [self._writer.draft(event, experiment=self.state.experiment) for event in mine]
+                await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+
+    def _is_mine(self, lost: WorkerLost, here: str) -> bool:
+        started = self.state.roster.live.get(lost.worker)
+        return started is not None and started.host == here and lost.role in self._roles
+
+    async def _rest(self, follower: Follower) -> None:
+        """Reads on for a while, so that the end is seen."""
+        until_s = self._clock.monotonic_s() + AGAIN_S
+        while self._clock.monotonic_s() < until_s and not (self._stopping or self.state.spine.ended):
+            await follower.pump(TICK_S)

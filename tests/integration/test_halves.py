@@ -1,0 +1,153 @@
+"""One experiment out of two submissions: `mode: explore` here, `mode: train` there, on one daemon and on two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from fork_desk import ForkDesk
+from until import until
+
+from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.why.wait import Level, Wait
+from rftd.ops.errors import ConflictError
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+
+pytestmark = pytest.mark.anyio
+
+on_sqlite = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
+EXPLORER, TRAINER = frozenset({"explorer"}), frozenset({"trainer"})
+
+
+@pytest.fixture
+def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
+    return ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+
+
+@pytest.fixture
+def executors(log: EventLog, clock, ids, fake_world):
+    """Of the daemon that explores, and of the one that trains."""
+    return [Noted(fake_world.executor(log, clock, ids)) for _ in range(2)]
+
+
+class Noted:
+    """An executor, and the roles that it was asked for."""
+
+    def __init__(self, inner) -> None:
+        self._inner = inner
+        self.adopt = inner.adopt
+        self.roles: list[str] = []
+
+    async def start(self, order):
+        self.roles.append(order.role)
+        return await self._inner.start(order)
+
+
+@asynccontextmanager
+async def two(desk: ForkDesk, executors) -> AsyncIterator[tuple[Supervisor, Supervisor]]:
+    """The daemon that explores, and the one that trains."""
+    async with (
+        desk.open(roles=EXPLORER, executor=executors[0]) as explores,
+        desk.open(roles=TRAINER, executor=executors[1]) as trains,
+    ):
+        yield explores, trains
+
+
+async def wait_of(supervisor: Supervisor, experiment: UUID, role: str) -> Wait:
+    return next(wait for wait in (await supervisor.why(experiment)).waits if wait.role == role)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("first", "second", "missing"), [("explore", "train", "trainer"), ("train", "explore", "explorer")]
+)
+async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: str, second: str, missing: str) -> None:
+    executor = Noted(desk.executor)
+    async with desk.open(executor=executor) as supervisor:
+        experiment = await desk.hand_in(supervisor, f"mode={first}")
+        run = await running(supervisor, experiment)
+        await until(lambda: run.state.roster.live)
+        wait = await wait_of(supervisor, experiment, missing)
+        assert (wait.state, wait.level, wait.on_whom) == ("half_missing", Level.STUCK, "you")
+        assert wait.unblock == f"submit the same file with mode: {second}, or rftd worker {missing}"
+        assert set(executor.roles) == {"trainer", "explorer"} - {missing} and run.state.spine.furthest <= 4
+        for overrides in (
+            (f"mode={first}",),
+            (f"mode={second}", "buffer.batch_size=5"),
+            (f"mode={second}", "seed=1"),
+            (),
+        ):
+            with pytest.raises(ConflictError):
+                await desk.hand_in(supervisor, *overrides)
+        again = [await desk.hand_in(supervisor, f"mode={second}", "priority=3", "labels={team: b}")]
+        assert again == [experiment]
+        state = await desk.completed(experiment)
+        assert state.spine.halves == {"explore", "train"} and state.spine.priority == 0
+        with pytest.raises(ConflictError, match="holds another experiment"):
+            await desk.hand_in(supervisor, f"mode={first}")
+    assert set(executor.roles) == {"trainer", "explorer"}
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def running(supervisor: Supervisor, experiment: UUID):
+    await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.status is Status.RUNNING)
+    found = supervisor.runs.of(experiment)
+    assert found is not None
+    return found
+
+
+async def test_the_halves_join_on_two_daemons(desk: ForkDesk, fake_world, executors, ids) -> None:
+    async with two(desk, executors) as (explores, trains):
+        experiment = await desk.hand_in(explores, "mode=explore")
+        assert experiment == await desk.hand_in(trains, "mode=train")
+        await running(explores, experiment)
+        wait = await wait_of(explores, experiment, "experiment")
+        assert wait.state == "running", wait
+        for command in (explores.pause, explores.cancel):
+            with pytest.raises(ConflictError, match="another one on this log decides"):
+                await command(experiment, reason="", request_id=ids.new())
+        state = await desk.completed(experiment)
+        await until(lambda: not explores.runs and not trains.runs)
+    assert set(executors[0].roles) == {"explorer"} and set(executors[1].roles) == {"trainer"}
+    assert state.spine.furthest == 10
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+@on_sqlite
+async def test_two_daemons_that_take_a_half_in_at_once_mean_one_experiment(
+    desk: ForkDesk, fake_world, executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither sees what the other is about to write, and yet both write about the same experiment."""
+    async with two(desk, executors) as (explores, trains):
+        met = asyncio.Barrier(2)
+        for each in (explores, trains):
+
+            async def housed(spec, inner=each._intake._housed):
+                await met.wait()
+                return await inner(spec)
+
+            monkeypatch.setattr(each._intake, "_housed", housed)
+        one, other = await asyncio.gather(desk.hand_in(explores, "mode=explore"), desk.hand_in(trains, "mode=train"))
+        assert one == other
+        state = await desk.completed(one)
+    assert state.spine.halves == {"explore", "train"}
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+@on_sqlite
+async def test_a_daemon_that_only_explores_helps_whoever_trains(desk: ForkDesk, executors) -> None:
+    async with desk.open(roles=EXPLORER, executor=executors[0]) as explores:
+        experiment = await desk.hand_in(explores)
+        wait = await wait_of(explores, experiment, "experiment")
+        assert (wait.state, wait.level) == ("decided_elsewhere", Level.WAITS) and not explores.runs
+        async with desk.open(roles=TRAINER, executor=executors[1]):
+            await desk.completed(experiment)
+    assert set(executors[0].roles) == {"explorer"} and set(executors[1].roles) == {"trainer"}
