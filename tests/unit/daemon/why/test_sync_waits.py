@@ -9,6 +9,7 @@ from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
+from rftd.streams.halves import ROLES
 from rftd.streams.spec import PolicySpec, SyncSpec
 from rftd.workers.dispatcher.closing import close_groups
 from rftd.workers.dispatcher.dispatcher import Dispatcher
@@ -23,7 +24,7 @@ def dispatcher_of(desk: Desk) -> Wait:
         state=desk.state,
         liveness=Liveness(),
         processes=(),
-        local_workers=True,
+        roles=ROLES,
         phase=Phase.LEADING,
         append_s=0.0,
         failure=None,
