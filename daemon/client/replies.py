@@ -71,6 +71,7 @@ class Books(Reply, frozen=True, kw_only=True):
     open: int
     late: int
     failed_rollouts: int
+    given_up: dict[str, int] = {}
 
 
 class Detail(Reply, frozen=True, kw_only=True):

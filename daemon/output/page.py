@@ -105,6 +105,7 @@ def _books(books: Books) -> str:
         )
         if count
     ]
+    extra += [f"{count} tasks given up ({code})" for code, count in sorted(books.given_up.items())]
     if books.balance:
         extra.append(f"BOOKS OFF BY {books.balance}")
     return text + (f"; {', '.join(extra)}" if extra else "")

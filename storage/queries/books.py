@@ -7,9 +7,11 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
+from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.rows import fetch
+from rftd.streams.folds.groups import GIVEN_UP
 
 PRODUCED: Final = """e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL
     OR (e.produced_partition, e.produced_offset) < (e.failed_partition, e.failed_offset))"""
@@ -48,8 +50,11 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     open: int
     """Produced in groups that are not closed yet; not counted above."""
     late: int
-    """Produced after their group was closed; without effect."""
+    """Produced after their group was closed, or given up without them; without effect."""
     failed_rollouts: int
+    """Those of tasks that were given up among them."""
+    given_up: dict[str, int]
+    """Tasks that were closed although nothing was wrong with them, by the code that says why."""
 
 
 class _Count(msgspec.Struct, frozen=True):
@@ -81,6 +86,12 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
         FROM groups WHERE experiment = :experiment""",
         experiment=experiment.bytes,
     )
+    given_up = await connection.execute(
+        text(
+            "SELECT code, COUNT(*) AS tasks FROM groups WHERE experiment = :experiment AND code IN :codes GROUP BY code"
+        ).bindparams(bindparam("codes", expanding=True)),
+        {"experiment": experiment.bytes, "codes": sorted(GIVEN_UP)},
+    )
     by_state: dict[str, int] = {}
     retired: dict[str, int] = {}
     for row in counts:
@@ -98,4 +109,5 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
         open=by_state.get("open", 0),
         late=by_state.get("late", 0),
         failed_rollouts=totals[0].failed,
+        given_up={row.code: int(row.tasks) for row in given_up},
     )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic_run import SyntheticRun
 from tape import Tape
@@ -75,6 +76,14 @@ async def test_the_books_balance(connection: AsyncConnection, done: SyntheticRun
     assert (books.balance, books.late, books.open, books.failed_rollouts) == (0, 1, 0, 1)
     books = (await experiments.get_experiment(connection, begun.id)).books
     assert (books.produced, books.waiting, books.planned, books.open, books.balance) == (3, 3, 0, 1, 0)
+
+
+async def test_the_books_say_what_was_given_up(connection: AsyncConnection, done: SyntheticRun) -> None:
+    assert (await experiments.get_experiment(connection, done.id)).books.given_up == {}
+    await connection.execute(text("UPDATE groups SET code = 'RFTD-WRK-008' WHERE sequence = 0"))
+    books = (await experiments.get_experiment(connection, done.id)).books
+    assert books.given_up == {"RFTD-WRK-008": 1} and books.balance == 0
+    await connection.rollback()
 
 
 async def test_one_experiment_whole(connection: AsyncConnection, done: SyntheticRun) -> None:
