@@ -78,6 +78,10 @@ class Operations(Protocol):
         """Changes the priority of one that has not ended: in the queue higher ones go first. Raises as `pause`."""
         ...
 
+    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Position:
+        """Gives the experiences of a group another priority. Raises ConflictError if none of them waits."""
+        ...
+
     async def why(self, experiment: UUID) -> Why:
         """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
         ...

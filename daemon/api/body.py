@@ -52,6 +52,13 @@ class Prioritize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: str = ""
 
 
+class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of an experience's prioritize."""
+
+    priority: float
+    reason: str = ""
+
+
 class To(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of archive; it may be missing."""
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
+from rftd.daemon.api.body import Tag, read
 from rftd.daemon.api.experience_view import ExperienceView, with_payload
-from rftd.daemon.api.experiments import After, Limit, Offset
+from rftd.daemon.api.experiments import After, Key, Limit, Offset, bounded, request_id
 from rftd.daemon.api.history import Int
 from rftd.daemon.api.pages import ExperienceList
-from rftd.daemon.api.schema import answers
+from rftd.daemon.api.place import show
+from rftd.daemon.api.receipts import Receipt
+from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
+from rftd.ops.errors import UsageError
 from rftd.storage.queries.experiences import ExperienceFilter, get_experience, list_experiences
 from rftd.storage.queries.lengths import Lengths, lengths_of
 
@@ -70,5 +75,25 @@ def router(services: Services) -> APIRouter:
         async with services.read() as connection:
             row = await get_experience(connection, experience)
         return respond(await with_payload(services.log, row, tokens=tokens))
+
+    @routes.post(
+        "/experiences/{experience}/prioritize",
+        status_code=202,
+        responses=answers(Receipt, status=202),
+        openapi_extra=takes(Tag, required=True),
+    )
+    async def prioritize(name: str, experience: UUID, request: Request, key: Key = None) -> Response:
+        """Change the priority of an experience, and of its group with it: groups stay together in every order."""
+        body = await read(request, Tag)
+        if not isfinite(body.priority):
+            raise UsageError("a priority is a finite number", field="priority", fix="send one")
+        id, event = await services.find(name), request_id(key, services.ids)
+        async with services.read() as connection:
+            group = UUID((await get_experience(connection, experience)).group)
+        async with bounded():
+            position = await services.operations.tag(
+                id, group, priority=body.priority, reason=body.reason, request_id=event
+            )
+        return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
 
     return routes

@@ -85,6 +85,13 @@ class Client:
         body = {"priority": priority, "reason": reason}
         return Answer(self._post(f"/v1/experiments/{_quoted(name)}/prioritize", body, request_id), replies.Commanded)
 
+    def tag(
+        self, name: str, experience: str, priority: float, *, reason: str, request_id: str
+    ) -> Answer[replies.Commanded]:
+        """Changes the priority of an experience and of its group."""
+        path = f"/v1/experiments/{_quoted(name)}/experiences/{_quoted(experience)}/prioritize"
+        return Answer(self._post(path, {"priority": priority, "reason": reason}, request_id), replies.Commanded)
+
     def keep(self, verb: str, name: str, body: Mapping[str, Any], *, request_id: str) -> Answer[replies.Commanded]:
         """Archives, restores or removes an experiment."""
         return Answer(self._post(f"/v1/experiments/{_quoted(name)}/{verb}", body, request_id), replies.Commanded)

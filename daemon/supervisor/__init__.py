@@ -9,6 +9,7 @@ disk_guard   whether there is space to go on
 parts        whether what it names of third parties is installed
 controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain
+tagging      changed priorities of experiences
 snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archives, restores and removes what has ended

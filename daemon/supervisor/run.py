@@ -15,6 +15,7 @@ from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.obstacle import Obstacle
 from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
+from rftd.daemon.supervisor.tagging import check_tag
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.tracker import Tracker
@@ -30,6 +31,7 @@ from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
+from rftd.streams.events.batch import ExperiencePrioritized
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.fencing import Role
@@ -337,6 +339,8 @@ class Run:
         """Raises ConflictError if the event may not follow what there is."""
         if isinstance(event, TaskRetried):
             check_retry(self.state, event)
+        elif isinstance(event, ExperiencePrioritized):
+            check_tag(self.state, event)
         else:
             check_transition(self.state.spine, event)
 

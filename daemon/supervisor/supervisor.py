@@ -31,6 +31,7 @@ from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
+from rftd.streams.events.batch import ExperiencePrioritized
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Kept
@@ -201,6 +202,16 @@ class Supervisor:
         """See `Operations.prioritize`."""
         event = life.ExperimentPrioritized(priority=priority, reason=reason)
         return await self._command(experiment, event, request_id)
+
+    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Position:
+        """See `Operations.tag`."""
+        await self._refresh()
+        if (run := self.runs.of(experiment)) is None:
+            entry = self._registry.entries.get(experiment)
+            state = entry.status if entry is not None else "unknown"
+            raise ConflictError(f"the experiment is {state}, and not under way", fix="see its state with rftd get")
+        event = ExperiencePrioritized(group=group, priority=priority, reason=reason)
+        return await run.command(event, request_id)
 
     async def why(self, experiment: UUID) -> Why:
         """See `Operations.why`."""

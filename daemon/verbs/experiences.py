@@ -102,6 +102,32 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     click.echo(_page(answer.value))
 
 
+@command.command("prioritize", context_settings={"ignore_unknown_options": True})
+@experiment_argument
+@click.argument("id")
+@click.argument("priority", type=float)
+@click.option("--reason", default="", help="Kept with the event.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@shared_options
+@click.pass_obj
+def prioritize(settings: Settings, name: str, id: str, priority: float, reason: str, request_id: str | None) -> None:
+    """Set the PRIORITY of experience ID of experiment NAME, and of its whole group: the highest is trained first.
+
+    It is the tag that its workflow gave it, 0 by default; a replay buffer's priority function adds to it.
+    """
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.verbs.submit import new_id
+
+    with Client(settings) as client:
+        sent = client.tag(name, id, priority, reason=reason, request_id=request_id or new_id()).value
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        emit({"id": sent.id, "experience": id, "priority": priority, "event": sent.event}, settings)
+    elif settings.verbosity >= 0:
+        click.echo(f"{id}  priority {priority:g}  {sent.event}")
+
+
 @command.command("lengths")
 @experiment_argument
 @click.option("--stage", type=click.IntRange(0), help="Of one stage only: its number, from 0.")

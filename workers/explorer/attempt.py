@@ -132,6 +132,7 @@ def _experience(
         logprobs=Array.of(result.logprobs, "f4"),
         spans=result.spans,
         reward=result.reward,
+        priority=result.priority,
         metrics=result.metrics,
         finish=result.finish,
         duration_s=duration_s,

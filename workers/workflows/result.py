@@ -26,6 +26,8 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
     """They cover [0, R) without gap."""
     reward: float
+    priority: float = 0.0
+    """The tag of the experience: of those that wait, groups with a higher one are trained first."""
     metrics: dict[str, float] = {}
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
@@ -52,7 +54,7 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
             place = span.end
         if place != response:
             raise _error(f"spans up to {place} for {response} response tokens")
-        for name, value in (("reward", self.reward), *self.metrics.items()):
+        for name, value in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
             if not math.isfinite(value):
                 raise _error(f"{name} {value}, which is not finite")
         if self.finish not in FINISHES:

@@ -57,8 +57,8 @@ class Trajectory:
         self._add_spans(response.spans, told)
         self._tokens = [*response.prompt, *response.tokens]
 
-    def result(self, reward: RewardResult) -> RolloutResult:
-        """The rollout with its reward; without any where a prompt did not fit."""
+    def result(self, reward: RewardResult, *, priority: float = 0.0) -> RolloutResult:
+        """The rollout with its reward and its priority tag; without any where a prompt did not fit."""
         assert self._tokens, "no turn was added"
         truncated = self._finish == PROMPT_TRUNCATED
         mask = np.array(self._mask, dtype=np.uint8)
@@ -69,6 +69,7 @@ class Trajectory:
             logprobs=np.array(self._logprobs, dtype=np.float32),
             spans=tuple(self._spans),
             reward=0.0 if truncated else reward.value,
+            priority=0.0 if truncated else priority,
             metrics={} if truncated else dict(reward.parts),
             finish=self._finish,
             text=self._text,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import httpx
 import pytest
 from small_config import config
@@ -59,6 +61,12 @@ async def test_a_priority_is_changed_by_an_event(client: httpx.AsyncClient) -> N
     page = (await client.get(path, params={"after": changed.json()["position"]})).json()
     summary = page["experiment"]["summary"]
     assert (summary["priority"], summary["queue_position"], page["experiment"]["config"]["priority"]) == (9, 1, 4)
+
+
+async def test_a_tag_needs_an_experience_and_a_number(client: httpx.AsyncClient) -> None:
+    path = f"/v1/experiments/{(await submit(client)).json()['id']}/experiences/{UUID(int=7)}/prioritize"
+    problem(await client.post(path, json={"priority": 2.5}), 404, "RFTD-NOF-001")
+    problem(await client.post(path, json={"priority": "high"}), 422, "RFTD-USE-001", "priority")
 
 
 async def test_transitions_and_their_conflicts(client: httpx.AsyncClient) -> None:
