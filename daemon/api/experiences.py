@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from math import isfinite
 from typing import Annotated
 from uuid import UUID
@@ -76,13 +77,21 @@ def router(services: Services) -> APIRouter:
             row = await get_experience(connection, experience)
         return respond(await with_payload(services.log, row, tokens=tokens))
 
-    @routes.post(
+    routes.add_api_route(
         "/experiences/{experience}/prioritize",
+        _prioritize(services),
+        methods=["POST"],
         status_code=202,
+        name="prioritize_experience",
+        summary="Prioritize",
         responses=answers(Receipt, status=202),
         openapi_extra=takes(Tag, required=True),
     )
-    async def prioritize(name: str, experience: UUID, request: Request, key: Key = None) -> Response:
+    return routes
+
+
+def _prioritize(services: Services) -> Callable[..., Awaitable[Response]]:
+    async def route(name: str, experience: UUID, request: Request, key: Key = None) -> Response:
         """Change the priority of an experience, and of its group with it: groups stay together in every order."""
         body = await read(request, Tag)
         if not isfinite(body.priority):
@@ -96,4 +105,4 @@ def router(services: Services) -> APIRouter:
             )
         return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
 
-    return routes
+    return route
