@@ -206,7 +206,8 @@ class Supervisor:
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Position:
         """See `Operations.tag`."""
         await self._refresh()
-        if (run := self.runs.of(experiment)) is None:
+        self._check_decides()
+        if not isinstance(run := self.runs.of(experiment), Run):
             entry = self._registry.entries.get(experiment)
             state = entry.status if entry is not None else "unknown"
             raise ConflictError(f"the experiment is {state}, and not under way", fix="see its state with rftd get")
