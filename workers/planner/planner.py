@@ -115,8 +115,8 @@ class Planner:
             incomplete = len(chosen) < size
             rows = self._rows(stage, each)
             plans.append(self._plan(each, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete))
-            if stage.policy.max_uses != 1:
-                return plans  # what it holds may be in the next one, too
+            if stage.policy.max_uses != 1 and not stage.policy.cooldown_s:
+                return plans  # what it holds may be in the next one, too, for it need not rest
             # The plan itself is the last reading of the clock from here on.
             timed_out = False
             view, taken = view.after(chosen), taken.union(entry.member.experience for entry in chosen)

@@ -52,12 +52,13 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, -((self.supply - most_experiences) // self.repeat_times))
 
     def after(self, chosen: Sequence[Waiting]) -> PolicyView:
-        """The view once `chosen`, of which none was planned before, are planned as the next batch."""
+        """The view once `chosen` are planned as the next batch."""
+        first = sum(1 for entry in chosen if not entry.uses)
         return msgspec.structs.replace(
             self,
             planned_steps=self.planned_steps + 1,
-            planned_experiences=self.planned_experiences + len(chosen),
-            waiting_experiences=self.waiting_experiences - len(chosen),
+            planned_experiences=self.planned_experiences + first,
+            waiting_experiences=self.waiting_experiences - first,
         )
 
 

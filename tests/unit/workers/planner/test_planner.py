@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired
@@ -29,13 +32,16 @@ def test_nothing_is_planned_before_a_batch_is_full() -> None:
     assert [(item.group, item.member) for item in plan.experiences] == [(g, m) for g in (0, 1) for m in range(REPEAT)]
 
 
-def test_one_decision_plans_as_far_ahead_as_asking_again_would() -> None:
-    at_once, one_by_one = Desk(), Desk()
+@pytest.mark.parametrize("reuse", [{}, {"max_uses": 2, "cooldown_s": 5.0}])
+def test_one_decision_plans_as_far_ahead_as_asking_again_would(reuse: dict[str, Any]) -> None:
+    policy = PolicySpec(max_staleness_versions=2, max_inflight_batches=3, **reuse)
+    at_once, one_by_one = Desk(stage_of(policy=policy)), Desk(stage_of(policy=policy))
     for desk in (at_once, one_by_one):
         desk.supply(7)
     together = decided(at_once)
     assert [plan.step for plan in together] == [1, 2]
-    alone = Planner(one_by_one.state).decide(one_by_one.positions, 0)[:1]
+    now_ns = one_by_one.tape.clock.now_ns()
+    alone = [*Planner(one_by_one.state).decide(one_by_one.positions, now_ns)[:1]]
     one_by_one.obey(alone)
     alone += decided(one_by_one)
     assert [[item.offset for item in plan.experiences] for plan in alone] == [
