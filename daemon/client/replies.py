@@ -67,6 +67,7 @@ class Books(Reply, frozen=True, kw_only=True):
     cooling: int
     planned: int
     retired: dict[str, int]
+    retired_used: dict[str, int] = {}
     balance: int
     open: int
     late: int

@@ -91,7 +91,8 @@ def _generation(generation: int | None) -> str:
 
 def _books(books: Books) -> str:
     retired = sum(books.retired.values())
-    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(books.retired.items()))
+    used = {reason: f", {count} of them used before" for reason, count in books.retired_used.items()}
+    reasons = "; ".join(f"{reason} {count}{used.get(reason, '')}" for reason, count in sorted(books.retired.items()))
     text = (
         f"{books.produced} produced = {books.waiting} waiting + {books.cooling} cooling + {books.planned} planned"
         f" + {retired} retired" + (f" ({reasons})" if reasons else "")

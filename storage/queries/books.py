@@ -45,6 +45,8 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     planned: int
     retired: dict[str, int]
     """By reason."""
+    retired_used: dict[str, int]
+    """Of those, the ones that were trained before: with reuse."""
     balance: int
     """Zero."""
     open: int
@@ -61,6 +63,7 @@ class _Count(msgspec.Struct, frozen=True):
     state: str
     reason: str | None
     count: int
+    used: int
 
 
 class _Totals(msgspec.Struct, frozen=True):
@@ -73,7 +76,8 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
     counts = await fetch(
         connection,
         _Count,
-        f"""SELECT state, reason, COUNT(*) AS count FROM (SELECT {STATE} AS state, r.reason AS reason
+        f"""SELECT state, reason, COUNT(*) AS count, CAST(SUM(used) AS BIGINT) AS used FROM (
+            SELECT {STATE} AS state, r.reason AS reason, CASE WHEN r.uses > 0 THEN 1 ELSE 0 END AS used
             FROM experiences e {GROUP} {RETIRED} WHERE e.experiment = :experiment AND {PRODUCED}) s
         GROUP BY state, reason""",
         experiment=experiment.bytes,
@@ -94,10 +98,13 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
     )
     by_state: dict[str, int] = {}
     retired: dict[str, int] = {}
+    retired_used: dict[str, int] = {}
     for row in counts:
         by_state[row.state] = by_state.get(row.state, 0) + row.count
         if row.state == "retired":
-            retired[row.reason or ""] = retired.get(row.reason or "", 0) + row.count
+            retired[row.reason or ""] = row.count
+            if row.used:
+                retired_used[row.reason or ""] = row.used
     waiting, cooling, planned = (by_state.get(state, 0) for state in ("waiting", "cooling", "planned"))
     return Books(
         produced=totals[0].members,
@@ -105,6 +112,7 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
         cooling=cooling,
         planned=planned,
         retired=retired,
+        retired_used=retired_used,
         balance=totals[0].members - waiting - cooling - planned - sum(retired.values()),
         open=by_state.get("open", 0),
         late=by_state.get("late", 0),
