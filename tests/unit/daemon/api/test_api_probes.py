@@ -60,6 +60,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/experiences": "/v1/experiments/small/experiences",
         "/v1/experiments/{name}/experiences/{experience}": f"/v1/experiments/small/experiences/{some}?tokens=true",
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",
+        "/v1/experiments/{name}/lengths": "/v1/experiments/small/lengths",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
         "/v1/dead-letters": "/v1/dead-letters?all=true",
