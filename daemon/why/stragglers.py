@@ -69,5 +69,5 @@ def _ends(stage: StageSpec, group: Group, lease: Lease, *, second: bool) -> str:
     if spec.reissue_ratio and not second and not lease.alone:
         ends.append("an idle explorer gets it too")
     times = spec.max_retry_times + 1
-    ends.append(f"an attempt ends after {lease.deadline_s - LEASE_GRACE_S:g} s, and there are {times}")
+    ends.append(f"an attempt ends after {lease.deadline_s - LEASE_GRACE_S:.3g} s, and there are {times}")
     return "; ".join(ends)

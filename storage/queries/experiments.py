@@ -182,7 +182,7 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID) -> Exper
         seed=fields[0].seed,
         config=fields[0].config,
         stages=_with_shared(await list_stages(connection, experiment), summaries[0].forked_step or 0),
-        warnings=[warning.text for warning in warnings],
+        warnings=list(dict.fromkeys(warning.text for warning in warnings)),  # submitted with, and warned of
         books=await books_of(connection, experiment),
         groups_closed=fields[0].groups_closed,
         generations=fields[0].generations,

@@ -86,6 +86,15 @@ async def test_the_books_say_what_was_given_up(connection: AsyncConnection, done
     await connection.rollback()
 
 
+async def test_a_warning_is_shown_once(connection: AsyncConnection, done: SyntheticRun) -> None:
+    """The specification has it, and so has an event of its own."""
+    columns = "experiment, number, text, warned_ns, warned_partition, warned_offset"
+    again = f"INSERT INTO warnings (origin, {columns}) SELECT 'again', {columns} FROM warnings"
+    await connection.execute(text(again))
+    assert (await experiments.get_experiment(connection, done.id)).warnings == ["nccl ignored"]
+    await connection.rollback()
+
+
 async def test_one_experiment_whole(connection: AsyncConnection, done: SyntheticRun) -> None:
     detail = await experiments.get_experiment(connection, done.id)
     assert [(s.name, s.first_version, s.last_version) for s in detail.stages] == [("warmup", 0, 2), ("rft", 2, 5)]
