@@ -54,14 +54,15 @@ async def test_arrays_too_large_for_an_event_travel_by_reference(
 
 
 @pytest.mark.anyio
-async def test_a_deterministic_run_repeats_itself(tmp_path: Path, clock, ids, fake_world) -> None:
+@pytest.mark.parametrize("interval", [1, 2])
+async def test_a_deterministic_run_repeats_itself(tmp_path: Path, clock, ids, fake_world, interval: int) -> None:
     finals = []
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
         log = await SqliteLog.open(folder / "log")
-        in_order = PolicySpec(kind="in_order", max_staleness_versions=0, max_inflight_batches=1)
-        spec = fake_world.spec(folder, **(fake_world.fixed(1, 0) | {"policy": in_order}))
+        in_order = PolicySpec(kind="in_order", max_staleness_versions=interval - 1, max_inflight_batches=1)
+        spec = fake_world.spec(folder, **(fake_world.fixed(interval, 0) | {"policy": in_order}))
         state = await fake_world.completed(log, spec, clock, ids)
         assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
         finals.append([state.spine.checksums[version, 0] for version in range(1, 9)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
@@ -65,8 +66,9 @@ class Begin(NamedTuple):
 def beginnings(state: RunState, stage: StageSpec, view: PolicyView) -> Iterator[Begin | Held]:
     """How the next groups begin, one after the other, up to the first that cannot; endless if there is none."""
     last, outstanding = state.groups.windows.get(state.spine.stage), state.groups.to_close
+    announced = _Announced(state)
     for number in count():
-        each = _Next(state, stage, feeds_step(view, number), last, outstanding + number).begin()
+        each = _Next(state, stage, announced, feeds_step(view, number), last, outstanding + number).begin()
         yield each
         if isinstance(each, Held):
             return
@@ -100,7 +102,7 @@ def overdue_of(state: RunState, stage: StageSpec, view: PolicyView, held: Held, 
     wanted = f"version {held.version}" if held.version >= 0 else "a newer version"
     reason = f"{wanted} did not come within sync_timeout ({stage.sync.timeout_s:g} s)"
     version = newest.version if newest is not None else -1
-    if not _Next(state, stage, feeds_step(view, 0), None, 0).can_use(version):
+    if not _Next(state, stage, _Announced(state), feeds_step(view, 0), None, 0).can_use(version):
         reason += f"; what is there could not be trained any more (max_staleness {bound}), so it goes on waiting"
         version = -1
     return WeightsOverdue(
@@ -113,11 +115,40 @@ def overdue_of(state: RunState, stage: StageSpec, view: PolicyView, held: Held, 
     )
 
 
+class _Announced:
+    """What explorers can load, looked up once for all groups that are given out together."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._found: dict[int, bool] = {}
+
+    @cached_property
+    def newest(self) -> int:
+        """-1 if there is none."""
+        newest = self._state.weights.newest(self._state.spine)
+        return newest.version if newest is not None else -1
+
+    def has(self, version: int) -> bool:
+        """True if it can be loaded."""
+        if version not in self._found:
+            self._found[version] = self._state.weights.of_version(version, self._state.spine) is not None
+        return self._found[version]
+
+
 class _Next:
     """One decision: about the group that feeds stage step `step`, after the group that began `last`."""
 
-    def __init__(self, state: RunState, stage: StageSpec, step: int, last: Window | None, outstanding: int) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        stage: StageSpec,
+        announced: _Announced,
+        step: int,
+        last: Window | None,
+        outstanding: int,
+    ) -> None:
         self._state, self._stage, self._step = state, stage, step
+        self._announced = announced
         self._last = last
         self._outstanding = outstanding
         spine = state.spine
@@ -126,8 +157,7 @@ class _Next:
 
     def begin(self) -> Begin | Held:
         if not has_windows(self._stage.sync):
-            newest = self._state.weights.newest(self._state.spine)
-            there = newest is not None and newest.version >= self._least
+            there = self._announced.newest >= self._least
             return Begin(self._least) if there else Held(Hold.WEIGHTS, self._least)
         last, number = self._last, self._window()
         if last is not None and number == last.number and self.can_use(last.version):
@@ -145,7 +175,7 @@ class _Next:
         spine, policy = self._state.spine, self._stage.policy
         staleness = self._step - 1 - (version - spine.first_version)
         fits = not policy.bounded or staleness <= policy.max_staleness_versions
-        return fits and self._state.weights.of_version(version, spine) is not None
+        return fits and self._announced.has(version)
 
     def _window(self) -> int:
         """The one that the group belongs to, which is the last or a new one: windows do not come back."""
@@ -166,13 +196,12 @@ class _Next:
             return late
         if style == "fixed":
             wanted = max(self._least, state.spine.first_version + step_of_window(self._stage.sync, number))
-            there = state.weights.of_version(wanted, state.spine) is not None
-            return wanted if there else Held(Hold.WEIGHTS, wanted, number)
+            return wanted if self._announced.has(wanted) else Held(Hold.WEIGHTS, wanted, number)
         if style == "explorer_driven" and self._last is not None:
             return self._answered(number)
-        newest = state.weights.newest(state.spine)
-        if newest is not None and newest.version >= self._least and self.can_use(newest.version):
-            return newest.version
+        newest = self._announced.newest
+        if newest >= self._least and self.can_use(newest):
+            return newest
         return Held(Hold.WEIGHTS, self._oldest_usable(), number)
 
     def _answered(self, number: int) -> int | Held:

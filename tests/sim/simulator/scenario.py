@@ -9,7 +9,7 @@ from typing import Final, Literal
 from rftd.ops.faults import POINTS
 from rftd.streams.backends.memory import MemoryFaults
 from simulator.network import Weather
-from simulator.shape import Shape, draw_shape, draw_slow
+from simulator.shape import Shape, draw_driven, draw_shape, draw_slow
 
 Mode = Literal["swarm", "zombies"]
 ROLES: Final = ("daemon", "trainer", "explorer")
@@ -130,9 +130,12 @@ def _swarm(seed: int, chance: random.Random) -> Scenario:
     if forks.random() < 0.12:
         scenario.fork_at_s = forks.uniform(2.0, calm_s)
         scenario.fork_step = forks.randint(0, 4)
+    driven = random.Random(f"both sides {seed}")
+    if driven.random() < 0.25:
+        scenario.shape = draw_driven(shape, driven)
     slow = random.Random(f"slow {seed}")
     if slow.random() < 0.25:
-        scenario.shape = draw_slow(shape, slow)
+        scenario.shape = draw_slow(scenario.shape, slow)
     return scenario
 
 

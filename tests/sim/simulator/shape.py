@@ -23,6 +23,7 @@ from rftd.streams.spec import (
     TasksetSpec,
     TrainerSpec,
 )
+from rftd.workers.policies.schedule import needed_staleness, window_steps
 
 ROLLOUT_TIMEOUT_S = 6.0
 MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)
@@ -87,6 +88,25 @@ def draw_shape(random: random.Random) -> Shape:
         latency_s=random.choice([0.0, 0.05, 0.3]),
         train_rows=random.choice([5, 12, 40]),
     )
+
+
+def draw_driven(shape: Shape, random: random.Random) -> Shape:
+    """The same with sync points at which one side asks the other, or with an interval for each side."""
+    if shape.deterministic:
+        return shape
+    sync = SyncSpec(
+        style=random.choice(["explorer_driven", "explorer_driven", "trainer_driven", "fixed"]),
+        offset=random.choice([0, 0, 1]),
+        explorer_interval=random.choice([1, 1, 2, 3]),
+        trainer_interval=random.choice([1, 2, 2, 3]),
+        timeout_s=random.choice([3600.0, 3600.0, 2.0]),
+    )
+    window, needed = window_steps(sync, 0), needed_staleness(sync)
+    policy = PolicySpec(
+        max_staleness_versions=needed + random.choice([0, 0, 1, 3]),
+        max_inflight_batches=window if sync.style == "fixed" else max(2, window),
+    )
+    return msgspec.structs.replace(shape, sync=sync, policy=policy)
 
 
 def draw_slow(shape: Shape, random: random.Random) -> Shape:

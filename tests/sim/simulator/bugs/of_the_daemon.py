@@ -13,10 +13,11 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import TaskRetried
 from rftd.streams.folds.ledger import Ledger
-from rftd.workers.dispatcher import dispatcher, leasing
+from rftd.workers.dispatcher import dispatcher, leasing, windows
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.dispatcher.windows import Begin
 from rftd.workers.planner import planner
 from rftd.workers.planner.planner import Planner
 from rftd.workers.policies.paced import Paced
@@ -24,23 +25,23 @@ from simulator.bugs.bug import Bug, instead
 
 
 def _skip_a_group(first: Any) -> Any:
-    def leaping(state: Any, stage: Any, worker: Any, sequence: int, version: int) -> Any:
-        return first(state, stage, worker, sequence + (sequence > 0), version)
+    def leaping(state: Any, stage: Any, sequence: int, begin: Any) -> Any:
+        return first(state, stage, sequence + (sequence > 0), begin)
 
     return leaping
 
 
 def _close_twice(close: Any) -> Any:
-    def closing(state: Any, *, stage_over: bool) -> Any:
-        for decision in close(state, stage_over=stage_over):
+    def closing(state: Any, **more: Any) -> Any:
+        for decision in close(state, **more):
             yield from (decision, decision)
 
     return closing
 
 
 def _retry_what_did_not_fail(close: Any) -> Any:
-    def closing(state: Any, *, stage_over: bool) -> Any:
-        for decision in close(state, stage_over=stage_over):
+    def closing(state: Any, **more: Any) -> Any:
+        for decision in close(state, **more):
             yield decision
             group = state.groups.open[decision.event.group]
             if group.sequence == 0 and not decision.event.failed:
@@ -58,6 +59,17 @@ def _retry_what_did_not_fail(close: Any) -> Any:
                 yield Decision(retried)
 
     return closing
+
+
+def _take_the_newest(begin: Any) -> Any:
+    """Explorers take new weights in the middle of a window."""
+
+    def beginning(self: Any) -> Any:
+        begun = begin(self)
+        newest = self._state.weights.newest(self._state.spine)
+        return begun._replace(version=newest.version) if isinstance(begun, Begin) and begun.place > 0 else begun
+
+    return beginning
 
 
 def _stall(decide: Any) -> Any:
@@ -148,7 +160,8 @@ def _leap_in_the_data(position: Any) -> Any:
 
 
 BUGS = (
-    Bug("the dispatcher skips a group", "verify: no-task-skipped", instead(leasing, "_first", _skip_a_group)),
+    Bug("the dispatcher skips a group", "verify: no-task-skipped", instead(leasing, "_new_group", _skip_a_group)),
+    Bug("a window changes its weights", "scheduled", instead(windows._Next, "begin", _take_the_newest)),
     Bug("a group closes twice", "verify: groups-close-once", instead(dispatcher, "close_groups", _close_twice)),
     Bug(
         "a group that did not fail is retried",
