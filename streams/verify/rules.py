@@ -101,11 +101,12 @@ def plans_name_what_is_there(evidence: Evidence) -> Iterator[str]:
 
 
 def staleness_is_bounded(evidence: Evidence) -> Iterator[str]:
-    """No planned experience is staler than its stage's bound."""
+    """No planned experience is staler than its stage's bound, where the policy keeps one."""
     assert evidence.spec is not None
     for step, (plan, _) in evidence.plans.items():
-        bound = evidence.spec.stages[plan.stage].policy.max_staleness_versions
-        for item in plan.experiences:
+        policy = evidence.spec.stages[plan.stage].policy
+        bound = policy.max_staleness_versions
+        for item in plan.experiences if policy.bounded else ():
             if item.staleness_versions > bound:
                 yield f"step {step}: {item.experience} is {item.staleness_versions} versions stale, the bound {bound}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TypeAlias
@@ -49,14 +50,14 @@ class Pool:
         self._ordered: SortedKeyList = SortedKeyList(key=attrgetter("order"))
         self._by_version: SortedDict = SortedDict()
         self._resting: list[tuple[int, UUID]] = []
-        self._ready_count = 0
+        self._asleep: set[UUID] = set()
         self._now_ns = 0
         for entry in entries:
             self.put(entry)
 
     def __len__(self) -> int:
         """Experiences that may be planned now."""
-        return self._ready_count
+        return len(self._entries) - len(self._asleep)
 
     @property
     def size(self) -> int:
@@ -68,8 +69,7 @@ class Pool:
         """When the next one has rested; None if none rests."""
         while self._resting:
             at_ns, id = self._resting[0]
-            entry = self._entries.get(id)
-            if entry is not None and entry.eligible_at_ns == at_ns > self._now_ns:
+            if id in self._asleep and self._entries[id].eligible_at_ns == at_ns:
                 return at_ns
             heapq.heappop(self._resting)
         return None
@@ -86,6 +86,7 @@ class Pool:
         self._entries[id] = entry
         self._by_version.setdefault(entry.member.oldest_version, {})[id] = None
         if entry.eligible_at_ns > self._now_ns:
+            self._asleep.add(id)
             heapq.heappush(self._resting, (entry.eligible_at_ns, id))
         else:
             self._show(entry)
@@ -99,16 +100,20 @@ class Pool:
         del self._by_version[version][experience]
         if not self._by_version[version]:
             del self._by_version[version]
-        self._hide(entry)
+        if experience in self._asleep:
+            self._asleep.discard(experience)
+        else:
+            self._hide(entry)
 
     def awake(self, now_ns: int) -> None:
         """Those that have rested by then may be planned; a clock that was set back changes nothing."""
         self._now_ns = max(now_ns, self._now_ns)
         while self._resting and self._resting[0][0] <= self._now_ns:
             at_ns, id = heapq.heappop(self._resting)
-            entry = self._entries.get(id)
-            if entry is not None and entry.eligible_at_ns == at_ns:
-                self._show(entry)
+            # What was put again meanwhile is on the heap more than once.
+            if id in self._asleep and self._entries[id].eligible_at_ns == at_ns:
+                self._asleep.discard(id)
+                self._show(self._entries[id])
 
     def in_order(self, without: frozenset[UUID] = frozenset()) -> Iterator[Waiting]:
         """Those that may be planned now, the first first."""
@@ -131,8 +136,7 @@ class Pool:
             yield from (self._entries[id] for id in ids)
 
     def _show(self, entry: Waiting) -> None:
-        self._ready_count += 1
-        priority, oldest = self._priority(entry), entry.member.oldest_version
+        priority, oldest = self._rank(entry), entry.member.oldest_version
         ready = self._groups.get(entry.group.group)
         if ready is None:
             ready = Ready(entry.group.group, entry.group.offset, entry.sequence, priority, oldest, [entry])
@@ -146,16 +150,18 @@ class Pool:
         self._ordered.add(ready)
 
     def _hide(self, entry: Waiting) -> None:
-        ready = self._groups.get(entry.group.group)
-        if ready is None or entry not in ready.entries:
-            return
-        self._ready_count -= 1
+        ready = self._groups[entry.group.group]
         self._ordered.remove(ready)
         ready.entries.remove(entry)
         if not ready.entries:
             del self._groups[ready.group]
             return
-        ready.priority = max(map(self._priority, ready.entries))
+        ready.priority = max(map(self._rank, ready.entries))
         ready.oldest_version = min(each.member.oldest_version for each in ready.entries)
         ready.order = self._order(ready)
         self._ordered.add(ready)
+
+    def _rank(self, entry: Waiting) -> float:
+        """The priority; what is no number is last, for no order has a place for it."""
+        priority = self._priority(entry)
+        return -math.inf if math.isnan(priority) else priority

@@ -60,5 +60,6 @@ def _tag(entry: Waiting) -> float:
 
 def _deviate(entry: Waiting) -> float:
     """N(0, 1), the same whenever it is asked: it follows from the experience and its uses."""
-    fraction = (derive(entry.member.experience, "priority", entry.uses).int % 2**64 + 0.5) / 2**64
+    # Of an id's last 64 bits the first two are always the same.
+    fraction = (derive(entry.member.experience, "priority", entry.uses).int % 2**62 + 0.5) / 2**62
     return NormalDist().inv_cdf(fraction)

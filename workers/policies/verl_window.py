@@ -8,10 +8,11 @@ oldest are dropped when it is full, as verl's does; each drop is an event.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from heapq import nsmallest
 
 import msgspec
 
+from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
 from rftd.workers.policies.paced import Paced, read_args
 from rftd.workers.policies.policy import PolicyView, Retirement
@@ -41,4 +42,8 @@ class VerlWindow(Paced):
 
     def evict(self, view: PolicyView, pool: Pool) -> Iterator[Retirement]:
         if self._queue and (more := len(pool) - self._queue) > 0:
-            yield Retirement("capacity", list(islice(pool.in_order(), more)))
+            yield Retirement("capacity", nsmallest(more, pool.in_order(), key=_age))
+
+
+def _age(entry: Waiting) -> tuple[int, int]:
+    return (entry.group.offset, entry.index)
