@@ -21,7 +21,7 @@ from rftd.workers.dispatcher.isolation import Isolation
 from rftd.workers.dispatcher.leasing import Credits, lease_alone, lease_groups, sync_wait
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.dispatcher.over_rollout import groups_over
-from rftd.workers.dispatcher.stale_flights import stale_groups
+from rftd.workers.dispatcher.stale_flights import fresh_enough, stale_groups
 from rftd.workers.dispatcher.stragglers import lease_stragglers
 from rftd.workers.dispatcher.windows import overdue_of
 from rftd.workers.planner.planner import view_of
@@ -77,6 +77,7 @@ class Dispatcher:
             explorers = isolation.others
         yield from lease_evals(self._state, stage, explorers)
         if stage.kind != "train" and not over:
+            explorers = fresh_enough(self._state, stage, explorers)
             credits = Credits(self._state, explorers, stage.algorithm.repeat_times)
             leases = list(lease_groups(self._state, stage, credits))
             yield from leases or self._overdue(stage, now_s)

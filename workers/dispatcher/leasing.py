@@ -212,14 +212,14 @@ def next_lease(
         alone=alone,
         timeout_s=timeout_s,
         reissue=reissue,
-        held_version=_held_version(state, worker),
+        held_version=held_version(state, worker),
         window=group.window,
         place=group.place,
     )
     return Decision(event, slot_partition(worker.slot))
 
 
-def _held_version(state: RunState, worker: WorkerStarted) -> int:
+def held_version(state: RunState, worker: WorkerStarted) -> int:
     """What the worker loaded last; one that has loaded nothing begins with the newest, or waits for the first."""
     newest = state.weights.newest(state.spine)
     version, _ = state.weights.activated.get(worker.worker, (newest.version if newest is not None else 0, 0))

@@ -19,6 +19,7 @@ from rftd.streams.topics import Partition
 from rftd.workers.planner.rows import rows_of_step
 from rftd.workers.planner.shelf import Shelf, by_uses, left_of
 from rftd.workers.policies.policy import PolicyView, Retirement
+from rftd.workers.policies.schedule import has_windows
 
 RETIRED_AT_ONCE: Final = 4096
 """Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
@@ -29,10 +30,12 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
     spine, ledger = state.spine, state.ledger
     version = max(spine.version, spine.first_version)
     newest = state.weights.newest(spine)
+    published = max(newest.version, spine.first_version) if newest is not None else spine.first_version
     return PolicyView(
         version=version,
         first_version=spine.first_version,
-        published_version=max(newest.version, spine.first_version) if newest is not None else spine.first_version,
+        published_version=published,
+        starting_version=None if has_windows(stage.sync) else published,
         total_steps=stage.total_steps,
         planned_steps=max(0, spine.planned - spine.first_version),
         batch_size=stage.experiences_per_step,

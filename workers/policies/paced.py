@@ -37,6 +37,9 @@ class Paced:
         raise NotImplementedError
 
     def admit(self, view: PolicyView) -> int:
+        starting = view.starting_version
+        if self._sweeps and starting is not None and starting < self.oldest_allowed(view):
+            return 0  # what began now would be too old for any batch; the steps that are planned bring newer weights
         most = min(self.most_supply(view), view.total_steps * view.batch_size)
         if self._capacity and not self._evicts:
             room = self._capacity - view.cooling_experiences

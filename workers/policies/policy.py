@@ -21,6 +21,8 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """Weight version at which the stage began."""
     published_version: int
     """The newest that is announced to explorers."""
+    starting_version: int | None = None
+    """Which a group that starts now begins on; None: the schedule of synchronisation says."""
     total_steps: int
     planned_steps: int
     """Batches of this stage planned so far."""

@@ -28,6 +28,7 @@ class Windowed(Paced):
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec)
         self._args = read_args(spec, WindowedArgs)
+        self._aborts = spec.bounded and self._args.abort_inflight
 
     def most_supply(self, view: PolicyView) -> int:
         # NeMo-RL's required_buffer_capacity: two batches for each version of the window.
@@ -37,4 +38,4 @@ class Windowed(Paced):
         return (-ready.oldest_version, *super().order(ready)) if self._args.freshest_first else super().order(ready)
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
-        return flown_too_long(flights, self.oldest_allowed(view)) if self._args.abort_inflight else []
+        return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []

@@ -14,9 +14,10 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.events.worker import WorkerLost
-from rftd.streams.spec import PolicySpec, RolloutSpec, StageSpec
+from rftd.streams.spec import PolicySpec, RolloutSpec, StageSpec, SyncSpec
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.planner.planner import Planner
 
 E = TypeVar("E", bound=Event)
 MAX_S = 20.0
@@ -230,6 +231,50 @@ def test_the_policy_gives_up_what_is_too_stale_while_it_is_under_way() -> None:
     assert (closed.group, closed.code, len(closed.members)) == (stale[0].group, StaleFlightError.code, 2)
     assert "began on weight version 0" in closed.reason
     assert fresh[0].group in desk.state.groups.open
+
+
+def test_an_explorer_on_weights_that_are_too_old_gets_nothing_before_it_has_loaded_newer_ones() -> None:
+    policy = PolicySpec(kind="windowed", max_staleness_versions=1, max_inflight_batches=9)
+    scheduler = Scheduler(stage_of(policy=policy))
+    desk = scheduler.desk
+    behind, fresh = desk.join(0, capacity=0), desk.join(1, capacity=0)
+    desk.supply(4)
+    for version in range(3):
+        if version:
+            desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()))
+            desk.execute()
+            desk.publish(version)
+        for worker in (fresh, behind)[: 1 if version else 2]:
+            desk.put(activated(worker, version), key=worker)
+    assert desk.state.spine.planned == 2
+    assert {lease.worker for lease in scheduler.now(TaskLeased)} == {fresh}
+    desk.put(activated(behind, 1), key=behind)
+    assert {lease.worker for lease in scheduler.now(TaskLeased)} == {behind}
+
+
+def activated(worker: UUID, version: int) -> WeightsActivated:
+    """An explorer has loaded these weights."""
+    return WeightsActivated(
+        worker=worker, version=version, generation=0, manifest="m", checksum=f"c{version}", duration_s=0.1
+    )
+
+
+def test_what_waits_for_newer_weights_is_not_given_up_for_those_that_its_explorer_holds() -> None:
+    policy = PolicySpec(max_staleness_versions=0, max_inflight_batches=9, args={"abort_inflight": True})
+    sync = SyncSpec(style="fixed", interval=1)
+    scheduler = Scheduler(stage_of(policy=policy, sync=sync, batch_size=1, train_batch_size=REPEAT))
+    desk = scheduler.desk
+    worker = desk.join()
+    desk.put(activated(worker, 0))
+    [first] = scheduler.now(TaskLeased)
+    desk.produce(first, range(REPEAT))
+    assert len(scheduler.now(GroupClosed)) == 1
+    desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()))
+    desk.execute()
+    desk.publish(1)
+    [second] = scheduler.now(TaskLeased)
+    assert (second.min_version, second.held_version) == (1, 0)
+    assert scheduler.now(GroupClosed) == []
 
 
 def slow_one(**rollout: object) -> tuple[Scheduler, TaskLeased, UUID]:

@@ -1,4 +1,4 @@
-"""Priority functions, and the replay buffer's reading order through ledger, pool and planner, on a clock set by hand."""
+"""Priority functions, and how a replay buffer is read: through ledger, pool and planner, on a clock."""
 
 from __future__ import annotations
 
