@@ -59,6 +59,8 @@ class Group(msgspec.Struct):
     """Workers that died with it while they held other groups too."""
     losses_alone: int = 0
     """Leases whose worker died while it held nothing else: these are attempts."""
+    retry: bool = False
+    """It takes the place of one that failed, on request."""
     min_version: int = 0
     pinned: bool = False
     window: int = -1
@@ -197,6 +199,7 @@ class Groups(msgspec.Struct):
         group.sequence, group.stage = event.sequence, event.stage
         group.row, group.epoch = event.row, event.epoch
         group.repeat_times = event.repeat_times
+        group.retry = True
         if not group.attempts:
             group.min_version, group.pinned = event.min_version, event.pinned
 

@@ -28,9 +28,10 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
     if group.losses_alone >= limits.LOSSES_ALONE:
         return ()
     most, under_way = attempts_of(stage), group.under_way
-    return tuple(
-        rollout for rollout in group.missing if rollout not in under_way and group.spent.get(rollout, 0) < most
-    )
+    if len(under_way) == group.repeat_times:
+        return ()
+    ended, spent = group.members.keys() | group.failed.keys() | under_way, group.spent
+    return tuple(each for each in range(group.repeat_times) if each not in ended and spent.get(each, 0) < most)
 
 
 class GivenUp(NamedTuple):
@@ -54,7 +55,7 @@ def close_groups(
     for group in list(state.groups.open.values()):
         if group.sequence < 0:
             continue
-        why = given_up.get(group.id)
+        why = given_up.get(group.id) if given_up else None
         if group.terminal:
             if any(lease.reissue for lease in group.leases.values()):
                 yield from _expired(group, "every rollout of its group has ended")

@@ -33,6 +33,8 @@ class Dispatcher:
     def __init__(self, state: RunState, liveness: Liveness) -> None:
         self._state = state
         self._liveness = liveness
+        self._asked = (-1, -1, -1)
+        """The stage, and the steps planned and trained, when the policy was last asked what to abort."""
         self._waiting: tuple[tuple[int, int], float] | None = None
         """(Stage, window) that waits for weights, and since when."""
 
@@ -57,7 +59,10 @@ class Dispatcher:
         return decisions
 
     def _given_up(self, stage: StageSpec, now_s: float) -> dict[UUID, GivenUp]:
-        return stale_groups(self._state, stage) | groups_over(self._state, stage, self._liveness, now_s)
+        spine, stale = self._state.spine, dict[UUID, GivenUp]()
+        if self._asked != (asked := (spine.stage, spine.planned, spine.version)):  # else nothing has become staler
+            self._asked, stale = asked, stale_groups(self._state, stage)
+        return stale | groups_over(self._state, stage, self._liveness, now_s)
 
     def _close(self, over: bool, given_up: Mapping[UUID, GivenUp]) -> Iterator[Decision]:
         for decision in close_groups(self._state, stage_over=over, given_up=given_up):
@@ -99,7 +104,7 @@ class Dispatcher:
 
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
         for lease in self._state.groups.leases.values():
-            if lease.group in given_up:
+            if given_up and lease.group in given_up:
                 continue
             if over:
                 expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=STAGE_ENDED)

@@ -48,8 +48,8 @@ class Credits:
         self._workers = {worker.worker: worker for worker in explorers}
         for lease in state.groups.leases.values():
             if lease.worker in self._free and (group := state.groups.open.get(lease.group)) is not None:
-                terminal = group.members.keys() | group.failed.keys()
-                self._free[lease.worker] -= len(lease.rollouts) - len(terminal.intersection(lease.rollouts))
+                ended = sum(1 for each in lease.rollouts if each in group.members or each in group.failed)
+                self._free[lease.worker] -= len(lease.rollouts) - ended
 
     def take(self, rollouts: int) -> WorkerStarted | None:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""

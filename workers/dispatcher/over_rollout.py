@@ -12,7 +12,6 @@ import math
 from uuid import UUID
 
 from rftd.ops.errors import OverRolloutError
-from rftd.ops.ids import derive
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
@@ -53,7 +52,6 @@ def _open_steps(state: RunState, size: int) -> dict[int, list[Group]]:
     """Open groups by explore step. A task that somebody had given out once more belongs to none."""
     steps: dict[int, list[Group]] = {}
     for group in state.groups.open.values():
-        own = derive(state.experiment, "group", state.spine.stage, group.sequence)
-        if group.sequence >= 0 and group.id == own:
+        if group.sequence >= 0 and not group.retry:
             steps.setdefault(group.sequence // size + 1, []).append(group)
     return steps
