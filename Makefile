@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench torture torture-crash torture-sim torture-tables lock clean
+.PHONY: demo test check bench bench-trl torture torture-crash torture-sim torture-tables lock clean
 
 STACK ?= embedded
 
@@ -27,6 +27,18 @@ BENCHES := start_up log_append log_socket experience_path rollout_torch train_st
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about an hour
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
 
+TRL := build/bench-trl
+
+bench-trl: $(READY) $(TRL)/.ready   ## the demo's GRPO against TRL's GRPOTrainer, then against ours in step; a quarter of an hour
+	$(BIN)/python -P tests/bench/demo_trl.py --trl $(TRL)/bin/python
+	$(BIN)/python -P tests/bench/demo_trl.py --against sync
+
+# An environment of its own, of the same releases where both need a package: those are linked, not downloaded again.
+$(TRL)/.ready: tests/bench/trl/requirements.txt $(READY)
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(TRL)
+	$(BIN)/uv pip sync -q --compile-bytecode --python $(TRL)/bin/python --require-hashes tests/bench/trl/requirements.txt
+	touch $(TRL)/.ready
+
 torture: torture-crash torture-sim torture-tables  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,000 kills of real processes
@@ -44,6 +56,9 @@ torture-tables: $(READY)            ## 1,000 random logs whose tables are rebuil
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --group dev pyproject.toml -o requirements/lock.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt tests/bench/trl/requirements.in \
+	  -o tests/bench/trl/requirements.txt
 
 # The lock first, then the package itself: hashes and editable installs do not mix.
 $(READY): requirements/lock.txt requirements/uv.txt pyproject.toml
