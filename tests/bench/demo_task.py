@@ -191,29 +191,25 @@ def rollouts(model: Any, sums: Sums, rows: NDArray[Any], settings: Settings, gen
     return samples, float(rewards.mean())
 
 
-def run(seed: int, settings: Settings, folder: Path) -> dict[str, float]:
-    """One seed, from nothing to the end."""
-    base = make_tiny_model(folder / f"model-{seed}", seed=seed)
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    sums = Sums(tokenizer)
+def open_engine(settings: Settings, model: Path, folder: Path) -> TorchTrainerEngine:
+    """An engine on a model's weights, for both stages."""
     stages = (make_stage("sft", settings), make_stage("grpo", settings))
     engine = TorchTrainerEngine(threads=1)
-    engine.open(ExperimentSpec(project="p", name="n", job_dir=str(folder), stages=stages, config={}), str(base))
-    generator = torch.Generator().manual_seed(seed)
-    actor: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    engine.open(ExperimentSpec(project="p", name="n", job_dir=str(folder), stages=stages, config={}), str(model))
+    return engine
 
-    def take(weights: dict[str, Any]) -> None:
-        for name, parameter in actor.named_parameters():
-            parameter.data.copy_(weights[name])
 
-    began = time.perf_counter()
-    engine.begin_stage(stages[0])
-    sft(engine, sums, settings)
-    sft_s = time.perf_counter() - began
-    take(engine.tensors())
-    before = accuracy(actor, sums, sums.held_out)
-    sampled = accuracy(actor, sums, sums.held_out, generator)
-    engine.begin_stage(stages[1])
+def take(actor: Any, weights: dict[str, Any]) -> None:
+    """The actor answers with these weights from now on."""
+    for name, parameter in actor.named_parameters():
+        parameter.data.copy_(weights[name])
+
+
+def grpo(
+    engine: TorchTrainerEngine, actor: Any, sums: Sums, seed: int, settings: Settings, generator: torch.Generator
+) -> dict[str, float]:
+    """The stage after the warm-up, on rollouts of weights `staleness` versions old; what it reached and when."""
+    engine.begin_stage(make_stage("grpo", settings))
     rng, order = np.random.default_rng(seed), np.empty(0, np.int64)
     versions: deque[dict[str, Any]] = deque(maxlen=settings.staleness + 1)
     recent: deque[float] = deque(maxlen=5)
@@ -223,7 +219,7 @@ def run(seed: int, settings: Settings, folder: Path) -> dict[str, float]:
             order = np.concatenate([order, rng.permutation(sums.train)])
         rows, order = order[: settings.prompts], order[settings.prompts :]
         versions.append(copy.deepcopy(engine.tensors()))
-        take(versions[0])
+        take(actor, versions[0])
         samples, reward = rollouts(actor, sums, rows, settings, generator)
         recent.append(reward)
         if reached_step < 0 and len(recent) == 5 and float(np.mean(recent)) > settings.target:
@@ -233,26 +229,44 @@ def run(seed: int, settings: Settings, folder: Path) -> dict[str, float]:
         engine.checksum()
         train_s += time.perf_counter() - started
     total_s = time.perf_counter() - began
-    take(engine.tensors())
+    take(actor, engine.tensors())
     return {
-        "seed": seed,
-        "sft_s": sft_s,
-        "sft_greedy": before,
-        "sft_sampled": sampled,
         "reached_step": reached_step,
         "reached_s": reached_s,
         "reward": float(np.mean(recent)) if recent else 0.0,
         "held_out": accuracy(actor, sums, sums.held_out),
-        "gain": accuracy(actor, sums, sums.held_out) - before,
         "grpo_s": total_s,
         "train_ms": 1e3 * train_s / max(1, settings.grpo_steps),
     }
 
 
-def main() -> None:
-    """Prints one line for each seed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
+def run(seed: int, settings: Settings, folder: Path) -> dict[str, float]:
+    """One seed, from nothing to the end."""
+    base = make_tiny_model(folder / f"model-{seed}", seed=seed)
+    sums = Sums(AutoTokenizer.from_pretrained(base))
+    engine = open_engine(settings, base, folder)
+    generator = torch.Generator().manual_seed(seed)
+    actor: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    began = time.perf_counter()
+    engine.begin_stage(make_stage("sft", settings))
+    sft(engine, sums, settings)
+    sft_s = time.perf_counter() - began
+    take(actor, engine.tensors())
+    before = accuracy(actor, sums, sums.held_out)
+    sampled = accuracy(actor, sums, sums.held_out, generator)
+    reached = grpo(engine, actor, sums, seed, settings, generator)
+    return {
+        "seed": seed,
+        "sft_s": sft_s,
+        "sft_greedy": before,
+        "sft_sampled": sampled,
+        **reached,
+        "gain": reached["held_out"] - before,
+    }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `Settings`, with the demo's values."""
     parser.add_argument("--sft-steps", type=int, default=600)
     parser.add_argument("--sft-lr", type=float, default=3e-3)
     parser.add_argument("--sft-batch", type=int, default=128)
@@ -268,6 +282,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=8)
     parser.add_argument("--staleness", type=int, default=2)
     parser.add_argument("--target", type=float, default=0.9)
+
+
+def main() -> None:
+    """Prints one line for each seed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
+    add_options(parser)
     options = vars(parser.parse_args())
     seeds = options.pop("seeds")
     torch.set_num_threads(1)
