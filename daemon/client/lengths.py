@@ -24,5 +24,6 @@ class Lengths(Reply, frozen=True, kw_only=True):
     dropped: LengthSummary
     dropped_by_reason: dict[str, int]
     undecided: int
+    never_ended: int = 0
     statistic: float
     p: float

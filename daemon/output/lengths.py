@@ -23,6 +23,8 @@ def render(lengths: Lengths) -> RenderableType:
     lines = [Text(f"dropped: {reasons}")] if reasons else []
     if lengths.undecided:
         lines.append(Text(f"not decided yet: {lengths.undecided}"))
+    if lengths.never_ended:
+        lines.append(Text(f"never ended (failed, timed out, given up): {lengths.never_ended}, of unknown length"))
     return Group(table(headers, rows, right=frozenset(headers[1:])), *lines, Text(verdict(lengths)))
 
 

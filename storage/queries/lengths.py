@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.two_samples import ks_of_counts
@@ -38,6 +39,11 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     dropped_by_reason: dict[str, int]
     undecided: int
     """Wait, or their group is open; in none of the three."""
+    never_ended: int
+    """Rollouts of closed groups that failed, timed out or were cancelled: how long they would have been is not known.
+
+    What ends slow rollouts prefers short answers, and the test cannot see it.
+    """
     statistic: float
     """The largest gap between the distribution functions of what was generated and trained (Kolmogorov-Smirnov)."""
     p: float
@@ -69,8 +75,9 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
     trained: dict[int, int] = {}
     dropped: dict[int, int] = {}
     reasons: dict[str, int] = {}
-    undecided = 0
+    undecided = closed = 0
     for row in rows:
+        closed += row.count if row.state != "open" else 0
         if row.used:
             trained[row.tokens] = trained.get(row.tokens, 0) + row.count
         elif row.state in _UNDECIDED:
@@ -88,9 +95,22 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
         dropped=_summary(dropped),
         dropped_by_reason=dict(sorted(reasons.items())),
         undecided=undecided,
+        never_ended=await _rollouts(connection, experiment, stage) - closed,
         statistic=test.statistic,
         p=test.p,
     )
+
+
+async def _rollouts(connection: AsyncConnection, experiment: UUID, stage: int | None) -> int:
+    """Rollouts of closed groups."""
+    total = await connection.execute(
+        text(
+            f"""SELECT CAST(COALESCE(SUM(members + failed), 0) AS BIGINT) FROM groups
+            WHERE experiment = :experiment {"" if stage is None else "AND stage = :stage"}"""
+        ),
+        {"experiment": experiment.bytes} | ({} if stage is None else {"stage": stage}),
+    )
+    return int(total.scalar_one())
 
 
 def _summary(counts: Mapping[int, int]) -> LengthSummary:

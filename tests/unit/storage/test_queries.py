@@ -163,13 +163,17 @@ async def test_lengths_of_what_was_generated_and_trained(connection: AsyncConnec
     dropped = [row.response_tokens for row in rows if row.state in ("retired", "late")]
     assert (found.trained.count, found.dropped.count, found.undecided) == (24, 2, 2)
     assert found.dropped_by_reason == {"late": 1, "stale": 1}
+    assert found.never_ended == 0  # the one that failed its group came late
     assert found.generated.count == 26 and found.generated.max == max(trained + dropped)
     assert found.trained.mean == pytest.approx(sum(trained) / 24)
     assert (found.trained.p50, found.trained.p90, found.trained.max) == (trained[11], trained[21], trained[23])
     assert (found.statistic, found.p) == ks_test(trained + dropped, trained)
     assert await lengths.lengths_of(connection, done.id, stage=1) == found
     none = await lengths.lengths_of(connection, done.id, stage=0)
-    assert (none.generated.count, none.trained.p99, none.p) == (0, 0, 1.0)
+    assert (none.generated.count, none.trained.p99, none.never_ended, none.p) == (0, 0, 0, 1.0)
+    await connection.execute(text("UPDATE groups SET failed = failed + 3 WHERE sequence = 0"))
+    assert (await lengths.lengths_of(connection, done.id)).never_ended == 3
+    await connection.rollback()
 
 
 async def test_announcements_count_only_with_their_step(connection: AsyncConnection, done: SyntheticRun) -> None:

@@ -40,7 +40,7 @@ def test_schemas_stay(rftd: Rftd) -> None:
     assert sorted(page) == ["checkpoints", "evals", "experiment", "reward_curve", "waiting", "weights", "workers"]
     assert sorted(page["experiment"]["books"]) == [
         *("balance", "cooling", "failed_rollouts", "given_up", "late", "open", "planned", "produced", "retired"),
-        "waiting",
+        *("retired_used", "waiting"),
     ]
     event = json.loads(rftd("events", "small", "-n", "1", "--json").out)["items"][0]
     assert sorted(event) == [
