@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rftd.daemon.api.body import Decide, Fork, From, Prioritize, Reason, Remove, Submit, To
+from rftd.daemon.api.body import Decide, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To
 from rftd.daemon.api.event_json import EventView
 from rftd.daemon.api.event_pages import EventPage
 from rftd.daemon.api.experience_view import ExperienceView
@@ -51,6 +51,7 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     StepList,
     Submit,
     SubmitReceipt,
+    Tag,
     Verdict,
     VersionView,
     Why,
