@@ -65,6 +65,7 @@ class MetricsFeed:
             step.EvalCompleted: self._evaluated,
             weights.WeightsPublished: self._published,
             weights.WeightsActivated: self._activated,
+            weights.WeightsOverdue: self._overdue,
             checkpoint.CheckpointCommitted: self._checkpointed,
             worker.Heartbeat: self._heartbeat,
             worker.WorkerStopped: self._stopped,
@@ -198,6 +199,9 @@ class MetricsFeed:
         method = self._methods.get(decoded.head.experiment, "")
         self.metrics.weight_version.labels(name, "explorer").set(event.version)
         self.metrics.weight_sync_duration.labels(name, method, "load").observe(event.duration_s)
+
+    def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
+        self.metrics.weight_sync_overdue.labels(name, "waits" if event.version < 0 else "goes_on").inc()
 
     def _checkpointed(self, name: str, decoded: Decoded, event: checkpoint.CheckpointCommitted) -> None:
         self.metrics.checkpoint_timestamp.labels(name).set(decoded.head.time_ns / 1e9)

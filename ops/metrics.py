@@ -111,6 +111,11 @@ class Metrics:
         self.weight_sync_bytes = self._counter(
             "rftd_weight_sync_bytes_total", "Bytes published for weight syncs", "method"
         )
+        self.weight_sync_overdue = self._counter(
+            "rftd_weight_sync_overdue_total",
+            "Sync points at which explorers waited for sync_timeout, and then went on or wait on",
+            "then",
+        )
         self.checkpoint_timestamp = self._gauge(
             "rftd_checkpoint_last_success_timestamp_seconds", "Unix time of the last durable checkpoint"
         )

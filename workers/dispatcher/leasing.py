@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from itertools import count, islice
 from uuid import UUID
 
-import msgspec
-
 from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams.events.task import TaskLeased
@@ -18,7 +16,7 @@ from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.dispatcher.closing import leasable
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.isolation import Isolation, is_suspect
-from rftd.workers.dispatcher.windows import Begin, Held, Hold, beginnings, request_of
+from rftd.workers.dispatcher.windows import Begin, Held, Hold, as_admitted, beginnings, request_of
 from rftd.workers.planner.planner import view_of
 from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
@@ -71,10 +69,7 @@ class Credits:
 
 def admitted(stage: StageSpec, view: PolicyView) -> int:
     """How many more groups the stage's policy lets start now."""
-    if stage.sync.style == "explorer_driven":
-        # The trainer's newest weights are announced once explorers ask, which they do when they may go on.
-        view = msgspec.structs.replace(view, published_version=view.version)
-    return make_policy(stage.policy).admit(view)
+    return make_policy(stage.policy).admit(as_admitted(stage, view))
 
 
 def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:

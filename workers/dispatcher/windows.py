@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
+import msgspec
+
 from rftd.streams.events.weights import WeightsOverdue, WeightsRequested
 from rftd.streams.folds.groups import Window
 from rftd.streams.folds.run_state import RunState
@@ -63,9 +65,15 @@ class Begin(NamedTuple):
     place: int = -1
 
 
-def beginnings(state: RunState, stage: StageSpec, view: PolicyView) -> Iterator[Begin | Held]:
-    """How the next groups begin, one after the other, up to the first that cannot; endless if there is none."""
-    last, outstanding = state.groups.windows.get(state.spine.stage), state.groups.to_close
+def beginnings(
+    state: RunState, stage: StageSpec, view: PolicyView, *, outstanding: int | None = None
+) -> Iterator[Begin | Held]:
+    """How the next groups begin, one after the other, up to the first that cannot; endless if there is none.
+
+    `outstanding` groups are under way, unless given as many as the state holds.
+    """
+    last = state.groups.windows.get(state.spine.stage)
+    outstanding = state.groups.to_close if outstanding is None else outstanding
     announced = _Announced(state)
     for number in count():
         each = _Next(state, stage, announced, feeds_step(view, number), last, outstanding + number).begin()
@@ -74,6 +82,13 @@ def beginnings(state: RunState, stage: StageSpec, view: PolicyView) -> Iterator[
             return
         if each.window >= 0:
             last = Window(each.window, each.place, each.version)
+
+
+def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
+    """What a policy admits on: the trainer's newest weights are announced once explorers ask, if that is the style."""
+    if stage.sync.style != "explorer_driven":
+        return view
+    return msgspec.structs.replace(view, published_version=view.version)
 
 
 def feeds_step(view: PolicyView, number: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -17,13 +17,16 @@ from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.task import GroupClosed, Member
-from rftd.streams.events.weights import WeightsPublished
+from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested
+from rftd.streams.folds.groups import Window
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition, partition_of
+from rftd.workers.dispatcher.windows import Begin, Held, as_admitted, beginnings, request_of
 from rftd.workers.planner.planner import Planner, view_of
 from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
+from rftd.workers.policies.schedule import has_windows, kept_versions
 
 _EXPERIMENT: Final = UUID(int=1)
 _TASKS: Final = Partition(topics.TASKS, 0)
@@ -44,6 +47,7 @@ class Clerk:
         self.state = RunState(_EXPERIMENT)
         self._planner = Planner(self.state)
         self._policy = make_policy(stage.policy)
+        self._kept = kept_versions(stage) if has_windows(stage.sync) else 0
         self._offsets = {_TASKS: 0, _SPINE: 0, _WEIGHTS: 0}
         self._ids = 0
         spec = ExperimentSpec(project="sim", name="async", job_dir="/", stages=(stage,), config={})
@@ -52,6 +56,7 @@ class Clerk:
         self._write(_SPINE, experiment.ExperimentStarted(), 0.0)
         self._write(_SPINE, experiment.StageStarted(stage=0, name=stage.name, first_version=0), 0.0)
         self._write(_SPINE, GenerationStarted(generation=0, version=0), 0.0)
+        self.publish(0, 0.0)
 
     @property
     def version(self) -> int:
@@ -64,7 +69,26 @@ class Clerk:
 
     def admit(self, view: PolicyView) -> int:
         """How many more groups may start."""
-        return self._policy.admit(view)
+        return self._policy.admit(as_admitted(self.stage, view))
+
+    def beginnings(self, view: PolicyView, outstanding: int) -> Iterator[Begin | Held]:
+        """How the next groups begin, if the schedule has sync points; so many are under way."""
+        return beginnings(self.state, self.stage, view, outstanding=outstanding)
+
+    def begun(self, begin: Begin) -> None:
+        """A group was begun so."""
+        self.state.groups.windows[0] = Window(begin.window, begin.place, begin.version)
+
+    def ask(self, held: Held, now_s: float) -> WeightsRequested:
+        """Explorers ask for newer weights."""
+        request = request_of(self.state, held)
+        self._write(_SPINE, request, now_s)
+        return request
+
+    def answer(self, request: WeightsRequested, version: int, now_s: float) -> None:
+        """The trainer tells them what it has published."""
+        answered = WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)
+        self._write(_WEIGHTS, answered, now_s)
 
     def close(self, group: int, members: Sequence[Member], now_s: float) -> None:
         """Every rollout of the group has ended."""
@@ -108,7 +132,7 @@ class Clerk:
             version=version, generation=0, stage=0, method="", path="", manifest="", checksum="", size_bytes=0
         )
         self._write(_WEIGHTS, event, now_s)
-        self.state.weights.published.pop((version - 1, 0), None)
+        self.state.weights.published.pop((version - 1 - self._kept, 0), None)
 
     def stuck(self, now_s: float) -> WorkError:
         """What to say when nothing is under way and nothing can begin."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice, repeat
 from typing import Final
 from uuid import UUID
 
@@ -13,13 +14,16 @@ import numpy as np
 
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.task import Member
+from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.windows import Begin, Held, Hold
 from rftd.workers.forecast.clerk import Clerk
 from rftd.workers.forecast.long_tail import LongTail
 from rftd.workers.forecast.outcome import Outcome, Step, Window, outcome_of
 from rftd.workers.forecast.system import System, Updates
 from rftd.workers.forecast.unit import Group, Unit
-from rftd.workers.policies.schedule import publish_due, required_step
+from rftd.workers.policies.policy import PolicyView
+from rftd.workers.policies.schedule import has_windows, publish_due
 
 _DRAWN_AT_ONCE: Final = 4096
 _TOKENS_PER_MEDIAN: Final = 1000
@@ -47,7 +51,9 @@ class Forecast:
         self._part = stage.rollout.lease_rollouts or stage.algorithm.repeat_times
         self._to_lease: deque[tuple[Group, range]] = deque()
         """Parts of open groups, for one lease each, that no unit had room for yet."""
-        self._groups = self._inflight = self._running = 0
+        self._groups = self._open_groups = self._inflight = self._running = 0
+        self._asked: WeightsRequested | None = None
+        """What the trainer has not answered yet."""
         self._busy_s = self._trained_s = 0.0
         self._step_began_s: float | None = None
         self._drawn: list[float] = []
@@ -79,19 +85,27 @@ class Forecast:
         if not self._give_out() or self._most_credits().credits < self._part:
             return
         view = self._clerk.view(self._inflight)
-        admitted, supply = self._clerk.admit(view), view.supply
-        pinned = self._stage.sync.style == "fixed"
-        for _ in range(admitted):
-            version = required_step(self._stage.sync, 1 + supply // self._stage.train_batch_size)
-            if version not in self._published if pinned else self._newest < version:
+        for begin in islice(self._beginnings(view), self._clerk.admit(view)):
+            if isinstance(begin, Held):
+                if begin.kind is Hold.ASK:
+                    self._asked = self._clerk.ask(begin, self._now_s)
+                    self._answer()
                 return
-            self._open(Group(self._groups, self._stage.algorithm.repeat_times, version, pinned))
-            supply += self._stage.algorithm.repeat_times
+            pinned = begin.window >= 0
+            self._open(Group(self._groups, self._stage.algorithm.repeat_times, begin.version, pinned))
+            if pinned:
+                self._clerk.begun(begin)
             if not self._give_out():
                 return
 
+    def _beginnings(self, view: PolicyView) -> Iterator[Begin | Held]:
+        if not has_windows(self._stage.sync):
+            return repeat(Begin(0))
+        return self._clerk.beginnings(view, self._open_groups)
+
     def _open(self, group: Group) -> None:
         self._groups += 1
+        self._open_groups += 1
         self._inflight += group.repeat_times
         indices = range(group.repeat_times)
         self._to_lease.extend((group, indices[at : at + self._part]) for at in range(0, group.repeat_times, self._part))
@@ -151,6 +165,7 @@ class Forecast:
         self._inflight_ended(unit)
         if len(group.members) == group.repeat_times:
             self._inflight -= group.repeat_times
+            self._open_groups -= 1
             self._window.produced += [self._durations[each.experience.int] for each in group.members]
             self._clerk.close(group.number, group.members, self._now_s)
             self._decide()
@@ -201,10 +216,26 @@ class Forecast:
                 self._at(self._now_s + self._system.publish_s, lambda: self._arrived(plan.step))
             else:
                 self._arrived(plan.step)
+        self._answer()
         self._decide()
         self._dispatch()
 
     # Weights
+
+    def _answer(self) -> None:
+        """Explorers that asked are told what there is, once the trainer is between two steps."""
+        request, version = self._asked, self._clerk.version
+        if request is None or self._step_began_s is not None:
+            return
+        self._asked = None
+
+        def told() -> None:
+            if version not in self._published:
+                self._arrived(version)
+            self._clerk.answer(request, version, self._now_s)
+            self._dispatch()
+
+        self._at(self._now_s + (0.0 if version in self._published else self._system.publish_s), told)
 
     def _arrived(self, version: int) -> None:
         """The weights of `version` are at the units."""
@@ -212,7 +243,7 @@ class Forecast:
         self._clerk.publish(version, self._now_s)
         self._newest = max(self._newest, version)
         for unit in self._units:
-            if self._stage.sync.style == "fixed":
+            if has_windows(self._stage.sync):
                 pass  # it takes them when a rollout needs them
             elif unit.running if self._system.updates is Updates.DRAIN_EACH else self._drains_all:
                 unit.draining = True

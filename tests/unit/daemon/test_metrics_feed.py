@@ -18,6 +18,7 @@ from rftd.streams.codec import Decoded, Writer, decode
 from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
+from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
 from rftd.streams.topics import TASKS, Partition
@@ -91,6 +92,18 @@ def test_what_is_given_up_or_given_out_twice_is_counted() -> None:
     assert values["rftd_task_leases_total{experiment=small,kind=second}"] == 1
     assert values["rftd_task_leases_total{experiment=small,kind=first}"] > 0
     assert values["rftd_groups_given_up_total{code=RFTD-WRK-008,experiment=small}"] == 1
+
+
+def test_sync_points_that_took_too_long_are_counted() -> None:
+    run = SyntheticRun(Tape()).write()
+    feed, tape = fed(run), run.tape
+    for window, version in ((1, 0), (2, -1), (3, -1)):
+        event = WeightsOverdue(stage=1, window=window, wanted=4, version=version, waited_s=60.0, reason="late")
+        tape.write(event, run.id, role="dispatcher")
+        feed.observe(decode(tape.records[-1]))
+    values = samples(feed.metrics)
+    assert values["rftd_weight_sync_overdue_total{experiment=small,then=goes_on}"] == 1
+    assert values["rftd_weight_sync_overdue_total{experiment=small,then=waits}"] == 2
 
 
 def test_labels_are_few(run: SyntheticRun) -> None:

@@ -13,6 +13,7 @@ from rftd.workers.forecast.long_tail import LongTail
 from rftd.workers.forecast.outcome import Outcome
 from rftd.workers.forecast.reference import synchronous
 from rftd.workers.forecast.system import System, Updates
+from rftd.workers.policies.schedule import needed_staleness
 
 EVEN = LongTail(tail=1.0)
 """Every rollout takes a second."""
@@ -88,6 +89,21 @@ def test_draining_waits_for_the_longest() -> None:
         for updates in (Updates.INFLIGHT, Updates.DRAIN_EACH, Updates.DRAIN_ALL)
     ]
     assert rates[0] > 1.3 * rates[1] > 1.3 * rates[2] * 0.9
+
+
+@pytest.mark.parametrize("style", ["fixed", "explorer_driven", "trainer_driven"])
+def test_sync_points_cost_the_wait_for_the_longest(style: str) -> None:
+    """What is finished together is waited for; fewer sync points cost less."""
+    system = System(units=8, slots=8, train_units=3, train_s=1.0, publish_s=0.1)
+    rates = []
+    for interval in (1, 4):
+        sync = SyncSpec(style=style, interval=interval)
+        policy = PolicySpec(max_staleness_versions=needed_staleness(sync) + 2, max_inflight_batches=interval + 1)
+        stage = msgspec.structs.replace(stage_of(64, bound=0, repeat_times=4), sync=sync, policy=policy)
+        outcome = run(stage, system, LONG)
+        assert outcome.staleness.max <= policy.max_staleness_versions and not outcome.dropped
+        rates.append(outcome.throughput_per_s)
+    assert rates[1] > 1.2 * rates[0]
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2])
