@@ -13,6 +13,7 @@ from rftd.ops import limits
 from rftd.streams.folds.groups import Lease
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.closing import leasable
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.isolation import is_suspect
 from rftd.workers.dispatcher.leasing import Credits, next_lease
@@ -37,7 +38,7 @@ def lease_stragglers(
         return
     given = dict.fromkeys(state.groups.open, 0)
     for lease in [each for each in state.groups.leases.values() if liveness.age_s(each.id, now_s) > slow_s]:
-        rollouts = _left(state, lease)
+        rollouts = _left(state, stage, lease)
         if not rollouts:
             continue
         worker = credits.take_idle(len(rollouts), but=lease.worker)
@@ -48,10 +49,12 @@ def lease_stragglers(
         yield next_lease(state, stage, worker, group, rollouts, number=number, reissue=True)
 
 
-def _left(state: RunState, lease: Lease) -> tuple[int, ...]:
+def _left(state: RunState, stage: StageSpec, lease: Lease) -> tuple[int, ...]:
     """Rollouts of the lease that nobody ended and nobody else works on."""
     group = state.groups.open.get(lease.group)
     if group is None or lease.alone or lease.reissue or is_suspect(group):
         return ()
+    if leasable(stage, group):
+        return ()  # another lease of it is just being written, or has to wait for room
     others = {rollout for each in group.leases.values() if each.id != lease.id for rollout in each.rollouts}
     return tuple(rollout for rollout in group.missing if rollout in lease.rollouts and rollout not in others)

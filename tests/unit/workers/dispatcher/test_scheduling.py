@@ -321,6 +321,28 @@ def test_the_second_lease_stays_when_the_first_ones_worker_dies() -> None:
     assert len({slow.lease, second.lease, again.lease}) == 3
 
 
+def test_two_leases_of_a_group_in_one_decision_are_two() -> None:
+    """A part is given out again while another part of the group is slow."""
+    scheduler = Scheduler(stage(groups=2, reissue_ratio=3.0, lease_rollouts=2))
+    desk = scheduler.desk
+    first, second = desk.join(0, capacity=REPEAT), desk.join(1, capacity=REPEAT)
+    leases = scheduler.now(TaskLeased)
+    done, slow = leases[:2], leases[2:]
+    for lease in done:
+        desk.produce(lease, lease.rollouts, duration_s=1.0)
+    scheduler.now(Event)
+    assert {lease.worker for lease in slow} == {first, second}
+    scheduler.after(1, Event)
+    desk.state.roster.live.pop(first)  # there is no place for the part that expires
+    desk.put(WorkerLost(worker=second, role="explorer", slot=1, reason="signal 9"), key=second)
+    assert len(scheduler.now(TaskExpired)) == 1
+    scheduler.after(5, Event)
+    desk.join(2)
+    again = scheduler.now(TaskLeased)
+    assert sorted((lease.rollouts, lease.reissue) for lease in again) == [((0, 1), True), ((2, 3), False)]
+    assert len({lease.lease for lease in [*slow, *again]}) == 4
+
+
 def test_new_tasks_come_before_second_leases() -> None:
     scheduler = Scheduler(stage(groups=2, inflight=9, reissue_ratio=3.0))
     scheduler.desk.join(0, capacity=REPEAT)
