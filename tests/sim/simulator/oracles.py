@@ -66,10 +66,11 @@ def ended(world: World) -> Iterator[str]:
 
 
 def balanced(world: World) -> Iterator[str]:
-    """The books balance, and nothing waits after the end."""
+    """The books balance, and nothing waits or rests after the end."""
     ledger = world.state.ledger
     counts = ledger.counts()
-    if counts["balance"] or (world.state.spine.status is Status.COMPLETED and counts["waiting"]):
+    left = counts["waiting"] + counts["cooling"]
+    if counts["balance"] or (world.state.spine.status is Status.COMPLETED and left):
         yield str(counts)
 
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from rftd.ops.faults import POINTS
 from rftd.streams.backends.memory import MemoryFaults
 from simulator.network import Weather
-from simulator.shape import Shape, draw_driven, draw_shape, draw_slow
+from simulator.shape import Shape, draw_driven, draw_policy, draw_shape, draw_slow
 
 Mode = Literal["swarm", "zombies"]
 ROLES: Final = ("daemon", "trainer", "explorer")
@@ -136,6 +136,9 @@ def _swarm(seed: int, chance: random.Random) -> Scenario:
     slow = random.Random(f"slow {seed}")
     if slow.random() < 0.25:
         scenario.shape = draw_slow(scenario.shape, slow)
+    policies = random.Random(f"policy {seed}")
+    if policies.random() < 0.3:
+        scenario.shape = draw_policy(scenario.shape, policies)
     return scenario
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from rftd.daemon.config.resolve.progress import standstill
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.streams.spec import (
     AlgorithmSpec,
@@ -16,6 +17,7 @@ from rftd.streams.spec import (
     FormatSpec,
     ModelSpec,
     PolicySpec,
+    PrioritySpec,
     RolloutSpec,
     SamplingSpec,
     StageSpec,
@@ -23,7 +25,7 @@ from rftd.streams.spec import (
     TasksetSpec,
     TrainerSpec,
 )
-from rftd.workers.policies.schedule import needed_staleness, window_steps
+from rftd.workers.policies.schedule import needed_staleness, trainer_interval, window_steps
 
 ROLLOUT_TIMEOUT_S = 6.0
 MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)
@@ -121,6 +123,38 @@ def draw_slow(shape: Shape, random: random.Random) -> Shape:
         over_keep_partial=random.random() < 0.5,
         reissue_ratio=random.choice([0.0, 1.5]),
     )
+
+
+def draw_policy(shape: Shape, random: random.Random) -> Shape:
+    """The same under another policy, and maybe with a buffer whose experiences are used again."""
+    batch, interval = shape.groups * shape.repeat_times, trainer_interval(shape.sync) or 1
+    kind = random.choice(["hard_bound", "weight_fifo", "windowed", "areal", "verl_window", "ready_first", "sample_lag"])
+    sweeps = kind in ("hard_bound", "weight_fifo", "windowed")
+    own = {
+        "hard_bound": {"abort_inflight": random.random() < 0.5},
+        "windowed": {"freshest_first": random.random() < 0.5},
+        "areal": {"max_concurrent": random.choice([0, 3 * shape.repeat_times])},
+        "verl_window": {"trigger_parameter_sync_step": interval, "staleness_threshold": random.choice([0.0, 0.5, 1.0])},
+        "sample_lag": {"max_lag_samples": random.choice([0, 1, 2 * batch])},
+    }
+    max_uses = random.choice([1, 2, 2, 3, 0])
+    replays = max_uses != 1
+    policy = PolicySpec(
+        kind=kind,
+        max_staleness_versions=shape.policy.max_staleness_versions,
+        bounded=sweeps and (not replays or random.random() < 0.5),
+        max_inflight_batches=shape.policy.max_inflight_batches,
+        args=own.get(kind, {}),
+        priority=PrioritySpec(kind="linear_decay", args={"decay": random.choice([0.0, 0.6, 2.0])})
+        if replays
+        else PrioritySpec(),
+        max_uses=max_uses,
+        cooldown_s=random.choice([0.0, 0.5, 3.0]) if replays else 0.0,
+        capacity=random.choice([0, batch, 3 * batch]),
+        evict_when_full=replays,
+    )
+    refused = standstill(policy, interval=interval, batch=batch, repeat_times=shape.repeat_times)
+    return shape if shape.deterministic or refused else msgspec.structs.replace(shape, policy=policy)
 
 
 def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSpec:

@@ -12,7 +12,7 @@ from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import TaskRetried
-from rftd.streams.folds.ledger import Ledger
+from rftd.streams.folds.ledger import Ledger, Waiting
 from rftd.workers.dispatcher import dispatcher, leasing, windows
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
@@ -21,6 +21,7 @@ from rftd.workers.dispatcher.windows import Begin
 from rftd.workers.planner import planner
 from rftd.workers.planner.planner import Planner
 from rftd.workers.policies.paced import Paced
+from rftd.workers.policies.pool import Pool
 from simulator.bugs.bug import Bug, instead
 
 
@@ -134,6 +135,22 @@ def _count_plans_twice(planned: Any) -> Any:
     return counting
 
 
+def _forget_the_limit(planned: Any) -> Any:
+    """What was planned for the last time is kept, as if there were no limit of uses."""
+
+    def counting(self: Ledger, event: BatchPlanned) -> Any:
+        return planned(self, msgspec.structs.replace(event, max_uses=0 if event.max_uses > 1 else event.max_uses))
+
+    return counting
+
+
+def _never_rest(put: Any) -> Any:
+    def putting(self: Pool, entry: Waiting) -> None:
+        put(self, msgspec.structs.replace(entry, eligible_at_ns=0))
+
+    return putting
+
+
 def _end_early(_done: Any) -> Any:
     def done(self: Controller) -> bool:
         return self._state.spine.version >= self._state.spine.last_version - 1
@@ -182,6 +199,12 @@ BUGS = (
     ),
     Bug("the planner stalls", "liveness", instead(Planner, "decide", _stall)),
     Bug("an experience is planned twice", "verify: books-balance", instead(Planner, "decide", _plan_experiences_again)),
+    Bug(
+        "an experience is used more often than its limit",
+        "verify: books-balance",
+        instead(Ledger, "_planned", _forget_the_limit),
+    ),
+    Bug("an experience is used before it has rested", "verify: books-balance", instead(Pool, "put", _never_rest)),
     Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
     Bug(
         "a plan rests on what it did not read",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 from desk import BATCH, REPEAT, Desk, stage_of
 
-from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired, GroupRef
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.spec import PolicySpec, TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.planner import shelf
 from rftd.workers.planner.planner import Planner, plan_ahead
 from rftd.workers.planner.rows import rows_of_step
 
@@ -107,6 +110,70 @@ def test_a_batch_that_does_not_fill_in_time_is_planned_as_it_is_and_only_one() -
     (plan,) = decided(desk, began_ns + int(101e9))
     assert plan.incomplete and len(plan.experiences) == REPEAT
     assert decided(desk, began_ns + int(102e9)) == []
+
+
+def test_what_rests_is_no_reason_to_wait_longer_and_is_not_lost() -> None:
+    """A batch of new experiences, one group more, and a read time-out that passes while the first ones rest."""
+    policy = PolicySpec(bounded=False, max_inflight_batches=9, max_uses=2, cooldown_s=100.0)
+    desk = Desk(stage_of(policy=policy, max_read_timeout_s=30.0))
+    began_ns = desk.tape.clock.now_ns()
+    desk.supply(3)
+    shapes = []
+    for after_s in (0, 29, 31, 60, 99, 100, 101, 130, 132, 170):
+        for plan in decided(desk, began_ns + round(after_s * 1e9)):
+            assert isinstance(plan, BatchPlanned)
+            shapes.append((after_s, len(plan.experiences), {item.use for item in plan.experiences}, plan.incomplete))
+            desk.execute()
+    assert shapes == [
+        (0, BATCH, {1}, False),
+        (31, REPEAT, {1}, True),
+        (100, BATCH, {2}, False),
+        (132, REPEAT, {2}, True),
+    ]
+    counts = desk.state.ledger.counts()
+    assert (counts["planned"], counts["cooling"], counts["waiting"], counts["balance"]) == (3 * REPEAT, 0, 0, 0)
+
+
+class Counting(float):
+    """A priority that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __neg__(self) -> Counting:
+        return Counting(super().__neg__())
+
+    def __eq__(self, other: object) -> bool:
+        Counting.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = float.__hash__
+
+
+def test_planning_from_100_000_that_wait_looks_at_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 25,000 groups a plan takes two, puts one back and sees one more: it may sort none of the others again."""
+    policy = PolicySpec(max_staleness_versions=0, bounded=False, max_uses=2, cooldown_s=1.0)
+    desk = Desk(stage_of(policy=policy, total_steps=1000))
+    desk.supply(1)
+    (template,) = {entry.group for entry in desk.state.ledger.waiting.values()}
+    one = next(iter(desk.state.ledger.waiting.values()))
+    for number in range(REPEAT, 100_000):
+        group = GroupRef(UUID(int=number // REPEAT), template.partition, 10 + number // REPEAT)
+        member = msgspec.structs.replace(one.member, experience=UUID(int=10**6 + number))
+        entry = msgspec.structs.replace(one, member=member, group=group, index=number % REPEAT)
+        desk.state.ledger.waiting[member.experience] = entry
+    monkeypatch.setattr(shelf, "make_priority", lambda _: lambda entry: Counting(-entry.uses))
+    planner = Planner(desk.state)
+    now_ns = desk.tape.clock.now_ns()
+    desk.obey(planner.decide(desk.positions, now_ns))
+    desk.execute()
+    asked = 0
+    for turn in range(1, 6):
+        Counting.compared = 0
+        desk.supply(1)
+        assert len(desk.obey(planner.decide(desk.positions, now_ns + turn * 10**9))) == 1
+        desk.execute()
+        asked = max(asked, Counting.compared)
+    assert 0 < asked < 5000, asked
 
 
 def test_nothing_is_planned_while_paused_and_an_abandoned_batch_is_planned_again() -> None:
