@@ -52,6 +52,8 @@ class Evidence:
         self.plans: dict[int, tuple[batch.BatchPlanned, int]] = {}
         self.planned_twice: list[int] = []
         self.retired: dict[UUID, list[str]] = {}
+        self.retired_at: dict[UUID, int] = {}
+        """Where on the spine each was, first."""
         self.executions: list[Execution] = []
         self.generations: list[tuple[step.GenerationStarted, int]] = []
         self.stages: dict[int, int] = {}
@@ -86,6 +88,7 @@ class Evidence:
             case batch.ExperienceRetired():
                 for id in event.experiences:
                     self.retired.setdefault(id, []).append(event.reason)
+                    self.retired_at.setdefault(id, decoded.offset)
             case step.StepCompleted():
                 self.executions.append(Execution(event, decoded.offset))
             case step.GenerationStarted():

@@ -238,7 +238,7 @@ def _data_goes_on(evidence: Evidence, forked: ExperimentForked) -> Iterator[str]
 def _settled(parent: Evidence, forked: ExperimentForked) -> set[int]:
     """Groups of the stage that were over when the batch of the shared step was planned, but for those that it used.
 
-    One that had closed and waited whole is not: only what it lacks or what was retired of it tells that it was over.
+    One that had closed and waited whole is not: only what it lacks, or what was retired of it by then, tells it.
     """
     own = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None
     settled = set(range(own.next_sequence)) - set(own.redo) if own is not None else set()
@@ -247,11 +247,12 @@ def _settled(parent: Evidence, forked: ExperimentForked) -> set[int]:
     ends = {seen.partition: seen.next_offset for seen in planned[0].observed if seen.stream == topics.TASKS}
     before = {group for (number, offset), group in parent.closed_at.items() if offset < ends.get(number, 0)}
     closed = (parent.closed[group] for group in before)
+    gone = {experience for experience, offset in parent.retired_at.items() if offset < planned[1]}
     return settled | {
         each.sequence
         for each in closed
         if each.stage == forked.stage
-        and (not each.members or any(member.experience in parent.retired for member in each.members))
+        and (not each.members or any(member.experience in gone for member in each.members))
     }
 
 

@@ -62,6 +62,9 @@ def _method(experiment: Experiment, notes: Notes) -> str:
     if given.sync_method == "nccl":
         notes.warn("synchronizer.sync_method nccl needs GPUs: weights travel as checkpoint files instead")
         return "checkpoint"
+    if given.sync_method == "memory" and experiment.mode in ("explore", "train"):
+        notes.warn("the halves of an experiment may be on two machines: weights travel as checkpoint files")
+        return "checkpoint"
     if given.sync_method == "memory" and experiment.deterministic and interval > 1:
         # A rollout is pinned to its version, which a trainer that is taken up between two of them cannot make again.
         notes.warn(

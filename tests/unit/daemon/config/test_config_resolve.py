@@ -312,5 +312,7 @@ def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
     assert difference(both, load(overrides=["group=g"]).spec) == "group"
     assert difference(both, load(overrides=["buffer.batch_size=8"]).spec) == "batch_size of stage main"
     assert load(overrides=[STAGES % ("explore", "explore")]).spec.half == "explore"
+    memory = load(overrides=["mode=train", "synchronizer.sync_method=memory"]).spec.stages[0]
+    assert memory.sync.method == "checkpoint", "explorers may be on another machine"
     (text,) = errors(overrides=[STAGES % ("explore", "both")])
     assert "] mode: " in text and "the modes both, explore" in text
