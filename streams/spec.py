@@ -232,10 +232,12 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     folder: str = ""
     """Absolute; its `global_step_N` lie below: job_dir itself for a file without `stages`, else job_dir/name."""
     kind: str
-    """`train` (from a dataset; no explorer), or `both`."""
+    """`train` (from a dataset; no explorer), `both`, or `explore` (collects experiences; no step)."""
     total_steps: int
     """0 until the daemon has counted the rows: then total_epochs * rows // batch_size."""
     total_epochs: int = 0
+    collect_groups: int = 0
+    """Of an `explore` stage: how many tasks are tried. 0 until the daemon has counted the rows."""
     batch_size: int
     """Tasks of one explore step."""
     train_batch_size: int

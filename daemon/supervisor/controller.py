@@ -11,6 +11,7 @@ from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
+from rftd.workers.dispatcher.collecting import explored
 from rftd.workers.dispatcher.evaluation import due_evals
 
 HOPELESS = frozenset(kind.code for kind in (ConfigError, DataError, UsageError, NonFiniteLossError, TrainError))
@@ -59,13 +60,15 @@ class Controller:
     def _stage_is_done(self) -> bool:
         """Every step executed and checkpointed, every evaluation in, every book closed."""
         state, spine = self._state, self._state.spine
+        stage = spine.stage_spec()
+        saved = any(step == spine.last_version for step, _ in state.checkpoints)
         return (
-            spine.version >= spine.last_version
-            and any(step == spine.last_version for step, _ in state.checkpoints)
+            (stage.kind == "explore" or (spine.version >= spine.last_version and saved))
+            and explored(state, stage)
             and not state.groups.to_close
             and not state.ledger.waiting
             and not state.ledger.cooling
-            and next(due_evals(state, spine.stage_spec()), None) is None
+            and next(due_evals(state, stage), None) is None
         )
 
     def _failure(self) -> experiment.ExperimentFailed | None:
@@ -83,10 +86,9 @@ class Controller:
     def _barren(self) -> str | None:
         """Why the rollouts of the stage will never make a batch, if so many groups in a row came to nothing."""
         spine, groups = self._state.spine, self._state.groups
-        if spine.stage < 0 or spine.planned >= spine.last_version:  # what is left is closed without its rollouts
+        if spine.stage < 0 or (stage := spine.stage_spec()).kind == "train":
             return None
-        stage = spine.stage_spec()
-        if stage.kind == "train":
+        if stage.kind != "explore" and spine.planned >= spine.last_version:  # the rest is closed without its rollouts
             return None
         empty = groups.short_in_a_row(spine.stage, 1)
         if empty >= limits.FAILED_GROUPS_IN_A_ROW:

@@ -36,8 +36,10 @@ def _stage(stage: StageSpec) -> StageSpec:
     for each in (taskset, *evals):
         if each is not None:
             check_names(each)
-    total_steps = stage.total_steps
-    if total_steps == 0:
+    total_steps, collect_groups = stage.total_steps, stage.collect_groups
+    if stage.kind == "explore" and taskset is not None:
+        collect_groups = collect_groups or stage.total_epochs * taskset.rows
+    elif total_steps == 0:
         rows = taskset.rows if taskset else dataset.rows if dataset else 0
         size = stage.batch_size if taskset else stage.train_batch_size
         total_steps = stage.total_epochs * rows // size
@@ -53,6 +55,7 @@ def _stage(stage: StageSpec) -> StageSpec:
         dataset=dataset,
         evals=evals,
         total_steps=total_steps,
+        collect_groups=collect_groups,
         algorithm=_with_warmup(stage.algorithm, total_steps),
     )
 

@@ -9,6 +9,7 @@ from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.spec import StageSpec
+from rftd.workers.dispatcher.collecting import explored
 from rftd.workers.dispatcher.evaluation import due_evals, eval_id
 from rftd.workers.dispatcher.isolation import Isolation
 from rftd.workers.dispatcher.leasing import Credits, next_hold
@@ -22,7 +23,7 @@ def dispatcher_wait(scene: Scene) -> Wait:
     stage = spine.stage_spec()
     if stage.kind == "train":
         return _of(Level.DONE, "no_rollouts", f"stage {stage.name} trains on a dataset")
-    if spine.planned >= spine.last_version:
+    if explored(state, stage):
         if state.groups.to_close:
             return _of(Level.WORKS, "closes_groups", f"closes {state.groups.to_close} groups of the stage")
         return _of(Level.DONE, "stage_planned", "every step of the stage is planned")

@@ -10,6 +10,7 @@ from rftd.daemon.supervisor.registry import Entry
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.folds.spine import Spine, Status
+from rftd.workers.dispatcher.collecting import explored, left_to_collect
 from rftd.workers.dispatcher.evaluation import due_evals
 
 SLOW_APPEND_S: Final = 5.0
@@ -234,12 +235,15 @@ def controller_wait(scene: Scene) -> Wait:
     stage = spine.stage_spec() if spine.spec is not None and spine.stage >= 0 else None
     if stage is None or spine.stage_completed:
         return _controller(Level.WAITS, "stage_starts", "its own next event", "controller", "the log takes it")
+    if stage.kind == "explore" and not explored(state, stage):
+        what = f"{left_to_collect(state, stage)} of {stage.collect_groups} tasks to be given out, and those under way"
+        return _controller(Level.WAITS, "groups", what, "explorers", "all of them are tried")
     if spine.version < spine.last_version:
         text = f"step {_executed(spine)} of {spine.last_version} is done"
         return _controller(
             Level.WAITS, "steps", f"the steps of stage {stage.name}: {text}", "trainer", "the last step is executed"
         )
-    if not any(step == spine.last_version for step, _ in state.checkpoints):
+    if stage.kind != "explore" and not any(step == spine.last_version for step, _ in state.checkpoints):
         what = f"the checkpoint of step {spine.last_version}"
         return _controller(Level.WAITS, "checkpoint", what, "trainer", "it is committed")
     if state.groups.to_close:

@@ -13,6 +13,8 @@ def planner_wait(scene: Scene) -> Wait:
     state, spine = scene.state, scene.state.spine
     stage = spine.stage_spec()
     step = max(spine.planned, spine.first_version) + 1
+    if stage.kind == "explore":
+        return _of(Level.WORKS, "collects", f"stage {stage.name} keeps what is explored, and trains nothing")
     if step > spine.last_version:
         if left := len(state.ledger.waiting) + len(state.ledger.cooling):
             return _of(Level.WORKS, "closes_books", f"retires {left} experiences")

@@ -183,13 +183,17 @@ def announcements_have_a_step(evidence: Evidence) -> Iterator[str]:
 
 
 def completed_is_complete(evidence: Evidence) -> Iterator[str]:
-    """A completed experiment executed every step of every stage, and left no group open."""
+    """A completed experiment executed every step of every stage, tried what it collects, and left no group open."""
     if evidence.state != "completed" or evidence.spec is None:
         return
     total = sum(stage.total_steps for stage in evidence.spec.stages)
     done = {execution.event.step for execution in evidence.executions}
     if missing := set(range(evidence.shared + 1, total + 1)) - done:
         yield f"steps {sorted(missing)[:10]} of {total} were never executed"
+    for number, stage in enumerate(evidence.spec.stages):
+        tried = {closed.sequence for closed in evidence.closed.values() if closed.stage == number}
+        if stage.kind == "explore" and (missing := set(range(stage.collect_groups)) - tried):
+            yield f"tasks {sorted(missing)[:10]} of {stage.collect_groups} of stage {stage.name} were never tried"
     if still_open := evidence.leased_groups - set(evidence.closed):
         yield f"{len(still_open)} groups never closed, among them {next(iter(still_open))}"
 

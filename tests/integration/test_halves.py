@@ -15,6 +15,9 @@ from until import until
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops.errors import ConflictError
+from rftd.streams.codec import decode
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 
@@ -151,3 +154,31 @@ async def test_a_daemon_that_only_explores_helps_whoever_trains(desk: ForkDesk, 
         async with desk.open(roles=TRAINER, executor=executors[1]):
             await desk.completed(experiment)
     assert set(executors[0].roles) == {"explorer"} and set(executors[1].roles) == {"trainer"}
+
+
+@pytest.mark.parametrize("extra", [(), ("buffer.total_steps=null", "buffer.total_epochs=2")])
+@on_sqlite
+async def test_exploring_alone_collects_every_task_and_ends(desk: ForkDesk, fake_world, extra: tuple[str, ...]) -> None:
+    collect = ("mode=explore", "explorer.collect_only=true", "stages=[]", "deterministic=false", *extra)
+    async with desk.open() as supervisor:
+        experiment = await desk.submit(supervisor, *collect)
+        await until(lambda: not supervisor.runs)
+    state = await desk.completed(experiment)
+    groups = 80 if extra else 24
+    produced, closed = [await events(desk.log, kind) for kind in (ExperienceProduced, GroupClosed)]
+    assert sorted(event.sequence for event in closed) == list(range(groups)) and len(produced) == 4 * groups
+    assert state.spine.furthest == 0 and not state.spine.planned and not state.checkpoints
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+    assert report.experiments[0].retired == {"collected": 4 * groups} and report.experiments[0].waiting == 0
+
+
+async def events(log: EventLog, kind):
+    """Every event of a kind, partition by partition."""
+    found = []
+    for partition, mark in (await log.heads()).items():
+        offset = 0
+        while offset < mark.next_offset and (records := await log.read(partition, offset)):
+            found += [event for record in records if isinstance(event := decode(record).event, kind)]
+            offset = records[-1].offset + 1
+    return found

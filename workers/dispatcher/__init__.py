@@ -7,6 +7,7 @@ over_rollout explore steps that are over without their slowest tasks
 stale_flights groups that the policy gives up
 isolation    groups whose workers died, and explorers that are kept for them
 windows      on which weights the next group begins: sync points, questions to the trainer, what came too late
+collecting   how far a stage is that trains nothing
 leasing      groups that may start, and where
 stragglers   leases that are slow, given to a second explorer
 evaluation   held-out tasksets: what is due, leased and complete

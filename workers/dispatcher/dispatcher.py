@@ -15,6 +15,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import StageSpec
 from rftd.workers.dispatcher.closing import GivenUp, close_groups
+from rftd.workers.dispatcher.collecting import explored
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.evaluation import complete_evals, lease_evals
 from rftd.workers.dispatcher.isolation import Isolation
@@ -47,7 +48,7 @@ class Dispatcher:
             self._waiting = None
         stage = spine.stage_spec()
         self._liveness.tick(now_s)
-        over = spine.stage_completed or spine.planned >= spine.last_version
+        over = spine.stage_completed or explored(state, stage)
         given_up = {} if over or stage.kind == "train" else self._given_up(stage, now_s)
         decisions = list(self._expire(over, now_s, given_up))
         decisions += self._close(over, given_up)

@@ -14,6 +14,7 @@ from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.dispatcher.closing import leasable
+from rftd.workers.dispatcher.collecting import left_to_collect
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.isolation import Isolation, is_suspect
 from rftd.workers.dispatcher.windows import Begin, Held, Hold, as_admitted, beginnings, request_of
@@ -67,8 +68,10 @@ class Credits:
         return self._workers[best]
 
 
-def admitted(stage: StageSpec, view: PolicyView) -> int:
+def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
     """How many more groups the stage's policy lets start now."""
+    if stage.kind == "explore":
+        return left_to_collect(state, stage)
     return make_policy(stage.policy).admit(as_admitted(stage, view))
 
 
@@ -79,7 +82,7 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     if any(group.sequence >= 0 and leasable(stage, group) for group in state.groups.open.values()):
         return Held(Hold.CREDITS)
     view = view_of(state, stage)
-    if admitted(stage, view) <= 0:
+    if admitted(state, stage, view) <= 0:
         return Held(Hold.POLICY)
     begin = next(beginnings(state, stage, view))
     return begin if isinstance(begin, Held) else Held(Hold.CREDITS)
@@ -91,7 +94,7 @@ def sync_wait(state: RunState, stage: StageSpec) -> Held | None:
     if not has_windows(stage.sync) or state.spine.spec.deterministic:
         return None
     view = view_of(state, stage)
-    if admitted(stage, view) <= 0:
+    if admitted(state, stage, view) <= 0:
         return None
     begin = next(beginnings(state, stage, view))
     return begin if isinstance(begin, Held) and begin.waits_for_trainer else None
@@ -136,7 +139,7 @@ def _in_parts(
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     view = view_of(state, stage)
     sequences = sequences_to_lease(state)
-    for begin in islice(beginnings(state, stage, view), admitted(stage, view)):
+    for begin in islice(beginnings(state, stage, view), admitted(state, stage, view)):
         if isinstance(begin, Held):
             if begin.kind is Hold.ASK:
                 yield Decision(request_of(state, begin))

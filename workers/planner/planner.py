@@ -185,11 +185,12 @@ class Planner:
         ]
 
     def _close_books(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
-        """After a stage's last plan nothing of it can be trained any more."""
+        """After a stage's last plan nothing of it can be trained any more; what is collected never is, and stays so."""
         ledger = self._state.ledger
         left = [*ledger.waiting.values(), *ledger.cooling.values()]
         now_ns = max(now_ns, self._state.spine.decided_at_ns)
-        return self._retired([Retirement("stage_ended", left)], positions, now_ns) if left else ()
+        reason = "collected" if self._state.spine.stage_spec().kind == "explore" else "stage_ended"
+        return self._retired([Retirement(reason, left)], positions, now_ns) if left else ()
 
 
 def plan_ahead(policy: PolicySpec) -> int:

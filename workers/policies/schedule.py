@@ -112,7 +112,7 @@ def eval_due(stage: StageSpec, step: int) -> bool:
 
 def eval_steps(stage: StageSpec) -> Iterator[int]:
     """Every step at which an evaluation is due, in order."""
-    interval = stage.eval_interval or stage.total_steps
+    interval = stage.eval_interval or max(stage.total_steps, 1)
     steps = sorted({*range(0, stage.total_steps, interval), stage.total_steps})
     return (step for step in steps if eval_due(stage, step))
 

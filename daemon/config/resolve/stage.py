@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
+from rftd.daemon.config.resolve.collecting import collecting, collects
 from rftd.daemon.config.resolve.colocate import in_turns, with_turns
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
@@ -50,7 +51,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
-    return StageSpec(
+    stage = StageSpec(
         name=config.name,
         folder=str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir,
         kind=kind,
@@ -73,6 +74,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         rollout=rollout,
         trainer=trainer,
     )
+    return collecting(stage, notes) if explores and collects(experiment, notes) else stage
 
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
@@ -89,7 +91,7 @@ def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes:
     elif mode == "train" and able == "both" and _recorded(experiment):
         what = f"is train on a file, but {algorithm} learns from what explorers do"
         notes.wrong(("mode",), what, "leave out storage_type: file: the other half is this file with mode: explore")
-    elif mode != able:
+    elif mode != able and not experiment.explorer.collect_only:
         other = "train" if mode == "explore" else "explore"
         notes.warn(f"mode {mode} brings one half: submit the same file with mode: {other} where that half is to run")
     return able

@@ -61,5 +61,7 @@ class Explorer(Section):
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     straggler_reissue: StragglerReissue = section(StragglerReissue)
     runner_state_report_interval: Annotated[float, Field(ge=0)] = inert(0.0)
+    collect_only: bool = False
+    """rftd's own, with `mode: explore`: nobody will train; the experiment ends when every task has been tried."""
     max_inflight_batches: Count = 2
     """How far explorers run ahead with `fully_async`."""

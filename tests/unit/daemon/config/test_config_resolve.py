@@ -316,3 +316,16 @@ def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
     assert memory.sync.method == "checkpoint", "explorers may be on another machine"
     (text,) = errors(overrides=[STAGES % ("explore", "both")])
     assert "] mode: " in text and "the modes both, explore" in text
+
+
+def test_a_stage_may_only_collect(load: Load, errors: Errors) -> None:
+    collect = ["mode=explore", "explorer.collect_only=true"]
+    spec = load(overrides=collect).spec
+    (stage,) = spec.stages
+    assert spec.half == "both" and not any("half" in text for text in spec.warnings)
+    assert (stage.kind, stage.collect_groups, stage.total_steps, stage.sync.style) == ("explore", 10, 0, "fully_async")
+    evals = "buffer.explorer_input.eval_tasksets=[{path: /e.jsonl, default_workflow_type: math_workflow}]"
+    held = load(overrides=[*collect, evals]).spec
+    assert held.stages[0].evals == () and any("eval_tasksets are not evaluated" in text for text in held.warnings)
+    (text,) = errors(overrides=["explorer.collect_only=true"])
+    assert "explorer.collect_only" in text and "write mode: explore" in text
