@@ -12,6 +12,7 @@ Files of other names are not ours, and never touched.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import stat
@@ -24,7 +25,7 @@ import msgspec
 from rftd.ops import faults
 from rftd.storage import snapshots
 from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS
-from rftd.storage.shared_memory import shared_folder
+from rftd.storage.shared_memory import PREFIX, shared_folder
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
 
@@ -169,6 +170,9 @@ def remove(paths: Iterable[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+            if path.parent.name.startswith(PREFIX):
+                with contextlib.suppress(OSError):  # others are in it
+                    path.parent.rmdir()
 
 
 def remove_empty(spec: ExperimentSpec) -> None:

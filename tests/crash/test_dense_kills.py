@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 def test_25_dense_kills_lose_nothing(embedded_scene: Scene, chance: random.Random) -> None:
     from killing import killed_series
+    from scene import EXPERIMENT
 
-    counts = killed_series(embedded_scene, chance, 25, moments=13)
+    memory = embedded_scene.folder / "memory"
+    text = EXPERIMENT.replace("sync_method: checkpoint", f"sync_method: memory, memory_dir: {memory}")
+    counts = killed_series(embedded_scene, chance, 25, moments=13, text=text)
     assert counts.broken == []
     assert counts.lost == []
     assert sum(counts.kills.values()) >= 25 and counts.acknowledged > 100
     assert counts.executions > counts.steps, "no trainer died between two checkpoints"
+    assert not list(memory.iterdir()), "weights in memory outlived their experiments"
 
 
 @pytest.mark.e2e

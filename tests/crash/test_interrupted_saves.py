@@ -121,3 +121,50 @@ def test_exported_weights_are_whole_or_not_there(tmp_path: Path, how: str) -> No
                 shutil.rmtree(each)
 
     assert strike_each(prepare, save, check, how) > 5
+
+
+@STRIKES
+def test_mapped_weights_are_whole_or_not_there(tmp_path: Path, how: str) -> None:
+    import numpy as np
+    from nth_call import strike_each
+
+    from rftd.ops.errors import DiskFullError, WorkError
+    from rftd.workers.weights.channel import Exported, WeightsRef
+    from rftd.workers.weights.memory import MemoryChannel
+    from rftd.workers.weights.tensor_bytes import TensorBytes
+
+    data = memoryview(np.arange(5000, dtype=np.uint8))
+    weights = {"a": TensorBytes("uint8", (5000,), data), "b": TensorBytes("uint8", (3,), memoryview(b"abc"))}
+    kept = MemoryChannel(tmp_path / "m").publish(weights, version=1, generation=1)
+
+    def opened(exported: Exported, version: int) -> None:
+        ref = WeightsRef(
+            version=version,
+            generation=1,
+            path=exported.path,
+            manifest=exported.manifest,
+            checksum=exported.checksum,
+            method="memory",
+        )
+        with MemoryChannel(tmp_path / "m").open(ref) as found:
+            assert bytes(found["a"].data) == bytes(data)
+
+    def save() -> None:
+        try:
+            MemoryChannel(tmp_path / "m").publish(weights, version=2, generation=1)
+        except DiskFullError as error:
+            raise OSError(28, error.what) from error
+
+    def check(number: int) -> None:
+        opened(kept, 1)
+        try:
+            opened(MemoryChannel(tmp_path / "m").publish(weights, version=2, generation=1), 2)
+        except WorkError as error:
+            raise AssertionError(number) from error
+
+    def prepare() -> None:
+        for each in (tmp_path / "m").iterdir():
+            if str(each) != kept.path:
+                each.unlink()
+
+    assert strike_each(prepare, save, check, how) > 2

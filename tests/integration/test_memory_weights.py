@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 from until import until
 
@@ -22,6 +23,8 @@ from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec, SyncSpec
 from rftd.streams.topics import partition_of
+from rftd.workers.weights import mapped_file, memory
+from rftd.workers.weights.channel import Exported
 
 E = TypeVar("E")
 
@@ -57,8 +60,8 @@ def check_completed(run: Run) -> None:
 async def test_a_run_through_memory_ends_and_leaves_nothing_there(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
-    memory = tmp_path / "memory"
-    spec = fake_world.spec(tmp_path, sync=memory_sync(memory), evals=())
+    place = tmp_path / "memory"
+    spec = fake_world.spec(tmp_path, sync=memory_sync(place), evals=())
     run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
@@ -72,7 +75,7 @@ async def test_a_run_through_memory_ends_and_leaves_nothing_there(
     assert {4, 5, 6, 7} <= methods.keys()
     activated = {event.version for event in await announced(log, run, WeightsActivated)}
     assert activated & {4, 5, 6, 7}
-    assert not list(memory.rglob("*.mapped*"))
+    assert not list(place.iterdir())
     assert (await fake_world.verified(log)).clean
 
 
@@ -108,8 +111,8 @@ async def test_a_memory_that_was_emptied_is_filled_again(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, killed: bool
 ) -> None:
     """Explorers wait for weights that are gone; the trainer, running or taken up, publishes what it has."""
-    memory = tmp_path / "memory"
-    sync = SyncSpec(style="fixed", interval=2, offset=1, method="memory", memory_dir=str(memory))
+    place = tmp_path / "memory"
+    sync = SyncSpec(style="fixed", interval=2, offset=1, method="memory", memory_dir=str(place))
     spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], evals=())
     executor = fake_world.executor(log, clock, ids)
     run = await begun(log, spec, executor, clock, ids)
@@ -120,7 +123,7 @@ async def test_a_memory_that_was_emptied_is_filled_again(
         if killed:
             for handle in executor.handles:
                 handle.kill()
-        shutil.rmtree(memory)
+        shutil.rmtree(place)
         emptied.set()
 
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
@@ -132,3 +135,33 @@ async def test_a_memory_that_was_emptied_is_filled_again(
     retired = {event.reason for event in await announced(log, run, WeightsRetired)}
     assert retired <= {"the memory that held them is gone", "newer versions exist", "another generation differs"}
     assert (await fake_world.verified(log)).clean
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_cannot_see_the_memory_ends_and_says_why(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine, whose memory is another."""
+
+    def not_here(path: Path) -> int:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(mapped_file, "open_to_read", not_here)
+    publish = memory.MemoryChannel.publish
+
+    def from_afar(*arguments, **named) -> Exported:
+        return msgspec.structs.replace(publish(*arguments, **named), host="far.example")
+
+    monkeypatch.setattr(memory.MemoryChannel, "publish", from_afar)
+    spec = fake_world.spec(tmp_path, sync=memory_sync(tmp_path / "memory"), evals=())
+    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+
+    def refused() -> bool:
+        return any(gone.code == "RFTD-WRK-010" for gone in run.state.roster.gone.values())
+
+    async with asyncio.TaskGroup() as tasks:
+        driving = tasks.create_task(run.drive())
+        await until(refused)
+        driving.cancel()
+    reason = next(gone.reason for gone in run.state.roster.gone.values() if gone.code)
+    assert "memory of far.example" in reason and "sync_method: checkpoint" in reason

@@ -206,8 +206,10 @@ class Explorer:
         while True:
             await self._stand_in(engine)
             target = self._due(engine)
-            if target is None or not await self._load(engine, target):
-                await self._gate.wait_change(WEIGHTS_RETRY_S if target else 1.0)
+            if target is None:
+                await self._gate.wait_change(1.0)
+            elif not await self._load(engine, target):
+                await self._member.clock.sleep(WEIGHTS_RETRY_S)
 
     async def _stand_in(self, engine: RolloutEngine) -> None:
         """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
