@@ -25,7 +25,7 @@ import msgspec
 from rftd.ops import faults
 from rftd.storage import snapshots
 from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS
-from rftd.storage.shared_memory import PREFIX, shared_folder
+from rftd.storage.shared_memory import shared_folder
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
 
@@ -170,9 +170,13 @@ def remove(paths: Iterable[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-            if path.parent.name.startswith(PREFIX):
-                with contextlib.suppress(OSError):  # others are in it
-                    path.parent.rmdir()
+
+
+def remove_empty_memory(spec: ExperimentSpec) -> None:
+    """Removes the folders for weights in memory that hold nothing any more. Blocks."""
+    for folder in _shared(spec):
+        with contextlib.suppress(OSError):  # it holds something, or is gone
+            folder.rmdir()
 
 
 def remove_empty(spec: ExperimentSpec) -> None:

@@ -11,8 +11,7 @@ import xxhash
 MEMORY: Final = "/dev/shm"  # noqa: S108 - the folder made there is this user's alone
 """Where Linux keeps files in memory."""
 
-PREFIX: Final = "rftd-"
-"""Of the folders made there."""
+_PREFIX: Final = "rftd-"
 
 
 def shared_folder(job_dir: str, asked: str = "", *, memory: str = MEMORY) -> Path:
@@ -22,4 +21,4 @@ def shared_folder(job_dir: str, asked: str = "", *, memory: str = MEMORY) -> Pat
     """
     if not asked and not (os.path.isdir(memory) and os.access(memory, os.W_OK | os.X_OK)):
         return Path(job_dir) / "weights"
-    return Path(asked or memory) / f"{PREFIX}{xxhash.xxh3_64_hexdigest(os.path.abspath(job_dir).encode())}"
+    return Path(asked or memory) / f"{_PREFIX}{xxhash.xxh3_64_hexdigest(os.path.abspath(job_dir).encode())}"

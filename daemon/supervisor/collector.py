@@ -9,7 +9,7 @@ from uuid import UUID
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
-from rftd.storage.garbage import GRACE_S, LEFT_BEHIND, garbage, ours, remove
+from rftd.storage.garbage import GRACE_S, LEFT_BEHIND, garbage, ours, remove, remove_empty_memory
 from rftd.storage.holdings import kept_in
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
@@ -46,6 +46,7 @@ class Collector:
         return freed
 
     async def _collect(self, entry: Entry, *, every: bool) -> int:
+        await asyncio.to_thread(remove_empty_memory, entry.spec)
         found = await asyncio.to_thread(ours, entry.spec)
         if not found or not (every or any(each.kind in LEFT_BEHIND for each in found)):
             return 0

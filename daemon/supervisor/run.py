@@ -25,7 +25,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
-from rftd.storage.garbage import garbage, kept_of, ours, remove
+from rftd.storage.garbage import garbage, kept_of, ours, remove, remove_empty_memory
 from rftd.storage.holdings import kept_in
 from rftd.streams import topics
 from rftd.streams.codec import Writer
@@ -286,6 +286,7 @@ class Run:
         for each in garbage(found, kept, before_ns=now_ns, now_ns=now_ns):
             self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
             await asyncio.to_thread(remove, [each.path])
+        await asyncio.to_thread(remove_empty_memory, spec)
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
         return await RoleLease.acquire(

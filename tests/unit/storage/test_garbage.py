@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from synthetic_run import spec_of
 
-from rftd.storage.garbage import GRACE_S, Kept, garbage, ours, remove, remove_empty
+from rftd.storage.garbage import GRACE_S, Kept, garbage, ours, remove, remove_empty, remove_empty_memory
 from rftd.storage.shared_memory import shared_folder
 
 FOREIGN = ("notes.txt", "global_step_x/file", "weights/mine/file", "log/my.log", "artifacts/readme", ".hidden")
@@ -100,7 +100,10 @@ def test_weights_in_memory_are_found_by_the_specification_alone(tmp_path: Path) 
     assert [each.name for each in folder.iterdir()] == ["notes"]
     (folder / "notes").unlink()
     (folder / "v4-g0.mapped").touch()
+    remove_empty_memory(spec)
+    assert folder.exists()
     remove([str(folder / "v4-g0.mapped")])
+    remove_empty_memory(spec)
     assert memory.exists() and not folder.exists()
 
 
