@@ -25,7 +25,6 @@ def test_25_dense_kills_lose_nothing(embedded_scene: Scene, chance: random.Rando
     assert counts.lost == []
     assert sum(counts.kills.values()) >= 25 and counts.acknowledged > 100
     assert counts.executions > counts.steps, "no trainer died between two checkpoints"
-    assert not list(memory.rglob("*.mapped*")), "weights in memory outlived their experiments"
 
 
 @pytest.mark.e2e
