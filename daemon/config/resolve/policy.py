@@ -24,6 +24,10 @@ _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
 _SWEEPING: Final = ("hard_bound", "in_order", "windowed", "weight_fifo")
 """Kinds under which nothing over the bound is trained."""
 
+_DECAYING: Final = ("linear_decay", "decay_limit_randomization")
+_OLDEST_FIRST: Final = ("in_order", "weight_fifo")
+"""Kinds in whose order priorities do not come first."""
+
 
 def resolve_policy(
     experiment: Experiment, sync: SyncSpec, needed: int, algorithm: AlgorithmSpec, batch: int, notes: Notes
@@ -49,6 +53,7 @@ def resolve_policy(
         capacity=capacity,
         evict_when_full=experiment.buffer.trainer_input.experience_buffer.replay_buffer.enable,
     )
+    _check_reuse(spec, notes)
     why = standstill(spec, interval=trainer_interval(sync) or 1, batch=batch, repeat_times=algorithm.repeat_times)
     if why is not None and not notes.issues:
         notes.wrong((*_POLICY, "kind"), why, "lower sync_interval, raise its bound, or use kind: hard_bound")
@@ -138,6 +143,8 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
         what = "deterministic trains each experience once, in the order of the dataset"
         notes.wrong((*_REPLAY, "enable"), what, "set it to false, or deterministic: false")
     name, args = replay.priority_fn, dict(replay.priority_fn_args)
+    if name not in _DECAYING and "priority_fn_args" not in replay.model_fields_set:
+        args = {}  # the default is theirs
     try:
         PRIORITIES.check(name)
         if PRIORITIES.builtin(name):
@@ -149,6 +156,19 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
     limit = args.get("use_count_limit", 3) if name == "decay_limit_randomization" else 0
     max_uses = limit if isinstance(limit, int) else 0
     return PrioritySpec(kind=name, args=args), max_uses, replay.reuse_cooldown_time
+
+
+def _check_reuse(spec: PolicySpec, notes: Notes) -> None:
+    """Refuses an order in which what was used comes first again, where nothing ever ends its use."""
+    if spec.max_uses or spec.bounded:
+        return
+    if spec.kind in _OLDEST_FIRST:
+        what = f"{spec.kind} takes the oldest first, used or not: the same ones would be trained over and over"
+        notes.wrong((*_POLICY, "kind"), what, "set policy.max_staleness, or use kind: hard_bound")
+    elif spec.priority.kind == "tag":
+        what = "a tag is no lower after a use: the same experiences would be trained over and over"
+        fix = "use linear_decay or decay_limit_randomization, which tags go into, or set policy.max_staleness"
+        notes.wrong((*_REPLAY, "priority_fn"), what, fix)
 
 
 def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) -> int:

@@ -120,6 +120,21 @@ def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, smal
             "does not take its arguments",
             "correct the arguments",
         ),
+        *(
+            (
+                [f"policy={{kind: {kind}}}", f"{BUFFER}.replay_buffer={{enable: true, reuse_cooldown_time: 1}}"],
+                "policy.kind",
+                "over and over",
+                "policy.max_staleness",
+            )
+            for kind in ("in_order", "weight_fifo")
+        ),
+        (
+            [f"{BUFFER}.replay_buffer={{enable: true, reuse_cooldown_time: 1, priority_fn: tag}}"],
+            "priority_fn",
+            "over and over",
+            "linear_decay",
+        ),
         (
             ["policy={kind: sample_lag, max_lag_samples: 4}", ASYNC, "synchronizer.sync_interval=4"],
             "policy.kind",
@@ -134,3 +149,13 @@ def test_what_contradicts_itself_is_refused_with_the_nearest_valid_setting(
     texts = errors(overrides=overrides)
     assert len(texts) == 1, texts
     assert field in texts[0] and says in texts[0] and fix in texts[0], texts[0]
+
+
+def test_an_order_that_does_not_sink_with_uses_needs_something_that_ends_them(load: Load) -> None:
+    again = f"{BUFFER}.replay_buffer={{enable: true, reuse_cooldown_time: 1, priority_fn: tag}}"
+    bounded = policy(load, ASYNC, again, "policy={kind: weight_fifo, max_staleness: 4}")
+    assert (bounded.bounded, bounded.max_uses, bounded.priority) == (True, 0, PrioritySpec(kind="tag"))
+    limited = again.replace("priority_fn: tag", "priority_fn: decay_limit_randomization")
+    assert policy(load, ASYNC, limited, "policy={kind: in_order}").max_uses == 3
+    once = f"{BUFFER}.replay_buffer={{enable: true, priority_fn: tag}}"
+    assert policy(load, ASYNC, once).priority == PrioritySpec(kind="tag")
