@@ -11,16 +11,19 @@ from typing import Any
 import click
 import pytest
 import yaml
-from doc_package import install_two_tries
+from doc_package import install_one_ahead, install_two_tries
 from doc_pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
+from policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.cli import VERBS, rftd
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.section import Section
+from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.daemon_file import take_daemon_file
 from rftd.daemon.verbs.serve import command as serve
+from rftd.streams.spec import PolicySpec, PrioritySpec
 from rftd.streams.verify.rules import RULES
+from rftd.workers.policies.registry import make_policy
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 CHECKER_RULES = ("gapless", "chain", "heads-remembered", "readable", "unique", "verdicts-name-a-letter", "submitted")
@@ -37,9 +40,10 @@ def overlaid(below: Any, above: Any) -> Any:
 
 
 @pytest.fixture
-def two_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third party of the extending page, installed."""
+def third_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third parties of the extending page, installed."""
     install_two_tries(tmp_path)
+    install_one_ahead(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -76,7 +80,7 @@ def test_daemon_files_load(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "block", [each for each in blocks("yaml") if each not in DAEMON_FILES], ids=lambda block: block.place
 )
-@pytest.mark.usefixtures("two_tries")
+@pytest.mark.usefixtures("third_parties")
 def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
     """A part of a file is laid over the README's whole one."""
     content = overlaid(yaml.safe_load(block_named("mine.yaml").text), yaml.safe_load(block.text))
@@ -147,8 +151,27 @@ def test_errors_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "errors.md").read_text() == page.text(), "run tests/golden/make_errors_page.py"
 
 
-def acting(section: type[Section]) -> set[str]:
-    """Names of the fields of a section that rftd acts on."""
+@pytest.mark.usefixtures("third_parties")
+def test_the_policy_and_the_priority_of_the_extending_page_play_a_stage() -> None:
+    """Three batches run ahead, each experience is trained again and again, and the stage comes to its end."""
+    spec = PolicySpec(
+        kind="one_ahead",
+        args={"batches": 2},
+        bounded=False,
+        priority=PrioritySpec(kind="hard_first", args={"decay": 0.5}),
+        max_uses=0,
+        cooldown_s=1.5,
+    )
+    sizes = Sizes(steps=20, groups=2, repeat_times=2, interval=2, slots=9, first_version=0, tail=2.0, fail_p=0.1)
+    world = PolicyWorld(make_policy(spec), spec, sizes, seed=1)
+    world.run()
+    assert max(world.uses.values()) > 1 and len(world.planned) == 20
+
+
+def acting(section: Any) -> set[str]:
+    """Names of the fields of a section that rftd acts on; of the policy those of every kind."""
+    if section is Experiment.model_fields["policy"].annotation:
+        return {name for kind in POLICY_KINDS.values() for name in acting(kind)}
     found = set()
     for name, field in section.model_fields.items():
         extra = field.json_schema_extra
@@ -169,12 +192,12 @@ def test_fields_of_the_tables_are_fields_that_act() -> None:
                 parts = path.split(".") if len(sections) != 1 else [sections[0], *path.split(".")]
                 for part in parts:
                     assert part in acting(kind) | inert, path
-                    kind = kind.model_fields[part].annotation
+                    kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else None
 
 
 def test_no_acting_field_is_left_out() -> None:
     page = (ROOT / "docs" / "experiment_file.md").read_text()
-    for section in ("algorithm", "explorer", "trainer", "synchronizer", "buffer", "model", "cluster"):
+    for section in ("algorithm", "explorer", "trainer", "synchronizer", "buffer", "model", "cluster", "policy"):
         kind: Any = Experiment.model_fields[section].annotation
         left_out = [name for name in acting(kind) if not re.search(rf"[`.]{name}[`.]", page)]
         assert not left_out, section
