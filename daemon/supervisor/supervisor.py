@@ -39,6 +39,9 @@ from rftd.streams.halves import EXPLORE, ROLES
 from rftd.streams.log import EventLog
 from rftd.workers.executors.executor import Executor
 
+HOSTED: Final = 64
+"""Most experiments that a daemon works for which does not decide."""
+
 
 class Supervisor:
     """One daemon's supervisor. `drive` runs for as long as the daemon."""
@@ -85,7 +88,8 @@ class Supervisor:
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
         self._reading = asyncio.Lock()
-        self.runs: Final = Runs(self._run_of, slots=slots, clock=clock, logger=logger)
+        held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
+        self.runs: Final = Runs(self._run_of, slots=held, clock=clock, logger=logger)
         """The experiments under way."""
 
     async def drive(self) -> None:

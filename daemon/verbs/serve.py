@@ -128,6 +128,12 @@ def command(
         if roles != "both":
             raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
         chosen = frozenset()
+    if roles == "explorer" and not kafka:
+        raise UsageError(
+            "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
+            field="--roles",
+            fix="name the log of both with --kafka",
+        )
     configure(level=log_level, as_json=log_format == "json")
     options = ServiceOptions(
         data=Path(data_folder(settings)),

@@ -69,4 +69,5 @@ class Scene:
         """What brings a worker of a role that this daemon does not start."""
         if (half := HALF_OF[role]) not in self.state.spine.halves:
             return f"submit the same file with mode: {half}, or rftd worker {role}"
-        return f"rftd worker {role}"
+        more = f", or rftd serve --roles {role} on the same log" if self.roles else ""
+        return f"rftd worker {role}{more}"

@@ -30,6 +30,18 @@ def test_usage_is_2_with_the_nearest_verb(rftd: Rftd) -> None:
     assert rftd("--server", "ftp://x", "ls").status == 2
 
 
+def test_roles_that_make_no_sense_are_refused_before_anything_is_opened(
+    rftd: Rftd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RFTD_KAFKA", raising=False)
+    alone = rftd("serve", "--roles", "explorer")
+    assert alone.status == 2 and "--roles" in alone.err and "--kafka" in alone.err
+    both = rftd("serve", "--roles", "trainer", "--workers", "external")
+    assert both.status == 2 and "trainers are not started with --workers external" in both.err
+    assert rftd("serve", "--roles", "planner").status == 2 and rftd("serve", "--slots", "0").status == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_not_found_is_3(rftd: Rftd) -> None:
     said = rftd("get", "nothing")
     assert said.status == 3 and said.out == ""

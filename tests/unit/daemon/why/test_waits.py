@@ -290,6 +290,22 @@ def test_a_fork_counts_the_shared_steps_before_its_trainer_has_taken_them_up() -
     assert f"step 4 of {spine.last_version}" in said["controller"]
 
 
+def test_halves_that_are_missing_or_elsewhere() -> None:
+    desk = Desk()
+    away = wait_of(scene_of(desk, roles=frozenset({"explorer"})), "trainer")
+    assert (away.state, away.unblock) == (
+        "not_joined",
+        "rftd worker trainer, or rftd serve --roles trainer on the same log",
+    )
+    desk.state.spine.halves = frozenset({"train"})
+    waits = {wait.role: wait for wait in waits_of(scene_of(desk))}
+    assert (waits["explorer"].state, waits["explorer"].level) == ("half_missing", Level.STUCK)
+    assert waits["explorer"].unblock == "submit the same file with mode: explore, or rftd worker explorer"
+    assert waits["dispatcher"].state == "explorers" and waits["dispatcher"].on_whom == "you"
+    desk.join()
+    assert "half_missing" not in {wait.state for wait in waits_of(scene_of(desk))}, "one has joined by itself"
+
+
 def entry(number: int, status: Status, priority: int = 0) -> Entry:
     spine = Spine()
     spine.status, spine.priority = status, priority
