@@ -43,6 +43,10 @@ class Evidence:
         self.leased: dict[tuple[int, int], set[tuple[int, int]]] = {}
         """(row, epoch) of each (stage, sequence) that was leased."""
         self.leased_groups: set[UUID] = set()
+        self.windows: dict[tuple[int, int], set[int]] = {}
+        """Weight versions that the groups of each (stage, window) were to begin on."""
+        self.overdue: set[tuple[int, int]] = set()
+        """Those of them that waited too long for theirs."""
         self.produced: dict[UUID, Produced] = {}
         self.terminal: Counter[tuple[UUID, int]] = Counter()
         self.closed: dict[UUID, task.GroupClosed] = {}
@@ -70,6 +74,8 @@ class Evidence:
             case task.TaskLeased():
                 self.leased.setdefault((event.stage, event.sequence), set()).add((event.row, event.epoch))
                 self.leased_groups.add(event.group)
+                if event.window >= 0:
+                    self.windows.setdefault((event.stage, event.window), set()).add(event.min_version)
             case task.GroupClosed():
                 if event.group in self.closed:
                     self.closed_twice.append(event.group)
@@ -93,6 +99,8 @@ class Evidence:
                 self.executions.append(Execution(event, decoded.offset))
             case step.GenerationStarted():
                 self.generations.append((event, decoded.offset))
+            case weights.WeightsOverdue():
+                self.overdue.add((event.stage, event.window))
             case weights.WeightsPublished():
                 self.published.append(event)
             case checkpoint.CheckpointCommitted():

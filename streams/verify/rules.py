@@ -63,6 +63,13 @@ def retries_have_a_cause(evidence: Evidence) -> Iterator[str]:
             yield f"group {event.group} was retried as {event.stage}.{event.sequence}, which it was not"
 
 
+def windows_keep_their_weights(evidence: Evidence) -> Iterator[str]:
+    """All groups between two sync points were to begin on one weight version, unless theirs came too late."""
+    for (stage, window), versions in evidence.windows.items():
+        if len(versions) > 1 and (stage, window) not in evidence.overdue:
+            yield f"stage {stage}: window {window} was given out on weight versions {sorted(versions)}"
+
+
 def rows_come_in_order(evidence: Evidence) -> Iterator[str]:
     """A dataset's row is planned once in an epoch, and an epoch begins when the one before is complete."""
     seen: dict[tuple[int, str], Counter[tuple[int, int]]] = {}
@@ -266,6 +273,7 @@ RULES: Final[dict[str, Rule]] = {
     "groups-close-once": groups_close_once,
     "no-task-skipped": no_task_is_skipped,
     "retries-have-a-cause": retries_have_a_cause,
+    "windows-keep-weights": windows_keep_their_weights,
     "rows-in-order": rows_come_in_order,
     "plans-name-what-is-there": plans_name_what_is_there,
     "staleness-bounded": staleness_is_bounded,

@@ -200,23 +200,12 @@ def lost_in_vain(world: World, worker: WorkerStarted, why: str) -> str | None:
     return f"{process.name} was declared lost at {now_s:.1f} s and lives: {why}"
 
 
-def scheduled(world: World) -> Iterator[str]:
-    """Every group of a window began on one weight version, whoever gave it out, unless that came too late."""
-    versions: dict[tuple[int, int], set[int]] = {}
-    for each in _effective(world, topics.TASKS):
-        if isinstance(each.event, TaskLeased) and each.event.window >= 0:
-            versions.setdefault((each.event.stage, each.event.window), set()).add(each.event.min_version)
-    for (stage, window), found in versions.items():
-        if len(found) > 1 and (stage, window) not in world.state.spine.overdue:
-            yield f"window {window} of stage {stage} ran on versions {sorted(found)}"
-
-
 def nothing_uncaught(world: World) -> Iterator[str]:
     """No process met an error that nobody had thought of."""
     yield from world.loop.errors
 
 
-ORACLES = (ended, balanced, acknowledged, fenced, obeyed, confluent, lineage, whole, scheduled, nothing_uncaught)
+ORACLES = (ended, balanced, acknowledged, fenced, obeyed, confluent, lineage, whole, nothing_uncaught)
 
 
 async def recomputed(world: World) -> list[str]:

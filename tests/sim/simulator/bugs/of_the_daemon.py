@@ -178,7 +178,11 @@ def _leap_in_the_data(position: Any) -> Any:
 
 BUGS = (
     Bug("the dispatcher skips a group", "verify: no-task-skipped", instead(leasing, "_new_group", _skip_a_group)),
-    Bug("a window changes its weights", "scheduled", instead(windows._Next, "begin", _take_the_newest)),
+    Bug(
+        "a window changes its weights",
+        "verify: windows-keep-weights",
+        instead(windows._Next, "begin", _take_the_newest),
+    ),
     Bug("a group closes twice", "verify: groups-close-once", instead(dispatcher, "close_groups", _close_twice)),
     Bug(
         "a group that did not fail is retried",
