@@ -54,6 +54,7 @@ class Publisher:
         self._spec = spec
         self._thread = thread
         self._log = log
+        self._taken_up: Present | None = None
         memory_dir = next((stage.sync.memory_dir for stage in spec.stages if stage.sync.memory_dir), "")
         self._channels = Channels(spec.job_dir, memory_dir)
 
@@ -63,6 +64,7 @@ class Publisher:
         Weights of the same version that differ, from a generation before, are retired. Equal ones that are gone, as a
         machine's memory is after it was started anew, are published again.
         """
+        self._taken_up = present
         older = self._announced(present.version)
         if not await self._held(older, present.checksum):
             await self._write(await self._snapshot(), present, older)
@@ -101,12 +103,16 @@ class Publisher:
             await self._under_way
             self._under_way = None
 
-    async def mend(self, present: Present) -> None:
+    async def mend(self, present: Present | None) -> None:
         """Retires older versions that were in memory and are gone, and announces the present weights in their place.
 
         Later versions are left: their plans are executed again. Rollouts that need an older one run on the next.
+        None: the weights are still those that were taken up.
         """
         await self.settle()
+        present = self._taken_up = present or self._taken_up
+        if present is None:
+            return
         lost = [event for event in await self._lost() if event.version <= present.version]
         for event in lost:
             self._log.warning("weights.lost", version=event.version, path=event.path)

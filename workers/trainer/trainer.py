@@ -244,8 +244,7 @@ class Trainer:
             plan = await execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
                 pulse.state = "paused" if spine.status is Status.PAUSED else "wait_batch"
-                if present is not None:
-                    await publisher.mend(present)
+                await publisher.mend(present)
                 await self._follower.pump(wait_s=0.5)
                 lease.check()
                 await self._answer(tasks, publisher, present)
