@@ -10,8 +10,8 @@ STACK ?= embedded
 demo: $(READY)                      ## train a tiny model through the log, about a minute and a half; STACK=kafka: on real servers
 	$(BIN)/rftd demo --stack $(STACK)
 
-test: $(READY)                      ## the whole test suite
-	$(BIN)/python -P -m pytest -q
+test: $(READY)                      ## the whole test suite, two files at a time
+	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
 
 check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/ruff check .
