@@ -144,7 +144,7 @@ class PolicySpec(Spec, frozen=True, kw_only=True):
     cooldown_s: float = 0.0
     """How long it rests between two uses."""
     capacity: int = 0
-    """Experiences that may wait and rest at once; 0 = as many as there are."""
+    """Experiences that may wait at once, or have rested; 0 = as many as there are."""
     evict_when_full: bool = False
     """Beyond the capacity those of lowest priority are retired; else no more is admitted."""
 

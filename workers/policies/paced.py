@@ -59,7 +59,8 @@ class Paced:
     def evict(self, view: PolicyView, pool: Pool) -> Iterator[Retirement]:
         if self._sweeps and (stale := list(pool.older_than(self.oldest_allowed(view)))):
             yield Retirement("stale", stale)
-        elif self._evicts and self._capacity and (more := pool.size - self._capacity) > 0:
+        elif self._evicts and self._capacity and (more := len(pool) - self._capacity) > 0:
+            # Of those that may be planned now: else what rests would keep its place, and newer ones would go instead.
             yield Retirement("capacity", list(islice(pool.lowest(), more)))
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:

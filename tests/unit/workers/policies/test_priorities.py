@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from typing import Any
+from unittest import mock
 
 import pytest
 from desk import REPEAT, Desk, stage_of
 from entries import entry
 
+from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.events.batch import BatchPlanned, ExperiencePrioritized, ExperienceRetired
 from rftd.streams.spec import PolicySpec, PrioritySpec
@@ -38,7 +40,6 @@ class Buffer:
         self.planner = Planner(self.desk.state)
         self.now_ns = self.desk.tape.clock.now_ns()
         self.retired: list[tuple[int, str]] = []
-        self._plans: list[BatchPlanned] = []
 
     def put(self, version: int) -> None:
         self.desk.supply(1, version=version)
@@ -46,16 +47,17 @@ class Buffer:
     def read(self, *, ahead_s: float = 1.0) -> list[tuple[int, int]]:
         """(weight version, use) of each group of the next batch, so much later; what is evicted on the way is kept."""
         self.now_ns += round(ahead_s * 1e9)
-        while not self._plans:
-            made = self.desk.obey(self.planner.decide(self.desk.positions, self.now_ns))
-            self._plans += [event for event in made if isinstance(event, BatchPlanned)]
+        while True:
+            with mock.patch.object(limits, "PLAN_AHEAD_BATCHES", 1):  # as a reader who asks when it needs one
+                made = self.desk.obey(self.planner.decide(self.desk.positions, self.now_ns))
             gone = [event for event in made if isinstance(event, ExperienceRetired)]
             self.retired += [(len(event.experiences) // REPEAT, event.reason) for event in gone]
+            plans = [event for event in made if isinstance(event, BatchPlanned)]
+            for plan in plans:
+                self.desk.execute()
+                return [self._seen(plan, at) for at in range(0, len(plan.experiences), REPEAT)]
             if not made:
                 return []
-        plan = self._plans.pop(0)
-        self.desk.execute()
-        return [self._seen(plan, at) for at in range(0, len(plan.experiences), REPEAT)]
 
     @property
     def size(self) -> int:
@@ -128,15 +130,29 @@ def test_a_newcomer_of_lower_priority_is_the_one_that_goes() -> None:
     assert [buffer.read() for _ in range(3)] == [[(6, 1)], [(5, 1)], []]
 
 
+def test_what_rests_takes_no_place_from_what_is_new() -> None:
+    """Else the same ones would be read for ever, and all newer ones dropped."""
+    buffer = Buffer(capacity=2, read=2, max_uses=0, cooldown_s=10.0)
+    for version in (0, 1):
+        buffer.put(version)
+    assert buffer.read() == [(1, 1), (0, 1)]
+    for version in (2, 3):
+        buffer.put(version)
+    assert buffer.read() == [(3, 1), (2, 1)] and buffer.retired == []
+    buffer.put(4)
+    assert buffer.read(ahead_s=20.0) == [(4, 1), (3, 2)]
+    assert buffer.retired == [(3, "capacity")]
+
+
 def test_a_tag_comes_before_versions_and_may_be_changed() -> None:
     buffer = Buffer(capacity=8, read=1, max_uses=1)
     buffer.put(1)
     first = next(iter(buffer.desk.state.ledger.waiting.values())).group.group
-    for version in (2, 3, 4, 5):
+    for version in (2, 3, 4):
         buffer.put(version)
-    assert buffer.read() == [(5, 1)]  # and the next one is planned, too
+    assert buffer.read() == [(4, 1)]
     buffer.desk.put(ExperiencePrioritized(group=first, priority=50.0))
-    assert [buffer.read() for _ in range(4)] == [[(4, 1)], [(1, 1)], [(3, 1)], [(2, 1)]]
+    assert [buffer.read() for _ in range(3)] == [[(1, 1)], [(3, 1)], [(2, 1)]]
 
 
 @pytest.mark.parametrize(
