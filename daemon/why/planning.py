@@ -5,7 +5,8 @@ from __future__ import annotations
 from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.spec import StageSpec
-from rftd.workers.planner.planner import plan_ahead
+from rftd.workers.planner.planner import oldest_flight_of, plan_ahead, view_of
+from rftd.workers.policies.registry import make_policy
 
 
 def planner_wait(scene: Scene) -> Wait:
@@ -32,6 +33,10 @@ def planner_wait(scene: Scene) -> Wait:
     rested = sum(entry.eligible_at_ns <= scene.now_ns for entry in state.ledger.cooling.values())
     if (have := len(state.ledger.waiting) + rested) < stage.experiences_per_step:
         return _experiences(scene, stage, step, have)
+    version, oldest = make_policy(stage.policy).waits_for(view_of(state, stage)), oldest_flight_of(state)
+    if version is not None and oldest is not None and oldest <= version:
+        what = f"groups that began on weight version {oldest} or newer: step {step} is the last that may hold them"
+        return _of(Level.WAITS, "last_chance", what, "explorers", "they end (policy wait: true), or max_read_timeout")
     return _of(Level.WORKS, "plans", f"plans step {step}")
 
 

@@ -149,7 +149,9 @@ class Desk:
         )
         self.put(error, key=lease.group)
 
-    def lease(self, sequence: int, worker_id: UUID, *, slot: int = 0, attempt: int = 1) -> TaskLeased:
+    def lease(
+        self, sequence: int, worker_id: UUID, *, slot: int = 0, attempt: int = 1, held_version: int = -1
+    ) -> TaskLeased:
         """A lease, as the dispatcher writes it."""
         group = derive(self.id, "group", 0, sequence)
         leased = TaskLeased(
@@ -166,6 +168,7 @@ class Desk:
             attempt=attempt,
             deadline_s=50.0,
             min_version=0,
+            held_version=held_version,
         )
         self.put(leased, partition=Partition(topics.TASKS, slot))
         return leased

@@ -5,6 +5,7 @@ Rollouts and training steps take drawn or given times; who decides is real: the 
 system       units, slots and times, and the throughput that nothing can beat
 long_tail    how long rollouts take
 unit         one rollout unit: its slots, what waits for them, which weights it has
+flights      groups under way, by the weights that they began with
 clerk        the folds and the planner, fed with events that nobody wrote to a log
 forecast     the course of events
 reference    the synchronous modes, for comparison

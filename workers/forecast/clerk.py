@@ -23,6 +23,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.windows import Begin, Held, as_admitted, beginnings, request_of
+from rftd.workers.forecast.flights import Flights
 from rftd.workers.planner.planner import Planner, view_of
 from rftd.workers.policies.policy import PolicyView
 from rftd.workers.policies.registry import make_policy
@@ -42,10 +43,10 @@ _EPOCH_NS: Final = 1_700_000_000_000_000_000
 class Clerk:
     """Keeps the books of one stage."""
 
-    def __init__(self, stage: StageSpec) -> None:
+    def __init__(self, stage: StageSpec, flights: Flights) -> None:
         self.stage = stage
         self.state = RunState(_EXPERIMENT)
-        self._planner = Planner(self.state)
+        self._planner = Planner(self.state, oldest_flight=lambda: flights.oldest_version)
         self._policy = make_policy(stage.policy)
         self._kept = kept_versions(stage) if has_windows(stage.sync) else 0
         self._offsets = {_TASKS: 0, _SPINE: 0, _WEIGHTS: 0}

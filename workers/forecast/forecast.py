@@ -18,6 +18,7 @@ from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.spec import StageSpec
 from rftd.workers.dispatcher.windows import Begin, Held, Hold
 from rftd.workers.forecast.clerk import Clerk
+from rftd.workers.forecast.flights import Flights
 from rftd.workers.forecast.long_tail import LongTail
 from rftd.workers.forecast.outcome import Outcome, Step, Window, outcome_of
 from rftd.workers.forecast.system import System, Updates
@@ -40,7 +41,8 @@ class Forecast:
         self._lengths = lengths
         self._steps = steps
         self._random = np.random.default_rng(seed)
-        self._clerk = Clerk(self._stage)
+        self._flights = Flights()
+        self._clerk = Clerk(self._stage, self._flights)
         credits = system.slots + stage.algorithm.repeat_times
         self._units = [Unit(credits, system.slots) for _ in range(system.rollout_units)]
         self._published = {0}
@@ -119,6 +121,7 @@ class Forecast:
                 return False
             self._to_lease.popleft()
             unit.credits -= len(indices)
+            self._flights.lease(group, unit.version)
             unit.queue.extend((group, index) for index in indices)
             self._begin(unit)
         return True
@@ -166,6 +169,7 @@ class Forecast:
         if len(group.members) == group.repeat_times:
             self._inflight -= group.repeat_times
             self._open_groups -= 1
+            self._flights.land(group)
             self._window.produced += [self._durations[each.experience.int] for each in group.members]
             self._clerk.close(group.number, group.members, self._now_s)
             self._decide()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -51,8 +51,10 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
 class Planner:
     """Decisions of one experiment's planner. The caller appends them, folds them, and asks again."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, *, oldest_flight: Callable[[], int | None] | None = None) -> None:
+        """`oldest_flight`: the oldest version of a group under way, if not as the state's leases say."""
         self._state = state
+        self._oldest_flight = oldest_flight or (lambda: oldest_flight_of(state))
         self._shelf = Shelf(state)
 
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
@@ -112,6 +114,8 @@ class Planner:
                 return plans or self._retired(retired, positions, now_ns)
             if len(pool) - len(taken) < size and not timed_out:
                 return plans
+            if not timed_out and self._waits(policy.waits_for(view)):
+                return plans
             chosen = policy.select(view, pool, size, taken)
             if not chosen or (len(chosen) < size and not timed_out):
                 return plans
@@ -124,6 +128,12 @@ class Planner:
             timed_out = False
             view, taken = view.after(chosen), taken.union(entry.member.experience for entry in chosen)
         return plans
+
+    def _waits(self, version: int | None) -> bool:
+        if version is None:
+            return False
+        oldest = self._oldest_flight()
+        return oldest is not None and oldest <= version
 
     def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
         """True if `max_read_timeout` passed since the trainer could have had its batch."""
@@ -191,6 +201,18 @@ class Planner:
         now_ns = max(now_ns, self._state.spine.decided_at_ns)
         reason = "collected" if self._state.spine.stage_spec().kind == "explore" else "stage_ended"
         return self._retired([Retirement(reason, left)], positions, now_ns) if left else ()
+
+
+def oldest_flight_of(state: RunState) -> int | None:
+    """The oldest weight version that a rollout under way may have begun with; None if none is under way."""
+    return min(
+        (
+            max(group.min_version, min(lease.held_version for lease in group.leases.values()))
+            for group in state.groups.open.values()
+            if group.sequence >= 0 and group.leases and not group.terminal
+        ),
+        default=None,
+    )
 
 
 def plan_ahead(policy: PolicySpec) -> int:

@@ -27,7 +27,7 @@ class Paced:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.bound_versions = spec.max_staleness_versions
-        self._sweeps = spec.bounded
+        self.sweeps = spec.bounded
         self._capacity = spec.capacity
         self._evicts = spec.evict_when_full
         self._inflight_batches = spec.max_inflight_batches
@@ -38,7 +38,7 @@ class Paced:
 
     def admit(self, view: PolicyView) -> int:
         starting = view.starting_version
-        if self._sweeps and starting is not None and starting < self.oldest_allowed(view):
+        if self.sweeps and starting is not None and starting < self.oldest_allowed(view):
             return 0  # what began now would be too old for any batch; the steps that are planned bring newer weights
         most = min(self.most_supply(view), view.total_steps * view.batch_size)
         if self._capacity and not self._evicts:
@@ -52,16 +52,19 @@ class Paced:
     def select(self, view: PolicyView, pool: Pool, size: int, without: frozenset[UUID]) -> Sequence[Waiting]:
         oldest = self.oldest_allowed(view)
         fresh = pool.in_order(without)
-        if self._sweeps and pool.oldest_version is not None and pool.oldest_version < oldest:
+        if self.sweeps and pool.oldest_version is not None and pool.oldest_version < oldest:
             fresh = (entry for entry in fresh if entry.member.oldest_version >= oldest)
         return list(islice(fresh, size))
 
     def evict(self, view: PolicyView, pool: Pool) -> Iterator[Retirement]:
-        if self._sweeps and (stale := list(pool.older_than(self.oldest_allowed(view)))):
+        if self.sweeps and (stale := list(pool.older_than(self.oldest_allowed(view)))):
             yield Retirement("stale", stale)
         elif self._evicts and self._capacity and (more := len(pool) - self._capacity) > 0:
             # Of those that may be planned now: else what rests would keep its place, and newer ones would go instead.
             yield Retirement("capacity", list(islice(pool.lowest(), more)))
+
+    def waits_for(self, view: PolicyView) -> int | None:
+        return None
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
         return []

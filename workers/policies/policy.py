@@ -98,6 +98,10 @@ class StalenessPolicy(Protocol):
         """Experiences that no later batch can hold."""
         ...
 
+    def waits_for(self, view: PolicyView) -> int | None:
+        """If a version: no batch is formed while a group is under way that began with it or an older one."""
+        ...
+
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
         """Those of which nothing could be trained any more."""
         ...

@@ -23,6 +23,8 @@ class HardBoundPolicy(AnyPolicy):
 
     kind: Literal["hard_bound"]
     abort_inflight: bool = False
+    wait: bool = False
+    """Form no batch while a group is under way that would be too old for the one after it."""
 
 
 class InOrderPolicy(AnyPolicy):
@@ -59,6 +61,8 @@ class WeightFifoPolicy(AnyPolicy):
 
     kind: Literal["weight_fifo"]
     abort_inflight: bool = False
+    wait: bool = False
+    """As of `hard_bound`; here nothing is dropped then."""
 
 
 class ReadyFirstPolicy(AnyPolicy):

@@ -34,6 +34,7 @@ def policy(load: Load, *overrides: str) -> PolicySpec:
     [
         ("{kind: hard_bound, max_staleness: 3, abort_inflight: true}", {"abort_inflight": True}, True),
         ("{kind: in_order, max_staleness: 3}", {}, True),
+        ("{kind: weight_fifo, max_staleness: 3, wait: true}", {"wait": True}, True),
         ("{kind: areal, max_staleness: 3, max_concurrent: 16}", {"max_concurrent": 16}, False),
         (
             "{kind: verl_window, staleness_threshold: 0.25}",

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from desk import BATCH, REPEAT, Desk, stage_of
 
+from rftd.ops.ids import derive
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired, GroupRef
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.spec import PolicySpec, TasksetSpec
@@ -53,6 +54,35 @@ def test_one_decision_plans_as_far_ahead_as_asking_again_would(reuse: dict[str, 
     assert decided(at_once) == []
     at_once.execute()
     assert [plan.step for plan in decided(at_once)] == [3]
+
+
+def test_a_batch_is_not_formed_while_it_is_the_last_that_could_hold_what_is_under_way() -> None:
+    args = {"wait": True}
+    policy = PolicySpec(kind="weight_fifo", max_staleness_versions=1, max_inflight_batches=9, args=args)
+    desk = Desk(stage_of(policy=policy, max_read_timeout_s=1e6))
+    slow = desk.lease(0, desk.id, held_version=0)
+    desk.supply(3, version=0)
+    (first,) = decided(desk)
+    assert first.step == 1 and decided(desk) == []  # the slow one could still be in step 2, but in none after it
+    desk.supply(2, version=1)
+    assert decided(desk) == []
+    desk.produce(slow, range(REPEAT), version=0)
+    desk.obey(close_groups(desk.state, stage_over=False))
+    (second,) = decided(desk)
+    assert {item.experience for item in second.experiences} >= {
+        derive(slow.group, "rollout", rollout, "experience") for rollout in range(REPEAT)
+    }
+    assert desk.state.ledger.counts()["retired"] == 0
+
+
+def test_no_batch_waits_for_longer_than_the_read_timeout() -> None:
+    policy = PolicySpec(max_staleness_versions=0, max_inflight_batches=9, args={"wait": True})
+    desk = Desk(stage_of(policy=policy, max_read_timeout_s=60.0))
+    desk.lease(0, desk.id, held_version=0)
+    desk.supply(2)
+    assert decided(desk) == []
+    (plan,) = decided(desk, desk.state.spine.stage_started_ns + 60 * 10**9)
+    assert plan.step == 1 and len(plan.experiences) == BATCH
 
 
 def test_a_plan_names_only_what_it_observed() -> None:

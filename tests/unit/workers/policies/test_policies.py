@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from entries import BATCH, GROUP, entry, numbers, pool_of, view
 
@@ -103,6 +104,24 @@ def test_nothing_begins_that_would_be_too_old_for_any_batch(kind: str) -> None:
     for starting, may in ((0, not sweeps), (1, True), (None, True)):
         assert (policy.admit(view(starting_version=starting, **planned)) > 0) is may
     assert made(kind, 1, bounded=False).admit(view(starting_version=0, version=2, planned_steps=2)) > 0
+
+
+@pytest.mark.parametrize("kind", ["hard_bound", "weight_fifo"])
+def test_who_waits_says_for_which_weights(kind: str) -> None:
+    """Of step 6 the oldest is version 3 with a bound of 2: what began with it would be too old for step 7."""
+    at_step_6 = view(version=4, planned_steps=5)
+    assert made(kind, 2, args={"wait": True}).waits_for(at_step_6) == 3
+    assert made(kind, 2).waits_for(at_step_6) is None
+    assert made(kind, 2, bounded=False, args={"wait": True}).waits_for(at_step_6) is None
+
+
+@pytest.mark.parametrize("kind", ["hard_bound", "weight_fifo"])
+def test_as_much_begins_with_a_version_as_its_batches_can_hold(kind: str) -> None:
+    """Step 2 is done, its weights are on their way: what begins now has version 1 and fits batches up to the fourth."""
+    arriving = view(version=2, planned_steps=2, planned_experiences=8, starting_version=1)
+    assert made(kind, 2).admit(arriving) == (4 * 4 - 8) // 2
+    arrived = msgspec.structs.replace(arriving, starting_version=2)
+    assert made(kind, 2).admit(arrived) == (5 * 4 - 8) // 2
 
 
 # Groups (0, 1), (2, 3), (4, 5), (6, 7); they closed in this order, and began with these weights.
