@@ -12,7 +12,7 @@ from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
 from rftd.streams.codec import Decoded, decode
 from rftd.streams.envelope import Record
-from rftd.streams.events import batch, experience, task, worker
+from rftd.streams.events import batch, experience, task, weights, worker
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.topics import TASKS, Partition
@@ -41,6 +41,7 @@ class BusyRun(SyntheticRun):
                 self._lease(group, sequence, attempts + 1, expire=bool(number), rollouts=(0,), reissue=True)
             for rollout in range(int(self.random.integers(0, REPEAT))):
                 self.produce(group, rollout, lease)
+        self.synchronise()
         self.plan(stage=1, take=min(len(self.waiting), REPEAT))
         if self.waiting:
             stale = self.waiting.pop().member.experience
@@ -71,6 +72,20 @@ class BusyRun(SyntheticRun):
                     self.tape.write(retired, self.id, role="planner")
                     break
 
+    def synchronise(self) -> None:
+        """Explorers ask for weights, twice for one window, and do not wait for ever."""
+        for window, number in ((1, 0), (2, 0), (2, 1)):
+            asked = weights.WeightsRequested(stage=1, window=window, number=number, version=self.version)
+            self.tape.write(asked, self.id, role="dispatcher")
+            if self.random.random() < 0.7:
+                told = weights.WeightsAnswered(stage=1, window=window, number=number, version=self.version)
+                self.tape.write(told, self.id, role="trainer")
+            else:
+                late = weights.WeightsOverdue(
+                    stage=1, window=window, wanted=-1, version=number - 1, waited_s=1.0, reason="late"
+                )
+                self.tape.write(late, self.id, role="dispatcher")
+
     def prioritize(self, group: UUID, priority: float) -> None:
         """A group gets another tag."""
         changed = batch.ExperiencePrioritized(group=group, priority=priority, by="test")
@@ -98,6 +113,8 @@ class BusyRun(SyntheticRun):
             row=sequence,
             epoch=0,
             rollouts=rollouts,
+            window=sequence // 2,
+            place=sequence % 2,
             repeat_times=REPEAT,
             attempt=attempt,
             deadline_s=60.0,
@@ -160,13 +177,13 @@ def fold(experiment: UUID, records: list[Record]) -> RunState:
 
 def seen(state: RunState) -> dict[str, object]:
     """Everything that decisions rest on, without the order of what has none."""
-    groups, ledger, weights = state.groups, state.ledger, state.weights
+    groups, ledger, published = state.groups, state.ledger, state.weights
     return {
         "spine": msgspec.structs.asdict(state.spine),
         "groups": groups.open,
         "leases": groups.leases,
         "positions": groups.next_sequence,
-        "windows": (groups.windows, weights.answer),
+        "windows": (groups.windows, published.answer),
         "failures": (groups._short, groups._short_stage, groups.last_error),
         "recent": (groups.recent, groups.closed_in_stage, groups.recent_stage),
         "waiting": ledger.waiting,
@@ -177,7 +194,7 @@ def seen(state: RunState) -> dict[str, object]:
         "planned": ledger.planned_in_stage,
         "counted": (ledger.group_sizes, ledger.oldest_versions),
         "ahead": ledger._ahead,
-        "weights": (weights.published, weights.retired, weights.activated, weights.newest(state.spine)),
+        "weights": (published.published, published.retired, published.activated, published.newest(state.spine)),
         "evals": state.evals.open,
         "workers": (state.roster.live, state.roster.gone),
         "checkpoints": state.checkpoints,
