@@ -60,6 +60,7 @@ def _run(
     import asyncio
     from uuid import UUID
 
+    from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure
     from rftd.streams.backends.kafka.settings import kafka_url, parse_kafka
@@ -72,6 +73,8 @@ def _run(
     except ValueError:
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
     configure()
+    if role == "explorer":  # a trainer's cycles may hold activations
+        tune_collector()
     asyncio.run(_work(role, url, id, slot, spine_offset))
 
 
