@@ -205,5 +205,7 @@ if __name__ == "__main__":
         work()
     else:
         with tempfile.TemporaryDirectory(dir=given.folder) as made:
-            main(given.mb, given.workers, given.rounds, Path(made), given.memory_dir)
-            shutil.rmtree(shared_folder(made, given.memory_dir), ignore_errors=True)
+            try:
+                main(given.mb, given.workers, given.rounds, Path(made), given.memory_dir)
+            finally:
+                shutil.rmtree(shared_folder(made, given.memory_dir), ignore_errors=True)
