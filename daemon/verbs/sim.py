@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _DURATION = Duration()
 _COUNT = click.IntRange(1)
+_POLICY = "KIND[:BOUND[:NAME=VALUE,...]]"
 
 
 @click.group("sim")
@@ -28,7 +29,7 @@ def sim_group() -> None:
 @click.option("--train-units", type=_COUNT, help="Units that train [as is best]; the others generate.")
 @click.option("--batch", type=_COUNT, help="Experiences of a training step [512].")
 @click.option("--repeat-times", type=_COUNT, help="Rollouts of a group [1].")
-@click.option("--policy", help="Staleness policy [hard_bound].")
+@click.option("--policy", metavar=_POLICY, help="Staleness policy [hard_bound:2].")
 @click.option("--bound", type=click.IntRange(0), help="Most weight versions that an experience may be old [2].")
 @click.option(
     "--inflight", "inflight_batches", type=_COUNT, help="Batches that may be under way and waiting [bound + 1]."
@@ -55,7 +56,7 @@ def sim_group() -> None:
 )
 @click.option("--steps", type=click.IntRange(2), default=100, show_default=True, help="Training steps to follow.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the durations.")
-@click.option("--compare", multiple=True, metavar="POLICY[:BOUND]", help="A row for each of these; repeatable.")
+@click.option("--compare", multiple=True, metavar=_POLICY, help="A row for each of these; repeatable.")
 @click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.png", help="Draw it, too.")
 @shared_options
 @click.pass_obj

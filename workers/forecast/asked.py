@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -10,6 +10,7 @@ from rftd.ops.errors import UsageError
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
 from rftd.workers.forecast.long_tail import LongTail
 from rftd.workers.forecast.system import System, Updates
+from rftd.workers.policies.registry import SWEEPING
 
 _NO_MODEL: Final = ModelSpec(path="", max_model_len=1, max_prompt_tokens=1, max_response_tokens=1)
 _UNITS: Final = 16
@@ -28,6 +29,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     repeat_times: int | None = None
     policy: str | None = None
+    """KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE,..., the last for the kind's own arguments; as in `compare`."""
     bound: int | None = None
     inflight_batches: int | None = None
     train_s: float | None = None
@@ -38,7 +40,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     swap_s: float = 0.0
     updates: Updates = Updates.INFLIGHT
     compare: tuple[str, ...] = ()
-    """KIND or KIND:BOUND."""
 
 
 def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
@@ -69,7 +70,10 @@ def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
         algorithm=msgspec.structs.replace(base.algorithm, repeat_times=repeat_times),
         policy=_policy(base.policy, asked.policy, asked.bound, asked.inflight_batches),
     )
-    return tuple(_with_policy(base, text, asked.inflight_batches) for text in asked.compare) or (base,)
+    return tuple(
+        msgspec.structs.replace(base, policy=_policy(base.policy, text, asked.bound, asked.inflight_batches))
+        for text in asked.compare
+    ) or (base,)
 
 
 def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTail) -> System:
@@ -99,11 +103,12 @@ def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTa
     return msgspec.structs.replace(system, train_s=asked.step_s * train_units / units)
 
 
-def _policy(given: PolicySpec, kind: str | None, bound: int | None, inflight: int | None) -> PolicySpec:
+def _policy(given: PolicySpec, text: str | None, bound: int | None, inflight: int | None) -> PolicySpec:
     """The policy with what was asked instead; batches in flight follow the bound, unless they were asked for too."""
-    changes: dict[str, str | int] = {}
-    if kind is not None:
-        changes["kind"] = kind
+    changes: dict[str, Any] = {}
+    if text is not None:
+        kind, bound, args = _parsed(text, bound)
+        changes = {"kind": kind, "args": args, "bounded": kind in SWEEPING}
     if bound is not None:
         changes |= {"max_staleness_versions": bound, "max_inflight_batches": bound + 1}
     if inflight is not None:
@@ -111,10 +116,19 @@ def _policy(given: PolicySpec, kind: str | None, bound: int | None, inflight: in
     return msgspec.structs.replace(given, **changes)
 
 
-def _with_policy(stage: StageSpec, text: str, inflight: int | None) -> StageSpec:
-    kind, _, bound = text.partition(":")
-    if bound and not bound.isdecimal():
-        raise UsageError(f"{text!r}: {bound!r} is no bound", field="compare", fix="KIND or KIND:BOUND, hard_bound:2")
-    return msgspec.structs.replace(
-        stage, policy=_policy(stage.policy, kind or None, int(bound) if bound else None, inflight)
-    )
+def _parsed(text: str, bound: int | None) -> tuple[str, int | None, dict[str, Any]]:
+    kind, _, rest = text.partition(":")
+    number, _, pairs = rest.partition(":")
+    args = dict(pair.split("=", 1) for pair in pairs.split(",") if "=" in pair)
+    if (number and not number.isdecimal()) or (pairs and len(args) != len(pairs.split(","))):
+        fix = "KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE, for example weight_fifo:2:wait=true"
+        raise UsageError(f"{text!r} is no policy", field="policy", fix=fix)
+    return kind, int(number) if number else bound, {name: _value(value) for name, value in args.items()}
+
+
+def _value(text: str) -> Any:
+    """A JSON value, or the text as it is."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -79,6 +79,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One policy on one system. Rates and idle shares are of the steps after the warm-up."""
 
     policy: str
+    """Its kind, and its own arguments where they are not the usual ones."""
     bound: int
     system: System
     steps: int
@@ -113,7 +114,7 @@ def outcome_of(window: Window, stage: StageSpec, system: System, lengths: LongTa
     optimum = system.optimum_per_s(stage.train_batch_size, lengths.mean_s)
     slots = system.rollout_units * system.slots
     return Outcome(
-        policy=stage.policy.kind,
+        policy=" ".join([stage.policy.kind, *(f"{name}={value}" for name, value in stage.policy.args.items())]),
         bound=stage.policy.max_staleness_versions,
         system=system,
         steps=len(window.steps),

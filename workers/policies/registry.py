@@ -23,6 +23,9 @@ POLICIES: Final = Plugins[StalenessPolicy](
     },
 )
 
+SWEEPING: Final = ("hard_bound", "in_order", "windowed", "weight_fifo")
+"""Kinds under which nothing over the bound is trained; the others only pace by it."""
+
 
 def make_policy(spec: PolicySpec) -> StalenessPolicy:
     """The policy that a stage names. Raises ConfigError for an unknown one."""

@@ -15,14 +15,12 @@ from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
 from rftd.workers.policies.priorities import PRIORITIES
-from rftd.workers.policies.registry import POLICIES
+from rftd.workers.policies.registry import POLICIES, SWEEPING
 from rftd.workers.policies.schedule import explorer_interval, has_windows, trainer_interval, window_steps
 
 _POLICY: Final[FieldPath] = ("policy",)
 _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
 _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
-_SWEEPING: Final = ("hard_bound", "in_order", "windowed", "weight_fifo")
-"""Kinds under which nothing over the bound is trained."""
 
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
 _OLDEST_FIRST: Final = ("in_order", "weight_fifo")
@@ -43,7 +41,7 @@ def resolve_policy(
         kind=kind,
         max_staleness_versions=bound,
         # With reuse and no bound asked for, an experience is trained as often as its priority lets it.
-        bounded=kind in _SWEEPING and (max_uses == 1 or _asks(given, algorithm)),
+        bounded=kind in SWEEPING and (max_uses == 1 or _asks(given, algorithm)),
         max_inflight_batches=inflight,
         min_group_members=_min_members(given, algorithm, notes),
         args=_args(given, sync, notes),

@@ -165,6 +165,17 @@ def test_the_split_is_the_best_unless_it_is_given() -> None:
     assert (given.train_units, given.step_s) == (4, 8.0)
 
 
+def test_policies_are_asked_for_by_kind_bound_and_arguments() -> None:
+    asked = Asked(bound=3, compare=("areal", "weight_fifo:2:wait=true", "verl_window:1:staleness_threshold=0.5"))
+    policies = [stage.policy for stage in stages_of(asked, None)]
+    assert [(policy.kind, policy.max_staleness_versions, policy.bounded) for policy in policies] == [
+        ("areal", 3, False),
+        ("weight_fifo", 2, True),
+        ("verl_window", 1, False),
+    ]
+    assert [policy.args for policy in policies] == [{}, {"wait": True}, {"staleness_threshold": 0.5}]
+
+
 @pytest.mark.parametrize(
     "asked", [Asked(units=4, train_units=4), Asked(units=1), Asked(step_s=1.0), Asked(units=2, train_units=3)]
 )
@@ -173,7 +184,9 @@ def test_machines_that_cannot_work_are_refused(asked: Asked) -> None:
         system_of(asked, None, 512, LONG)
 
 
-@pytest.mark.parametrize("asked", [Asked(batch=10, repeat_times=4), Asked(compare=("hard_bound:x",))])
+@pytest.mark.parametrize(
+    "asked", [Asked(batch=10, repeat_times=4), Asked(compare=("hard_bound:x",)), Asked(policy="hard_bound:2:wait")]
+)
 def test_stages_that_cannot_be_are_refused(asked: Asked) -> None:
     with pytest.raises(UsageError):
         stages_of(asked, None)

@@ -1,0 +1,91 @@
+"""Are the lengths that are trained those that are generated, with a bound of 2 on staleness? Prints JSON.
+
+python -P tests/bench/drop_bias.py [--steps 100] [--real] [--real-steps 20] [--median 2]
+
+The sizes of async_sync.py (16 units of 32 slots, batches of 512 in groups of 2, p99/p50 = 10, cut at 10 medians), in
+the simulator with the real policy and planner; with `--real` also by the real daemon and its processes. `paced` is the
+policy `weight_fifo` with `wait: true`: no batch is formed while a group is under way that would be too old for the
+next. `hasty` is `hard_bound`, which drops what took too long. `p` is of the two-sample KS test; the bar is p > 0.05 for
+`paced`. `of_optimum` and `ratio` say what the patience costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from async_sync import sizes_of
+from timed_run import ASYNC, timed_run
+
+from rftd.workers.forecast.asked import Asked, stages_of, system_of
+from rftd.workers.forecast.long_tail import LongTail
+from rftd.workers.forecast.report import compare
+
+BAR = 0.05
+POLICIES = {
+    "hasty": ("hard_bound", {}, "policy={kind: hard_bound, max_staleness: 2}"),
+    "paced": ("weight_fifo", {"wait": True}, "policy={kind: weight_fifo, max_staleness: 2, wait: true}"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--real-steps", type=int, default=20)
+    parser.add_argument("--median", type=float, default=2.0, help="seconds, of the real run")
+    parser.add_argument("--train-time", type=float, default=2.0, help="medians, if all units train")
+    parser.add_argument("--units", type=int, default=16)
+    parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--repeat-times", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=8)
+    chosen = parser.parse_args()
+    lengths = LongTail(median_s=chosen.median)
+    asked = Asked(
+        units=chosen.units,
+        slots=chosen.slots,
+        batch=chosen.batch,
+        repeat_times=chosen.repeat_times,
+        train_s=chosen.train_time * chosen.median,
+        publish_s=0.05,
+    )
+    system = system_of(asked, None, chosen.batch, lengths)
+    (base,) = stages_of(asked, None)
+    stages = [
+        msgspec.structs.replace(base, policy=msgspec.structs.replace(base.policy, kind=kind, args=args))
+        for kind, args, _ in POLICIES.values()
+    ]
+    report = compare(stages, system, lengths, steps=chosen.steps, seed=1)
+    figures: dict[str, dict[str, object]] = {
+        name: {
+            "simulated": {
+                "p": run.drop_bias.p,
+                "statistic": round(run.drop_bias.statistic, 5),
+                "mean_generated_s": round(run.drop_bias.generated_mean_s, 3),
+                "mean_trained_s": round(run.drop_bias.trained_mean_s, 3),
+                "dropped": run.dropped,
+                "staleness_max_versions": run.staleness.max,
+                "of_optimum": round(run.of_optimum, 3),
+                "ratio": round(report.speed_up(run), 3),
+                "produced": run.produced,
+            }
+        }
+        for name, run in zip(POLICIES, report.runs, strict=True)
+    }
+    for name, (_, _, override) in POLICIES.items():
+        if chosen.real:
+            measured = timed_run(sizes_of(system, chosen, lengths, chosen.real_steps), *ASYNC, override)
+            figures[name]["real"] = msgspec.to_builtins(measured)
+            print(json.dumps({name: figures[name]["real"]}), file=sys.stderr)
+    print(json.dumps({"bar": BAR, **figures}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
