@@ -59,11 +59,11 @@ class Weights(msgspec.Struct):
 
     def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
         """The newest version that counts (of equal versions the newest generation), not above `at_most`."""
-        candidates = (
-            key for key in self.published if (at_most is None or key[0] <= at_most) and self.counts(*key, spine)
-        )
-        best = max(candidates, default=None)
-        return self.published[best] if best else None
+        # A long run has announced many versions, and one of the last counts: sorting what is in order costs little.
+        for key in sorted(self.published, reverse=True):
+            if (at_most is None or key[0] <= at_most) and self.counts(*key, spine):
+                return self.published[key]
+        return None
 
     def of_version(self, version: int, spine: Spine) -> weights.WeightsPublished | None:
         """The newest generation of one version that counts; of one that was lost, the next version's."""

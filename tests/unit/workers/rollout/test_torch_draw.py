@@ -39,6 +39,15 @@ def test_uniform_numbers_are_uniform_and_independent() -> None:
     assert key_of(-1) == key_of(2**64 - 1) != key_of(0)
 
 
+def test_the_key_of_a_seed_is_what_it_ever_was() -> None:
+    """Equal seeds must draw equal tokens in a replay of a log, whichever release wrote it."""
+    assert [key_of(seed) for seed in (1, 12345, 2**63 - 1)] == [
+        6238072747940578789,
+        17540659726606785873,
+        6514504133438201533,
+    ]
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 def test_shares_are_the_probabilities(temperature: float) -> None:
     expected = torch.softmax(LOGITS / temperature, -1)

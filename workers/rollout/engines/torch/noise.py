@@ -11,7 +11,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 def key_of(seed: int) -> int:
     """The 64-bit key of a request's seed, any integer; neighbouring seeds get unrelated keys."""
-    return int(_mix(np.array([seed & _MASK], dtype=np.uint64))[0])
+    x = seed & _MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+    return x ^ (x >> 31)
 
 
 def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -24,7 +27,7 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64."""
+    """The finaliser of splitmix64, as in `key_of`."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

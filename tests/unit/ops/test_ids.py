@@ -1,0 +1,15 @@
+"""Derived ids are UUIDv5 of a fixed namespace: every log that exists was written with them."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid5
+
+from rftd.ops.ids import NAMESPACE, derive
+
+
+def test_a_derived_id_is_the_uuid5_of_its_parts() -> None:
+    cause = UUID("0190a3b2-7c1d-7e2f-8a3b-4c5d6e7f8091")
+    for number in range(200):
+        assert derive(cause, "rollout", number) == uuid5(NAMESPACE, f"{cause.hex}/rollout/{number}")
+    assert str(derive(cause, "experience")) == str(uuid5(NAMESPACE, f"{cause.hex}/experience"))
+    assert derive(cause, "experience").version == 5
