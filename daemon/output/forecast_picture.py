@@ -1,4 +1,4 @@
-"""A forecast as a picture: throughput, staleness, who was busy when, and which lengths were trained."""
+"""A forecast as a picture: throughput, staleness, who was busy when, which lengths were trained; a colour a policy."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def draw(report: Report, path: Path) -> None:
     for axes in places.flat:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.2)
-    if len(report.runs) > 1:
-        staleness.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
