@@ -11,7 +11,7 @@ from rftd.ops.ids import derive
 from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
-from rftd.streams.events.task import TaskRetried
+from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.folds.ledger import Ledger, Waiting
 from rftd.workers.dispatcher import dispatcher, leasing, windows
 from rftd.workers.dispatcher.decision import Decision
@@ -44,8 +44,10 @@ def _retry_what_did_not_fail(close: Any) -> Any:
     def closing(state: Any, **more: Any) -> Any:
         for decision in close(state, **more):
             yield decision
-            group = state.groups.open[decision.event.group]
-            if group.sequence == 0 and not decision.event.failed:
+            closed = decision.event
+            group = state.groups.open[closed.group] if isinstance(closed, GroupClosed) else None
+            first = derive(state.experiment, "group", state.spine.stage, 0)
+            if group is not None and group.id == first and not closed.failed:
                 retried = TaskRetried(
                     group=group.id,
                     retry=derive(group.id, "retry"),
