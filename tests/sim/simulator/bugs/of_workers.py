@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from rftd.ops.ids import derive
 from rftd.storage.checkpoints import Staged
 from rftd.streams.fencing import FenceView
+from rftd.workers.dispatcher import leasing
 from rftd.workers.trainer import history, saving, trainer
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
@@ -27,6 +33,25 @@ def _admit_all_to_explorers(admit: Any) -> Any:
         return admitted or (process is not None and process.role == "explorer")
 
     return admitting
+
+
+def _lease_under_an_id_of_its_own(next_lease: Any) -> Any:
+    """So that a lease that has no effect is not, by its id, the one that the successor gives."""
+
+    def named(*args: Any, **more: Any) -> Any:
+        decision = next_lease(*args, **more)
+        lease = derive(decision.event.lease, PROCESS.get().pid)
+        return decision._replace(event=msgspec.structs.replace(decision.event, lease=lease))
+
+    return named
+
+
+@contextmanager
+def _obey_anybody() -> Iterator[None]:
+    obeys = instead(FenceView, "admit", _admit_all_to_explorers)
+    names = instead(leasing, "next_lease", _lease_under_an_id_of_its_own)
+    with obeys(), names():
+        yield
 
 
 def _skip_training(train: Any) -> Any:
@@ -80,7 +105,7 @@ BUGS = (
     Bug(
         "an explorer obeys whoever gives it work",
         "obeyed",
-        instead(FenceView, "admit", _admit_all_to_explorers),
+        _obey_anybody,
         mode="zombies",
     ),
     Bug(
