@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from policy_world import PolicyWorld, Sizes
 
-from rftd.daemon.config.resolve.policy import _SWEEPING
 from rftd.daemon.config.resolve.progress import standstill
 from rftd.streams.spec import PolicySpec, PrioritySpec
-from rftd.workers.policies.registry import POLICIES, make_policy
+from rftd.workers.policies.registry import POLICIES, SWEEPING, make_policy
 
 WORLDS = range(30)
 
@@ -30,15 +29,18 @@ def drawn(kind: str, seed: int) -> tuple[PolicySpec, Sizes]:
         },
         "windowed": {"freshest_first": chance.random() < 0.5, "abort_inflight": chance.random() < 0.5},
         "sample_lag": {"max_lag_samples": chance.choice([0, 1, 2 * batch])},
+        **{each: {"wait": chance.random() < 0.3} for each in ("hard_bound", "weight_fifo")},
     }
-    aborting: dict[str, Any] = {"abort_inflight": chance.random() < 0.5}
+    own["in_order"] = {"abort_inflight": chance.random() < 0.5}
+    for each in ("hard_bound", "weight_fifo"):
+        own[each]["abort_inflight"] = chance.random() < 0.5
     replays = max_uses != 1 or chance.random() < 0.3
     spec = PolicySpec(
         kind=kind,
         max_staleness_versions=interval - 1 + chance.randint(0, 3),
-        bounded=kind in _SWEEPING and (max_uses == 1 or chance.random() < 0.5),
+        bounded=kind in SWEEPING and (max_uses == 1 or chance.random() < 0.5),
         max_inflight_batches=chance.randint(1, 3),
-        args=own.get(kind, aborting if kind in _SWEEPING else {}),
+        args=own.get(kind, {}),
         priority=PrioritySpec(kind=chance.choice(["linear_decay", "tag"])) if replays else PrioritySpec(),
         max_uses=max_uses,
         cooldown_s=chance.choice([0.0, 0.3, 5.0]) if max_uses != 1 else 0.0,

@@ -72,9 +72,12 @@ class PolicyWorld:
         """Until every step is trained."""
         for _ in range(MOST_TURNS):
             self._dispatch()
+            before = self.retired.total(), len(self.flights)
             self._give_up()
             self._plan()
             self._books()
+            if (self.retired.total(), len(self.flights)) != before:
+                continue  # whoever admits may have been kept by what is gone now
             if self.version - self.sizes.first_version == self.sizes.steps:
                 return
             self._next()
@@ -126,6 +129,10 @@ class PolicyWorld:
             self.pool.awake(self.now_ns)
             if self._evict():
                 continue
+            floor = self.policy.waits_for(self.view())
+            assert floor == self.policy.waits_for(self.view())
+            if floor is not None and any(flight.oldest_version <= floor for flight in self.flights.values()):
+                return
             chosen = self._select(step)
             if len(chosen) < self.batch:
                 return
