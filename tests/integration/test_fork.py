@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -176,17 +177,19 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
     asynchronous = (
         *("deterministic=false", "synchronizer.sync_style=fully_async", "explorer.max_inflight_batches=3"),
         *("buffer.total_steps=20", "trainer.engine_args={step_s: 0.05}"),
+        "explorer.rollout_model.extra_engine_args={latency_s: 0.03, latency_sigma: 1.0}",
     )
     async with desk.open() as supervisor:
         submitted = asyncio.ensure_future(desk.submit(supervisor, *asynchronous))
         await until(lambda: any(run.state.spine.furthest >= 12 for run in supervisor.runs))
         parent = next(iter(supervisor.runs)).state.experiment
-        fork = await desk.fork(supervisor, parent, 12)
+        step = await _with_work_left(desk.log, parent, range(12, 5, -1))
+        fork = await desk.fork(supervisor, parent, step)
         await submitted
         state = await desk.completed(fork.experiment)
     forked = state.spine.forked
     assert forked is not None and forked.redo, "something was under way"
-    assert sorted(await weights(desk, fork.experiment)) == list(range(13, 25))
+    assert sorted(await weights(desk, fork.experiment)) == list(range(step + 1, 25))
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 
@@ -196,9 +199,17 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
 
     monkeypatch.setattr(intake, "shared_history", forgetful)
     async with desk.open() as supervisor:
-        await desk.fork(supervisor, parent, 12)
+        await desk.fork(supervisor, parent, step)
     report = await fake_world.verified(desk.log)
     assert any("were never settled" in each.what for each in report.findings), "though its parent settled them later"
+
+
+async def _with_work_left(log: EventLog, parent: UUID, steps: Iterable[int]) -> int:
+    """The first of the steps at whose batch something waited or was under way."""
+    for step in steps:
+        if (await shared_history(log, parent, step)).forked.redo:
+            return step
+    raise AssertionError("explorers were never ahead of the trainer")
 
 
 @pytest.mark.anyio
