@@ -29,7 +29,8 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     name = scene.submit(EXPERIMENT, *SHORT)
     early = scene.rftd("archive", name)
     assert early.status == 5 and "only what has ended can be archived" in early.err, early
-    job = Path(scene.until_ended(name).experiment.job_dir)
+    first = scene.until_ended(name).experiment
+    job = Path(first.job_dir)
     done = scene.rftd("archive", name, "--json")
     assert done.status == 0, done
     archive = Path(json.loads(done.out)["path"])
@@ -58,7 +59,7 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     assert not job.exists() and listed(scene) == [] and listed(scene, "--all") == [(name, "removed")]
     assert "already removed" in scene.rftd("rm", name, "--yes").out
     assert scene.submit(EXPERIMENT, *SHORT) == name
-    second = scene.until_ended(name)
+    second = scene.until_ended(name, but=first.summary.id)
     assert second.experiment.job_dir == str(job)
     assert listed(scene) == [(name, "here")] and len(listed(scene, "--all")) == 2
     files = held(job)

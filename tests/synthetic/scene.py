@@ -168,8 +168,9 @@ class Scene:
         except (RftdError, OSError):
             return None
 
-    def until_ended(self, name: str, timeout_s: float = 120.0) -> Page:
-        return self._until(name, lambda summary: summary.state in ENDED, "end", timeout_s)
+    def until_ended(self, name: str, timeout_s: float = 120.0, *, but: str = "") -> Page:
+        """The page of an ended experiment, `but` not of this id: tables may lag behind a second one of that name."""
+        return self._until(name, lambda summary: summary.state in ENDED and summary.id != but, "end", timeout_s)
 
     def until_state(self, name: str, state: str, timeout_s: float = 120.0) -> Page:
         """Its page once it is in that state."""
