@@ -6,6 +6,7 @@ batch n's items is (n - 1) minus their oldest weight version, and nothing over t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -22,8 +23,8 @@ from rftd.workers.policies.pool import Order, Pool, Ready
 A = TypeVar("A", bound=msgspec.Struct)
 
 
-class Paced:
-    """A policy but for its pace: `ahead` says how many batches of experiences may be supplied."""
+class Paced(ABC):
+    """A policy but for its pace: `most_supply` says how many experiences may have been supplied."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.bound_versions = spec.max_staleness_versions
@@ -32,9 +33,9 @@ class Paced:
         self._evicts = spec.evict_when_full
         self._inflight_batches = spec.max_inflight_batches
 
+    @abstractmethod
     def most_supply(self, view: PolicyView) -> int:
         """Experiences of the stage that may have been supplied by now."""
-        raise NotImplementedError
 
     def admit(self, view: PolicyView) -> int:
         starting = view.starting_version
