@@ -194,16 +194,20 @@ class FakeWorld:
     verified = staticmethod(verified)
 
     @staticmethod
-    async def completed(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> RunState:
-        """The state after the experiment was driven to its end."""
+    async def run(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> Run:
+        """The run of an experiment that was just taken in; it is not driven yet."""
         writer = Writer(source="test", clock=clock, ids=ids)
         experiment = derive(ids.new(), "experiment")
         await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
         heads = as_refs(await log.heads())
         await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
-        run = Run(
-            log, experiment, TaskExecutor(log, clock, ids), owner=ids.new(), clock=clock, ids=ids, logger=logger()
-        )
+        executor = TaskExecutor(log, clock, ids)
+        return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+
+    @staticmethod
+    async def completed(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> RunState:
+        """The state after the experiment was driven to its end."""
+        run = await FakeWorld.run(log, spec, clock, ids)
         async with asyncio.timeout(60):
             await run.drive()
         return run.state

@@ -13,14 +13,11 @@ from until import until
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.ops.logs import logger
 from rftd.streams import topics
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned, ExperiencePrioritized
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.streams.spec import PolicySpec, SyncSpec, TrainerSpec
 from rftd.streams.topics import partition_of
 
@@ -36,13 +33,8 @@ async def test_a_group_with_a_higher_tag_is_trained_next(
         sync=SyncSpec(style="fully_async"),
         trainer=TrainerSpec(engine="fake", engine_args={"step_s": 0.1}),
     )
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
-    executor = fake_world.executor(log, clock, ids)
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    run = await fake_world.run(log, spec, clock, ids)
+    experiment = run.state.experiment
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(run.drive())
         tagged, place = await _tagged(run)

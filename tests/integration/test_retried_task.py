@@ -15,15 +15,12 @@ import pytest
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.ops.logs import logger
 from rftd.streams import topics
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.folds.failed_tasks import FailedTask, FailedTasks
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.streams.topics import partition_of
 
 GATED = '''
@@ -65,13 +62,8 @@ async def test_it_is_given_out_once_more(
     stage = spec.stages[1]
     stage = msgspec.structs.replace(stage, taskset=msgspec.structs.replace(stage.taskset, workflow="gated"))
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
-    executor = fake_world.executor(log, clock, ids)
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    run = await fake_world.run(log, spec, clock, ids)
+    experiment = run.state.experiment
     request = derive(experiment, "retry")
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(run.drive())

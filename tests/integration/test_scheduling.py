@@ -13,20 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError
-from rftd.ops.ids import derive
-from rftd.ops.logs import logger
 from rftd.streams import topics
 from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
 from rftd.streams.topics import TRUTH
 
 STUCK = '''
@@ -71,13 +66,7 @@ async def driven(tmp_path: Path, clock, ids, fake_world, **rollout: Any) -> tupl
         rollout=msgspec.structs.replace(stage.rollout, max_timeout_s=600.0, **rollout),
     )
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
-    executor = fake_world.executor(log, clock, ids)
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
     records = [record for place in TRUTH if place.stream == topics.TASKS for record in await log.read(place, 0)]
