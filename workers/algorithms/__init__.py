@@ -9,6 +9,7 @@ advantages/        from the rewards of one closed group to advantages (numpy)
 policy_losses/     the main term, per token
 kl_losses.py       the distance to a reference, per token
 entropy_losses.py  the entropy bonus
+batch_tokens.py    a whole batch before its step: what one micro-batch cannot know
 aggregation.py     how per-token values become one number, whatever the micro-batches
 objective.py       the parts of one stage put together
 

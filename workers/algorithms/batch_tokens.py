@@ -1,0 +1,40 @@
+"""`BatchTokens`: a whole batch before its step, for what one micro-batch cannot know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchTokens:
+    """The N trained tokens of a whole batch, response after response, none with a gradient.
+
+    What nobody asked for is None: each of these costs a forward pass over the batch.
+    """
+
+    old_logprobs: Tensor  # [N], under the weights that drew them; zeros for dataset rows
+    advantages: Tensor  # [N], of the rollout's group
+    rewards: Tensor  # [S], one for each response
+    expert: Tensor  # [N] bool
+    sequence: Tensor  # [N] int64, which response; ascending
+    sequences: int
+    versions: Tensor | None = None  # [N] int64, of the weights that drew each token
+    version: int = 0
+    """Of the weights before the step."""
+    logprobs: Tensor | None = None  # [N], under the weights before the step: "proximal"
+    entropies: Tensor | None = None  # [N], likewise
+    ref_logprobs: Tensor | None = None  # [N]
+    teacher_logprobs: Tensor | None = None  # [N]
+    values: Tensor | None = None  # [N], the critic's
+
+    def sequence_sum(self, values: Tensor) -> Tensor:
+        """The sum over each response  # [N] -> [S]"""
+        return values.new_zeros(self.sequences).index_add(0, self.sequence, values)
+
+    def sequence_mean(self, values: Tensor) -> Tensor:
+        """The mean over each response  # [N] -> [S]"""
+        return self.sequence_sum(values) / self.sequence_sum(values.new_ones(values.shape)).clamp(min=1)
