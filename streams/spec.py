@@ -112,6 +112,8 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     entropy_loss: str = "none"
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
+    loss_scale_factor: float | None = None
+    """What `seq-mean-token-sum-norm` divides by; None: the length of the batch's longest response."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     optimizer: OptimizerSpec = OptimizerSpec()

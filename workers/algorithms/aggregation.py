@@ -6,8 +6,10 @@ micro-batches: their sums add up to the value of the whole.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,29 +18,31 @@ from rftd.ops.errors import ConfigError
 
 Counts = NDArray[np.int64]  # [B], trained tokens of each response
 Weights = NDArray[np.float64]  # [B], weight of each token of a response
+T = TypeVar("T")
+U = TypeVar("U")
 
 
-def token_mean(counts: Counts, lengths: Counts) -> Weights:
+def token_mean(counts: Counts, norm: float) -> Weights:
     """The mean over all trained tokens: long responses count more."""
     return np.full(len(counts), 1.0 / max(1, int(counts.sum())))
 
 
-def sequence_mean_token_sum(counts: Counts, lengths: Counts) -> Weights:
+def sequence_mean_token_sum(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their sums."""
     return np.full(len(counts), 1.0 / max(1, len(counts)))
 
 
-def sequence_mean_token_mean(counts: Counts, lengths: Counts) -> Weights:
+def sequence_mean_token_mean(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their means: each counts the same."""
     return 1.0 / (np.maximum(1, counts) * max(1, len(counts)))
 
 
-def sequence_mean_token_sum_norm(counts: Counts, lengths: Counts) -> Weights:
-    """The sum over everything, divided by the longest response."""
-    return np.full(len(counts), 1.0 / max(1, int(lengths.max(initial=1))))
+def sequence_mean_token_sum_norm(counts: Counts, norm: float) -> Weights:
+    """The sum over everything, divided by `loss_scale_factor`, or else by the longest response's length."""
+    return np.full(len(counts), 1.0 / norm)
 
 
-AGGREGATIONS: Final[dict[str, Callable[[Counts, Counts], Weights]]] = {
+AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {
     "token-mean": token_mean,
     "seq-mean-token-sum": sequence_mean_token_sum,
     "seq-mean-token-mean": sequence_mean_token_mean,
@@ -47,18 +51,68 @@ AGGREGATIONS: Final[dict[str, Callable[[Counts, Counts], Weights]]] = {
 
 
 def check(mode: str) -> None:
-    """Raises ConfigError if there is no such mode."""
+    """Raises ConfigError, with the nearest name, if there is no such mode."""
     if mode not in AGGREGATIONS:
+        near = difflib.get_close_matches(mode, AGGREGATIONS, 1)
         raise ConfigError(
             f"unknown aggregation {mode!r}",
             field="algorithm.loss_agg_mode",
-            fix=f"one of {', '.join(AGGREGATIONS)}",
+            fix=(f"did you mean {near[0]!r}? " if near else "") + f"one of {', '.join(AGGREGATIONS)}",
         )
 
 
-def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]]) -> Weights:
+def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
     """What one trained token of each response weighs in the whole batch  # [B]"""
     check(mode)
     counts = np.array([int(np.count_nonzero(mask)) for mask in masks], np.int64)
-    lengths = np.array([len(mask) for mask in masks], np.int64)
-    return AGGREGATIONS[mode](counts, lengths)
+    longest = max((len(mask) for mask in masks), default=1)
+    return AGGREGATIONS[mode](counts, float(max(1, longest)) if norm is None else norm)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWeights(Generic[T]):
+    """What each token weighs in the sums of its batch; the two kinds of rows are an expert's and all others."""
+
+    whole: T
+    """The stage's aggregation, over the whole batch."""
+    of_kind: T
+    """The same, but over the rows of the token's own kind: weights of each kind add up on their own."""
+    mean: T
+    """token-mean, over the whole batch."""
+    mean_of_kind: T
+
+    def map(self, change: Callable[[T], U]) -> TokenWeights[U]:
+        """Each of them, changed."""
+        return TokenWeights(change(self.whole), change(self.of_kind), change(self.mean), change(self.mean_of_kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """A mode with what it is told beside. Raises ConfigError for an unknown mode or a norm that is not above 0."""
+
+    mode: str = "token-mean"
+    norm: float | None = None
+    """What seq-mean-token-sum-norm divides by; None: the length of the batch's longest response."""
+    expert_mode: str | None = None
+    """Of an expert's rows, where they are aggregated on their own; None: `mode`."""
+
+    def __post_init__(self) -> None:
+        check(self.mode)
+        check(self.expert_mode or self.mode)
+        if self.norm is not None and not self.norm > 0:
+            raise ConfigError(
+                f"loss_scale_factor is {self.norm}", field="algorithm.loss_scale_factor", fix="use one above 0"
+            )
+
+    def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
+        """What a trained token of each response weighs; `expert` says which responses are an expert's  # [B] each"""
+        whole, mean = token_weights(self.mode, masks, norm=self.norm), token_weights("token-mean", masks)
+        if not any(expert):
+            return TokenWeights(whole, whole, mean, mean)
+        of_kind, mean_of_kind = np.empty_like(whole), np.empty_like(mean)
+        for kind, mode in ((True, self.expert_mode or self.mode), (False, self.mode)):
+            rows = [number for number, each in enumerate(expert) if each is kind]
+            chosen = [masks[number] for number in rows]
+            of_kind[rows] = token_weights(mode, chosen, norm=self.norm)
+            mean_of_kind[rows] = token_weights("token-mean", chosen)
+        return TokenWeights(whole, of_kind, mean, mean_of_kind)

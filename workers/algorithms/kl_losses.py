@@ -1,6 +1,7 @@
 """KL losses: the distance of the policy to a reference, estimated at each token.
 
-d = logprob - reference logprob.  k1: d.  k2: d²/2.  k3: e^-d - 1 + d.  low_var_kl: k3 clamped.  abs: |d|.
+Let d = logprob - reference logprob. Which one: k2 for a loss (its gradient is that of the KL), k1 or k3 for a figure
+or a penalty, low_var_kl where the policy may drift far, corrected_k3 where tokens are of older weights.
 """
 
 from __future__ import annotations
@@ -16,58 +17,73 @@ from rftd.workers.plugins import Plugins
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOW_VAR_LIMIT = 10.0
+LOW_VAR_LIMIT: Final = 10.0
+CORRECTION_LIMIT: Final = 2.0
+
+Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
+"""(logprobs, reference's logprobs, logprobs under the weights that drew the tokens) -> KL at each token  # [N] each"""
 
 
 @dataclass(frozen=True, slots=True)
 class KlLoss:
-    """`coef` times the aggregate of `estimate(d)`; no reference is needed if `coef` is zero."""
+    """`coef` times the aggregate of `estimate` is added to the loss; no reference is needed if `coef` is zero."""
 
     coef: float
-    estimate: Callable[[Tensor], Tensor]  # [N] -> [N]
+    estimate: Estimate
+    needs_old_logprobs: bool = False
 
 
 def none(**_ignored: object) -> KlLoss:
-    """No KL term, whatever its arguments."""
-    return KlLoss(0.0, lambda difference: difference.new_zeros(difference.shape))
+    """No KL term, whatever its arguments: 0."""
+    return KlLoss(0.0, lambda logprobs, ref, old: logprobs.new_zeros(logprobs.shape))
 
 
 def k1(*, kl_coef: float = 0.001, adaptive: bool = False) -> KlLoss:
-    """Unbiased, of high variance; its gradient does not pull to the reference."""
-    return _made(kl_coef, adaptive, lambda difference: difference)
+    """d. Unbiased, of high variance; as a loss its gradient does not pull to the reference."""
+    return _made(kl_coef, adaptive, lambda logprobs, ref, old: logprobs - ref)
 
 
 def k2(*, kl_coef: float = 0.001, adaptive: bool = False) -> KlLoss:
-    """Half the square: biased, but its gradient is that of the KL."""
-    return _made(kl_coef, adaptive, lambda difference: 0.5 * difference.square())
+    """d² / 2. Biased, but its gradient is that of the KL."""
+    return _made(kl_coef, adaptive, lambda logprobs, ref, old: 0.5 * (logprobs - ref).square())
 
 
 def k3(*, kl_coef: float = 0.001, adaptive: bool = False) -> KlLoss:
-    """Unbiased and never negative."""
-    return _made(kl_coef, adaptive, _k3)
+    """e^-d - 1 + d. Unbiased and never negative."""
+    return _made(kl_coef, adaptive, lambda logprobs, ref, old: _k3(logprobs - ref))
 
 
 def low_var_kl(*, kl_coef: float = 0.001, adaptive: bool = False) -> KlLoss:
-    """k3, with the difference clamped to ±20 and the result to ±10."""
+    """k3, with d clamped to ±20 and the result to ±10: never so large that it rules a batch."""
     return _made(
         kl_coef,
         adaptive,
-        lambda difference: _k3(difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)).clamp(
+        lambda logprobs, ref, old: _k3((logprobs - ref).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)).clamp(
             -LOW_VAR_LIMIT, LOW_VAR_LIMIT
         ),
     )
 
 
 def absolute(*, kl_coef: float = 0.001, adaptive: bool = False) -> KlLoss:
-    """The absolute difference."""
-    return _made(kl_coef, adaptive, lambda difference: difference.abs())
+    """|d|."""
+    return _made(kl_coef, adaptive, lambda logprobs, ref, old: (logprobs - ref).abs())
+
+
+def corrected_k3(*, kl_coef: float = 0.001, adaptive: bool = False) -> KlLoss:
+    """k3 · min(e^(logprob - old logprob), 2), a factor without gradient: for tokens that older weights drew."""
+    return _made(kl_coef, adaptive, _corrected_k3, needs_old_logprobs=True)
 
 
 def _k3(difference: Tensor) -> Tensor:
     return (-difference).exp() - 1 + difference
 
 
-def _made(kl_coef: float, adaptive: bool, estimate: Callable[[Tensor], Tensor]) -> KlLoss:
+def _corrected_k3(logprobs: Tensor, ref: Tensor, old: Tensor) -> Tensor:
+    ratio = (logprobs - old).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return ratio.clamp(max=CORRECTION_LIMIT) * _k3(logprobs - ref)
+
+
+def _made(kl_coef: float, adaptive: bool, estimate: Estimate, *, needs_old_logprobs: bool = False) -> KlLoss:
     if adaptive:
         raise ConfigError(
             "the adaptive KL coefficient is not supported: it would be state beside the optimizer",
@@ -76,7 +92,7 @@ def _made(kl_coef: float, adaptive: bool, estimate: Callable[[Tensor], Tensor]) 
         )
     if kl_coef < 0:
         raise ConfigError(f"kl_coef is {kl_coef}", field="kl_loss_fn_args.kl_coef", fix="use 0 or more")
-    return KlLoss(float(kl_coef), estimate)
+    return KlLoss(float(kl_coef), estimate, needs_old_logprobs)
 
 
 KL_LOSSES: Final = Plugins[KlLoss](
@@ -89,5 +105,6 @@ KL_LOSSES: Final = Plugins[KlLoss](
         "k3": f"{__name__}:k3",
         "low_var_kl": f"{__name__}:low_var_kl",
         "abs": f"{__name__}:absolute",
+        "corrected_k3": f"{__name__}:corrected_k3",
     },
 )

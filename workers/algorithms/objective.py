@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rftd.streams.spec import AlgorithmSpec
-from rftd.workers.algorithms import aggregation
+from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES, EntropyLoss
 from rftd.workers.algorithms.kl_losses import KL_LOSSES, KlLoss
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, PolicyLoss
@@ -24,19 +24,24 @@ class Objective:
     policy_loss: PolicyLoss
     kl: KlLoss
     entropy: EntropyLoss
-    mode: str
+    aggregation: Aggregation
     needs_old_logprobs: bool
 
     @classmethod
     def of(cls, spec: AlgorithmSpec) -> Objective:
         """Makes the parts. Raises ConfigError for an unknown name or arguments that do not fit."""
-        aggregation.check(spec.loss_agg_mode)
+        policy_loss = POLICY_LOSSES.open(spec.policy_loss, spec.policy_loss_args)
+        kl = KL_LOSSES.open(spec.kl_loss, spec.kl_loss_args)
         return cls(
-            policy_loss=POLICY_LOSSES.open(spec.policy_loss, spec.policy_loss_args),
-            kl=KL_LOSSES.open(spec.kl_loss, spec.kl_loss_args),
+            policy_loss=policy_loss,
+            kl=kl,
             entropy=ENTROPY_LOSSES.open(spec.entropy_loss, spec.entropy_loss_args),
-            mode=spec.loss_agg_mode,
-            needs_old_logprobs=lookup(spec.kind).needs.old_logprobs,
+            aggregation=Aggregation(
+                spec.loss_agg_mode, spec.loss_scale_factor, getattr(policy_loss, "expert_agg_mode", None)
+            ),
+            needs_old_logprobs=lookup(spec.kind).needs.old_logprobs
+            or getattr(policy_loss, "needs_old_logprobs", False)
+            or (kl.needs_old_logprobs and kl.coef > 0),
         )
 
     @property
@@ -44,23 +49,32 @@ class Objective:
         """True if log-probabilities under a frozen reference are needed."""
         return self.kl.coef > 0
 
-    def terms(self, tokens: LossTokens, weights: Tensor, mean_weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def terms(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of these tokens and what to report of them; both are summed over micro-batches.
 
-        `weights` are those of the aggregation, `mean_weights` those of token-mean  # [N], [N]
+        `weights` are those of the tokens in the whole batch  # [N] each
         """
         policy = self.policy_loss.per_token(tokens)
-        loss = (policy.loss * weights).sum()
-        metrics = {f"actor/{name}": (value * mean_weights).sum() for name, value in policy.metrics.items()}
+        weight, mean = (weights.of_kind, weights.mean_of_kind) if policy.by_kind else (weights.whole, weights.mean)
+        loss = (policy.loss * weight).sum()
+        metrics = {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
         metrics["actor/pg_loss"] = loss.detach()
-        metrics["actor/entropy"] = (tokens.entropies.detach() * mean_weights).sum()
-        metrics["actor/entropy_loss"] = (tokens.entropies.detach() * weights).sum()
+        metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
+        entropy = self._entropy(tokens, weights)
+        metrics["actor/entropy_loss"] = entropy.detach()
         if self.entropy.coef != 0:
-            loss = loss - self.entropy.coef * (tokens.entropies * weights).sum()
+            loss = loss - self.entropy.coef * entropy
         if self.needs_reference:
             assert tokens.ref_logprobs is not None
-            kl = (self.kl.estimate(tokens.logprobs - tokens.ref_logprobs) * weights).sum()
+            at_token = self.kl.estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
+            kl = (at_token * weights.whole).sum()
             metrics["actor/kl_loss"] = kl.detach()
             loss = loss + self.kl.coef * kl
         metrics["actor/final_loss"] = loss.detach()
         return loss, metrics
+
+    def _entropy(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> Tensor:
+        entropies = tokens.entropies if self.entropy.coef != 0 else tokens.entropies.detach()
+        if self.entropy.without_expert:
+            return (entropies * weights.of_kind).masked_fill(tokens.expert, 0.0).sum()
+        return (entropies * weights.whole).sum()

@@ -70,13 +70,18 @@ def resolve_algorithm(
 ) -> AlgorithmSpec:
     """The objective of one stage, complete."""
     parts: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     for part, plugins in _PARTS.items():
         own: str = getattr(definition, part)
         name: str = getattr(given, f"{part}_fn") or own
         default: dict[str, Any] = getattr(definition, f"{part}_args") if name == own else {}
         parts[part] = name
         parts[f"{part}_args"] = {**default, **(getattr(given, f"{part}_fn_args") or {})}
-        _check_part(part, plugins, name, parts[f"{part}_args"], notes)
+        made[part] = _made_part(part, plugins, name, parts[f"{part}_args"], notes)
+    own_mode: str | None = getattr(made["policy_loss"], "loss_agg_mode", None)
+    if not definition.needs.rollouts and getattr(made["policy_loss"], "needs_old_logprobs", False):
+        what = f"{parts['policy_loss']} compares with the log-probabilities of rollouts, and {definition.name} has rows"
+        notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
     if strategy not in _STRATEGIES:
@@ -86,25 +91,27 @@ def resolve_algorithm(
         kind=given.algorithm_type,
         repeat_times=_repeat_times(given, definition, notes),
         **parts,
-        loss_agg_mode=given.loss_agg_mode or definition.loss_agg_mode,
+        loss_agg_mode=given.loss_agg_mode or own_mode or definition.loss_agg_mode,
+        loss_scale_factor=given.loss_scale_factor,
         sample_strategy=strategy,
         sample_strategy_args={**default, **(given.sample_strategy_args or {})},
         optimizer=_optimizer(given.optimizer, trainer, total_steps),
     )
 
 
-def _check_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> None:
-    """Ours are made, to see that the arguments fit; a third party's module is not imported here."""
+def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> Any:
+    """Ours are made, to see that the arguments fit; a third party's module is not imported here: None."""
     try:
         plugins.check(name)
     except ConfigError as error:
         notes.wrong(("algorithm", f"{part}_fn"), error.what, error.fix, Unsupported)
-        return
+        return None
     if plugins.builtin(name):
         try:
-            plugins.open(name, args)
+            return plugins.open(name, args)
         except ConfigError as error:
             notes.wrong(("algorithm", f"{part}_fn_args"), error.what, error.fix, WrongValue)
+    return None
 
 
 def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> int:

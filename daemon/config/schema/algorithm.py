@@ -46,6 +46,8 @@ class Algorithm(Section):
         Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"], word()]
         | None
     ) = None
+    loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
+    """What `seq-mean-token-sum-norm` divides by."""
     enable_router_replay: bool = inert(False)
     bypass_old_logprobs: bool = inert(True)
     rollout_correction: Args | None = inert(None)

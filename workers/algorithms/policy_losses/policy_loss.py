@@ -24,6 +24,8 @@ class LossTokens:
     expert: Tensor  # [N] bool
     sequence: Tensor  # [N] int64, which response
     sequences: int
+    stage_step: int = 1
+    """Of the step that is trained; a stage's first is 1."""
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """The mean over each token's own response  # [N] -> [N]"""
@@ -39,10 +41,16 @@ class TokenLoss:
 
     loss: Tensor  # [N]
     metrics: dict[str, Tensor]  # each [N], reported as the mean over the batch's trained tokens
+    by_kind: bool = False
+    """Aggregates, and reports, an expert's rows and all others each on their own; the two are then added."""
 
 
 class PolicyLoss(Protocol):
-    """A pure function of the tokens. It depends on whole responses at most, never on how they are batched."""
+    """A pure function of the tokens. It depends on whole responses at most, never on how they are batched.
+
+    What a class may say beside: `needs_old_logprobs` (else as the algorithm says), `loss_agg_mode`, its default in
+    the place of the algorithm's, and `expert_agg_mode`, of an expert's rows if they are aggregated on their own.
+    """
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
         """The loss before aggregation  # [N]"""

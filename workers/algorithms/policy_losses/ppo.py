@@ -37,6 +37,11 @@ class PpoLoss:
             )
 
     @property
+    def needs_old_logprobs(self) -> bool:
+        """False if the present ones are taken for them."""
+        return not self.fallback_to_policy_gradient
+
+    @property
     def low(self) -> float:
         """How far below 1 the ratio is followed."""
         return self.clip_range if self.clip_range_low is None else self.clip_range_low

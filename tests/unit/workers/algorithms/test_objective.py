@@ -12,6 +12,7 @@ import torch
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms import aggregation
+from rftd.workers.algorithms.aggregation import TokenWeights
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
 from rftd.workers.algorithms.objective import Objective
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
@@ -33,7 +34,9 @@ DIFFERENCES = [0.0, 0.3, -0.7, 5.0, -30.0, 30.0]
 )
 def test_kl(name: str, formula: object) -> None:
     assert callable(formula)
-    got = KL_LOSSES.open(name).estimate(torch.tensor(DIFFERENCES, dtype=torch.float64))
+    logprobs = torch.tensor(DIFFERENCES, dtype=torch.float64) - 40.0
+    ref = torch.full_like(logprobs, -40.0)
+    got = KL_LOSSES.open(name).estimate(logprobs, ref, ref)
     np.testing.assert_allclose(got, [formula(d) for d in DIFFERENCES], rtol=1e-9)
 
 
@@ -83,7 +86,7 @@ def test_the_total_is_policy_minus_entropy_plus_kl() -> None:
         sequences=2,
     )
     weights = torch.tensor([0.5, 0.5])
-    loss, metrics = objective.terms(tokens, weights, weights)
+    loss, metrics = objective.terms(tokens, TokenWeights(weights, weights, weights, weights))
     policy, entropy, kl = 0.5, 2.0, (0.125 + 0.5) / 2
     assert loss.item() == pytest.approx(policy - 0.25 * entropy + 0.5 * kl)
     assert metrics["actor/pg_loss"].item() == pytest.approx(policy)

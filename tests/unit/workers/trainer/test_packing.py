@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rftd.ops.errors import TrainError
+from rftd.workers.algorithms.aggregation import Aggregation
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch.packing import pack
 
@@ -34,7 +35,7 @@ def test_each_token_is_predicted_by_the_one_before_it_in_its_own_text(
         make_sample([100 + kind] * (kind + 1), [10 * number + i for i in range(length)])
         for number, (kind, length) in enumerate(shapes)
     ]
-    packed = pack(samples, budget_tokens=budget_tokens, mode="token-mean", hidden_size=64, share=share)
+    packed = pack(samples, budget_tokens=budget_tokens, aggregation=Aggregation(), hidden_size=64, share=share)
     seen = []
     for batch in packed:
         assert batch.ids.size <= max(budget_tokens, batch.ids.shape[1])
@@ -45,26 +46,27 @@ def test_each_token_is_predicted_by_the_one_before_it_in_its_own_text(
             assert batch.positions.ravel()[source] == shapes[number][0] + i
             seen.append(int(target))
     assert sorted(seen) == [10 * n + i for n, (_, length) in enumerate(shapes) for i in range(length)]
-    assert sum(float(batch.weights.sum()) for batch in packed) == pytest.approx(1.0, rel=1e-5)
+    assert sum(float(batch.weights.whole.sum()) for batch in packed) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_a_group_shares_its_prompt() -> None:
     group = [make_sample([1, 2, 3, 4], [5, 6 + i]) for i in range(8)]
-    (shared,) = pack(group, budget_tokens=8192, mode="token-mean", hidden_size=64, share=True)
+    (shared,) = pack(group, budget_tokens=8192, aggregation=Aggregation(), hidden_size=64, share=True)
     assert shared.ids.shape == (1, 12) and shared.segments is not None
-    (apart,) = pack(group, budget_tokens=8192, mode="token-mean", hidden_size=64, share=False)
+    (apart,) = pack(group, budget_tokens=8192, aggregation=Aggregation(), hidden_size=64, share=False)
     assert apart.ids.shape == (8, 5) and apart.segments is None
 
 
 def test_long_responses_to_a_short_prompt_are_not_joined() -> None:
     group = [make_sample([1], [5] * 4000) for _ in range(2)]
-    packed = pack(group, budget_tokens=100_000, mode="token-mean", hidden_size=64, share=True)
+    packed = pack(group, budget_tokens=100_000, aggregation=Aggregation(), hidden_size=64, share=True)
     assert [batch.segments for batch in packed] == [None]
 
 
 def test_packing_is_a_function_of_the_batch(make_batch: Callable[..., TrainBatch]) -> None:
     first, second = (
-        pack(make_batch(3).samples, budget_tokens=64, mode="token-mean", hidden_size=32, share=True) for _ in range(2)
+        pack(make_batch(3).samples, budget_tokens=64, aggregation=Aggregation(), hidden_size=32, share=True)
+        for _ in range(2)
     )
     assert len(first) == len(second) > 1
     for one, two in zip(first, second, strict=True):
@@ -79,4 +81,4 @@ def test_packing_is_a_function_of_the_batch(make_batch: Callable[..., TrainBatch
 )
 def test_arrays_that_do_not_fit_are_named(sample: TrainSample) -> None:
     with pytest.raises(TrainError, match="item 0"):
-        pack([sample], budget_tokens=64, mode="token-mean", hidden_size=32, share=True)
+        pack([sample], budget_tokens=64, aggregation=Aggregation(), hidden_size=32, share=True)

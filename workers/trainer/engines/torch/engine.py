@@ -123,7 +123,7 @@ class TorchTrainerEngine:
         packed = pack(
             batch.samples,
             budget_tokens=stage.spec.trainer.max_tokens_per_micro_batch,
-            mode=stage.objective.mode,
+            aggregation=stage.objective.aggregation,
             hidden_size=self._model.config.hidden_size,
             share=stage.share,
         )
@@ -131,7 +131,7 @@ class TorchTrainerEngine:
             _check_logprobs(batch)
         tokens = sum(len(micro.targets) for micro in packed)
         try:
-            reported = self._accumulate(stage, packed, tokens, batch)
+            reported = self._accumulate(stage, packed, batch)
             norm = self._clip(stage.spec.algorithm.optimizer.grad_clip)
             self._check_finite(reported.get("actor/final_loss", 0.0), norm, batch)
             rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
@@ -236,7 +236,7 @@ class TorchTrainerEngine:
     def _weights_changed(self) -> None:
         self._checksum = self._sha256 = None
 
-    def _accumulate(self, stage: _Stage, packed: list[MicroBatch], tokens: int, batch: TrainBatch) -> dict[str, float]:
+    def _accumulate(self, stage: _Stage, packed: list[MicroBatch], batch: TrainBatch) -> dict[str, float]:
         """Gradients of the whole batch, micro-batch by micro-batch; returns its figures."""
         sums: dict[str, Tensor] = {}
         bfloat16 = stage.spec.trainer.dtype == "bfloat16"
@@ -244,9 +244,9 @@ class TorchTrainerEngine:
             if not len(micro.targets):
                 continue
             with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=bfloat16):
-                known = loss_tokens(self._model, stage.reference, micro, self._device)
-            weights = tensor(micro.weights, self._device)
-            loss, terms = stage.objective.terms(known, weights, torch.full_like(weights, 1.0 / tokens))
+                known = loss_tokens(self._model, stage.reference, micro, self._device, batch.stage_step)
+            weights = micro.weights.map(lambda each: tensor(each, self._device))
+            loss, terms = stage.objective.terms(known, weights)
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in terms.items():
                 sums[name] = sums[name] + value if name in sums else value

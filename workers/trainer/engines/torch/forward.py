@@ -42,7 +42,9 @@ def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Te
     )
 
 
-def loss_tokens(model: Any, reference: Any | None, batch: MicroBatch, device: torch.device) -> LossTokens:
+def loss_tokens(
+    model: Any, reference: Any | None, batch: MicroBatch, device: torch.device, stage_step: int
+) -> LossTokens:
     """Everything that a loss may look at, with the policy's gradient."""
     ref_logprobs = None
     if reference is not None:
@@ -58,6 +60,7 @@ def loss_tokens(model: Any, reference: Any | None, batch: MicroBatch, device: to
         expert=tensor(batch.expert, device),
         sequence=tensor(batch.sequence, device),
         sequences=batch.sequences,
+        stage_step=stage_step,
     )
 
 

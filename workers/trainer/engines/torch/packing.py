@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops.errors import TrainError
-from rftd.workers.algorithms import aggregation
+from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.trainer.engine import TrainSample
 
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class MicroBatch:
     inverse_temperature: Floats  # [N]
     old_logprobs: Floats  # [N]
     advantages: Floats  # [N]
-    weights: Floats  # [N], of the aggregation
+    weights: TokenWeights[Floats]  # [N] each, of the whole batch's sums
     expert: NDArray[np.bool_]  # [N]
     sequence: Ints  # [N], which response of this micro-batch
     sequences: int
@@ -54,12 +54,12 @@ class Cost:
 
 
 def pack(
-    samples: Sequence[TrainSample], *, budget_tokens: int, mode: str, hidden_size: int, share: bool
+    samples: Sequence[TrainSample], *, budget_tokens: int, aggregation: Aggregation, hidden_size: int, share: bool
 ) -> list[MicroBatch]:
     """The micro-batches of a batch. Raises TrainError for a sample whose arrays do not fit together."""
     for number, sample in enumerate(samples):
         _check(number, sample)
-    weights = aggregation.token_weights(mode, [sample.loss_mask for sample in samples]).astype(np.float32)
+    weights = aggregation.weights([sample.loss_mask for sample in samples], [sample.expert for sample in samples])
     rows = _rows(samples, Cost(hidden_size) if share else None, budget_tokens)
     batches: list[list[list[int]]] = []
     longest = 0
@@ -104,7 +104,9 @@ def _rows(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int)
     return sorted(rows, key=lambda row: (row[0], row[1][0]))
 
 
-def _micro_batch(samples: Sequence[TrainSample], rows: list[list[int]], weights: Floats) -> MicroBatch:
+def _micro_batch(
+    samples: Sequence[TrainSample], rows: list[list[int]], weights: TokenWeights[NDArray[np.float64]]
+) -> MicroBatch:
     order = [number for row in rows for number in row]
     width = max(
         samples[row[0]].prompt_tokens + sum(len(samples[n].loss_mask) - 1 for n in row) for row in rows
@@ -142,7 +144,7 @@ def _micro_batch(samples: Sequence[TrainSample], rows: list[list[int]], weights:
         inverse_temperature=np.repeat(np.array([_inverse(s.temperature) for s in chosen], np.float32), counts),
         old_logprobs=_trained(chosen, [sample.logprobs for sample in chosen]),
         advantages=_trained(chosen, [sample.advantages for sample in chosen]),
-        weights=np.repeat(np.array([weights[number] for number in order], np.float32), counts),
+        weights=weights.map(lambda each: np.repeat(each[order].astype(np.float32), counts)),
         expert=np.repeat(np.array([sample.expert for sample in chosen], np.bool_), counts),
         sequence=np.repeat(np.arange(len(chosen)), counts),
         sequences=len(chosen),
