@@ -83,6 +83,8 @@ SNAPSHOT_RECORDS: Final = 20_000
 """A fold is written to a file after so many records, and with each checkpoint."""
 SNAPSHOT_INTERVAL_S: Final = 2.0
 """But not more often than this."""
+REUSED_RECORDS_SIZE_BYTES: Final = 128 * MIB
+"""Records of experiences that may be used again, kept by the trainer; what is older is read from the log anew."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
 

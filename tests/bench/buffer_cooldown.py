@@ -1,11 +1,15 @@
 """A durable priority buffer with reuse and cooldown, against Trinity-RFT's in-memory actor; prints JSON.
 
-`python -P tests/bench/buffer_cooldown.py [--backends sqlite kafka] [--pairs 3] [--measured 6]`. Experiences of 11,120
-bytes in groups of 8, batches of 64, each used twice with a second between, the highest `linear_decay` first. Three
-processes: the daemon (log, planner and dispatcher on their real folds; on SQLite with the projector, as `rftd serve`
-has it), an explorer that answers at once, and a reader that fetches and assembles each planned batch as the trainer
-does. `written` are experiences acknowledged, `read` are items of batches that were assembled. The actor, on such a
-machine: 3,769 written and 2,289 read per second; it forgets everything when it dies.
+`python -P tests/bench/buffer_cooldown.py [--backends sqlite kafka] [--pairs 3] [--measured 6] [--offered 6030]`.
+Experiences of 11,120 bytes in groups of 8, batches of 64, each used up to twice with a second between. As the actor has
+it: the highest `linear_decay` first, a full buffer drops what is lowest, and neither side waits for the other.
+
+Three processes: the daemon (log, planner and dispatcher on their real folds; on SQLite with the projector, as `rftd
+serve` has it), an explorer that answers at once, `--offered` experiences per second (1.6 times the actor's; 0: as many
+as it can), and a reader that fetches and assembles each planned batch as the trainer does, as fast as it can. `written`
+are experiences acknowledged, `read` are items of batches that were assembled, `reused` those of them that had been read
+before, both at the same time on the same cores. The actor, on such a machine: 3,769 written and 2,289 read per second;
+it forgets everything when it dies.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -28,7 +33,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 import experience_workers
-from experience_path import BATCH, Spawned, cpu_ticks, spec_of, steal_percent
+from experience_path import BATCH, GROUP, Spawned, cpu_ticks, spec_of, steal_percent
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.supervisor.run import Run
@@ -57,6 +62,14 @@ RESPONSE_TOKENS = 1178
 """With 24 of the prompt, 9 bytes each but for those, and the envelope: 11,120 bytes on the log."""
 WARM_UP_S = 4.0
 USES, COOLDOWN_S = 2, 1.0
+CAPACITY = 4096
+"""Experiences that wait, or have rested; beyond it the lowest go."""
+OFFERED_PER_S = 1.6 * TRINITY_WRITTEN_PER_S
+BURST_S = 0.02
+CAPACITY_ROLLOUTS = 1024
+"""Leased ahead to the explorer."""
+AHEAD_BATCHES = 1024
+"""So wide a window that nobody waits: what is too much goes by the capacity."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -64,22 +77,26 @@ class Rates(msgspec.Struct, frozen=True):
 
     written_per_s: float
     read_per_s: float
-    first_reads_per_s: float
+    reused_per_s: float
+    dropped_per_s: float
     cooling: int
     waiting: int
-    daemon_cores: float
+    cores: dict[str, float]
+    """Of each process, and of all that the machine did."""
 
 
 def spec_with_cooldown(data: Path) -> ExperimentSpec:
     """The stage of `experience_path`, with a policy that uses experiences twice."""
     spec = spec_of(data)
     policy = PolicySpec(
-        max_staleness_versions=64,
+        max_staleness_versions=AHEAD_BATCHES,
         bounded=False,
-        max_inflight_batches=32,
+        max_inflight_batches=AHEAD_BATCHES,
         priority=PrioritySpec(kind="linear_decay"),
         max_uses=USES,
         cooldown_s=COOLDOWN_S,
+        capacity=CAPACITY,
+        evict_when_full=True,
     )
     return msgspec.structs.replace(spec, stages=(msgspec.structs.replace(spec.stages[0], policy=policy),))
 
@@ -92,13 +109,15 @@ def spawned(*arguments: str) -> Spawned:
 class BenchExecutor:
     """Starts this file's workers instead of rftd's."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, offered_per_s: float) -> None:
         self._url = url
-        self.started: list[Spawned] = []
+        self._offered_per_s = offered_per_s
+        self.started: dict[str, Spawned] = {}
 
     async def start(self, order: WorkerOrder) -> Handle:
-        self.started.append(spawned(order.role, self._url, order.experiment.hex))
-        return self.started[-1]
+        process = spawned(order.role, self._url, order.experiment.hex, str(self._offered_per_s))
+        self.started[order.role] = process
+        return process
 
     def adopt(self, started: WorkerStarted) -> Handle | None:
         return None
@@ -128,13 +147,13 @@ async def opened(data: Path, url: str, clock: SystemClock, ids: SystemIds) -> As
         await log.close()
 
 
-async def daemon(data: Path, url: str, measured_s: float) -> Rates:
+async def daemon(data: Path, url: str, measured_s: float, offered_per_s: float) -> Rates:
     """What the daemon runs for one experiment, measured from within."""
     tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
     async with opened(data, url, clock, ids) as (log, address):
-        executor = BenchExecutor(address)
+        executor = BenchExecutor(address, offered_per_s)
         writer = Writer(source="bench", clock=clock, ids=ids)
         experiment = derive(ids.new(), "experiment")
         submitted = life.ExperimentSubmitted(spec=spec_with_cooldown(data))
@@ -144,39 +163,67 @@ async def daemon(data: Path, url: str, measured_s: float) -> Rates:
         run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger(role="daemon"))
         async with asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(run.drive())
-            rates = await watch(log, run, clock, measured_s)
+            rates = await watch(log, run, executor, clock, measured_s)
             driving.cancel()
-        for handle in executor.started:
+        for handle in executor.started.values():
             handle.kill()
     return rates
 
 
-async def watch(log: EventLog, run: Run, clock: SystemClock, measured_s: float) -> Rates:
+class Counts(NamedTuple):
+    """Experiences so far."""
+
+    written: int
+    read: int
+    first_planned: int
+    planned: int
+    dropped: int
+
+
+async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemClock, measured_s: float) -> Rates:
     """Rates over the measured time, after a warm-up."""
     spine, ledger = run.state.spine, run.state.ledger
     while spine.version < 1:
         await clock.sleep(0.05)
     await clock.sleep(WARM_UP_S)
 
-    async def counts() -> tuple[int, int, int]:
+    async def counts() -> Counts:
         heads = await log.heads()
         written = sum(mark.next_offset for place, mark in heads.items() if place.stream == topics.EXPERIENCES)
-        return written, spine.version * BATCH, sum(ledger.planned_in_stage.values())
+        planned, first = spine.planned * BATCH, sum(ledger.planned_in_stage.values())
+        return Counts(written, spine.version * BATCH, first, planned, sum(ledger.books.retired.values()))
 
-    start_s, cpu_s, before = time.perf_counter(), time.process_time(), await counts()
+    start_s, cpu, before = time.perf_counter(), cpu_seconds(executor), await counts()
     await clock.sleep(measured_s)
-    span_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
-    written, read, first = ((b - a) / span_s for a, b in zip(before, await counts(), strict=True))
+    span_s, spent = time.perf_counter() - start_s, cpu_seconds(executor)
+    written, read, first, planned, dropped = ((b - a) / span_s for a, b in zip(before, await counts(), strict=True))
     return Rates(
-        round(written), round(read), round(first), len(ledger.cooling), len(ledger.waiting), round(cpu_s / span_s, 2)
+        written_per_s=round(written),
+        read_per_s=round(read),
+        reused_per_s=round(planned - first),
+        dropped_per_s=round(dropped),
+        cooling=len(ledger.cooling),
+        waiting=len(ledger.waiting),
+        cores={name: round((spent[name] - cpu[name]) / span_s, 2) for name in cpu},
     )
 
 
-def measured(url: str, measured_s: float) -> Rates:
+def cpu_seconds(executor: BenchExecutor) -> dict[str, float]:
+    """What each process computed so far; `machine`: all of them and whatever else ran."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    found = {"daemon": time.process_time()}
+    for role, process in executor.started.items():
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        found[role] = (int(fields[11]) + int(fields[12])) / ticks_per_s
+    user, nice, system, _, _, irq, softirq, _ = cpu_ticks()
+    return found | {"machine": (user + nice + system + irq + softirq) / ticks_per_s}
+
+
+def measured(url: str, measured_s: float, offered_per_s: float) -> Rates:
     """One run in a daemon process of its own."""
     with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
         with (Path(scratch) / "daemon.log").open("wb") as said:
-            words = _command("daemon", scratch, url, str(measured_s))
+            words = _command("daemon", scratch, url, str(measured_s), str(offered_per_s))
             subprocess.run(words, stdout=said, check=True, timeout=180)
         return msgspec.json.decode((Path(scratch) / "rates.json").read_bytes(), type=Rates)
 
@@ -203,15 +250,15 @@ def size_bytes() -> int:
     return writer.draft(event, experiment=group, key=group, causation=group, correlation=group).size_bytes
 
 
-def compared(backends: list[str], pairs: int, measured_s: float) -> dict[str, object]:
+def compared(backends: list[str], pairs: int, measured_s: float, offered_per_s: float) -> dict[str, object]:
     """Runs on each backend."""
     before, found = cpu_ticks(), dict[str, object]()
     if "sqlite" in backends:
-        found["sqlite"] = figures_of([measured("", measured_s) for _ in range(pairs)])
+        found["sqlite"] = figures_of([measured("", measured_s, offered_per_s) for _ in range(pairs)])
     if "kafka" in backends:
         with TemporaryDirectory() as folder, KafkaBroker(Path(folder) / "kafka") as broker:
             urls = [f"kafka://{broker.bootstrap}/?prefix=c{number}." for number in range(pairs)]
-            found["kafka"] = figures_of([measured(url, measured_s) for url in urls])
+            found["kafka"] = figures_of([measured(url, measured_s, offered_per_s) for url in urls])
     return {"experience_bytes": size_bytes(), **found, "steal_percent": steal_percent(before, cpu_ticks())}
 
 
@@ -224,20 +271,22 @@ def main(arguments: list[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     experience_workers.RESPONSE_TOKENS = RESPONSE_TOKENS
     match arguments:
-        case ["daemon", data, url, measured_s]:
-            rates = asyncio.run(daemon(Path(data), url, float(measured_s)))
+        case ["daemon", data, url, measured_s, offered_per_s]:
+            rates = asyncio.run(daemon(Path(data), url, float(measured_s), float(offered_per_s)))
             (Path(data) / "rates.json").write_bytes(msgspec.json.encode(rates))
-        case ["explorer", url, experiment]:
-            asyncio.run(experience_workers.explore(url, UUID(experiment)))
-        case ["trainer", url, experiment]:
+        case ["explorer", url, experiment, offered_per_s]:
+            pace = {"burst_s": BURST_S, "capacity_rollouts": CAPACITY_ROLLOUTS}
+            asyncio.run(experience_workers.explore(url, UUID(experiment), float(offered_per_s) / GROUP, **pace))
+        case ["trainer", url, experiment, _]:
             asyncio.run(experience_workers.read(url, UUID(experiment)))
         case _:
             parser = argparse.ArgumentParser()
             parser.add_argument("--backends", nargs="+", default=["sqlite", "kafka"], choices=("sqlite", "kafka"))
             parser.add_argument("--pairs", type=int, default=3)
             parser.add_argument("--measured", type=float, default=6.0, help="seconds")
+            parser.add_argument("--offered", type=float, default=OFFERED_PER_S, help="experiences per second")
             chosen = parser.parse_args(arguments)
-            figures = compared(chosen.backends, chosen.pairs, chosen.measured)
+            figures = compared(chosen.backends, chosen.pairs, chosen.measured, chosen.offered)
             print(msgspec.json.format(msgspec.json.encode(figures)).decode())
 
 

@@ -52,9 +52,11 @@ class Responses:
 
     def __init__(self, seed: int, count: int = 256) -> None:
         random = np.random.default_rng(seed)
-        self._tokens = random.integers(0, VOCABULARY, (count, PROMPT_TOKENS + RESPONSE_TOKENS), dtype=np.uint32)
-        self._logprobs = -np.abs(random.normal(size=(count, RESPONSE_TOKENS))).astype(np.float32)
-        self._mask = np.ones(RESPONSE_TOKENS, np.uint8)
+        tokens = random.integers(0, VOCABULARY, (count, PROMPT_TOKENS + RESPONSE_TOKENS), dtype=np.uint32)
+        logprobs = -np.abs(random.normal(size=(count, RESPONSE_TOKENS))).astype(np.float32)
+        self._tokens = [Array.of(row, "u4") for row in tokens]
+        self._logprobs = [Array.of(row, "f4") for row in logprobs]
+        self._mask = Array.of(np.ones(RESPONSE_TOKENS), "u1")
         self._turn = 0
 
     def event(self, *, group: UUID, rollout: int, stage: int, lease: UUID, version: int) -> ExperienceProduced:
@@ -67,10 +69,10 @@ class Responses:
             rollout=rollout,
             stage=stage,
             lease=lease,
-            tokens=Array.of(self._tokens[turn], "u4"),
+            tokens=self._tokens[turn],
             prompt_tokens=PROMPT_TOKENS,
-            loss_mask=Array.of(self._mask, "u1"),
-            logprobs=Array.of(self._logprobs[turn], "f4"),
+            loss_mask=self._mask,
+            logprobs=self._logprobs[turn],
             spans=(Span(version, 0, 0, RESPONSE_TOKENS),),
             reward=reward,
             metrics={"accuracy": reward, "response_length": float(RESPONSE_TOKENS)},
@@ -78,10 +80,17 @@ class Responses:
         )
 
 
-async def explore(url: str, experiment: UUID, groups_per_s: float = 0.0) -> None:
+async def explore(
+    url: str,
+    experiment: UUID,
+    groups_per_s: float = 0.0,
+    *,
+    burst_s: float = 0.0,
+    capacity_rollouts: int = CAPACITY_ROLLOUTS,
+) -> None:
     """Answers each lease of slot 0 with a group, several appends in flight, until it is killed.
 
-    With `groups_per_s` at that steady pace; else as fast as it can.
+    With `groups_per_s` at that steady pace, the groups of each `burst_s` together; else as fast as it can.
     """
     clock = SystemClock()
     ids = SystemIds(clock)
@@ -93,7 +102,7 @@ async def explore(url: str, experiment: UUID, groups_per_s: float = 0.0) -> None
     positions = {partition: start.get(partition, 0) for partition in positions} | {slot_partition(0): 0}
     follower = Follower(log, view, experiment=experiment, positions=positions, clock=clock)
     await follower.catch_up()
-    await member.join(CAPACITY_ROLLOUTS)
+    await member.join(capacity_rollouts)
     responses = Responses(0)
     in_flight = asyncio.Semaphore(APPENDS_IN_FLIGHT)
 
@@ -131,7 +140,7 @@ async def explore(url: str, experiment: UUID, groups_per_s: float = 0.0) -> None
                 if isinstance(lease, TaskLeased):
                     if groups_per_s:
                         due_s = max(due_s + 1 / groups_per_s, clock.monotonic_s() - 0.1)
-                        if (ahead_s := due_s - clock.monotonic_s()) > 0:
+                        if (ahead_s := due_s - clock.monotonic_s()) > burst_s:
                             await clock.sleep(ahead_s)
                     tasks.create_task(answer(lease))
 

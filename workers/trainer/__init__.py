@@ -2,6 +2,7 @@
 
 engine      `TrainerEngine`: the seam
 engines/    one file or folder for each engine
+reuse       records that later batches may hold too
 assembly    a plan, with the records that it names, as a batch of arrays
 history     where to take the history up: the newest good checkpoint
 execution   planned batches on an engine, whoever asks

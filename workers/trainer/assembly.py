@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -28,6 +29,10 @@ from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.train_row import make_train_row
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
+from rftd.workers.trainer.reuse import Reuse
+
+READ_ALONG_RECORDS: Final = 16
+"""So far apart may two records of a batch lie that are read as one stretch."""
 
 
 class Assembly:
@@ -39,6 +44,7 @@ class Assembly:
         self._artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         self._tokenizers: dict[int, Tokenizer] = {}
         self._datasets: dict[int, Taskset] = {}
+        self._reuse = Reuse()
 
     async def batch(self, plan: BatchPlanned, first_version: int) -> TrainBatch:
         """The plan's items in order. Raises LogLossError if the log lacks a record that the plan names."""
@@ -52,6 +58,7 @@ class Assembly:
         wanted = {Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences}
         groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
         records = await self._records(wanted.union(groups))
+        self._reuse.note(plan, records)
         advantages = [
             _advantages(group, records[place], stage) for group, place in zip(plan.groups, groups, strict=True)
         ]
@@ -77,14 +84,11 @@ class Assembly:
         )
 
     async def _records(self, wanted: Collection[Position]) -> dict[Position, Record]:
-        """The records at these places; all partitions at once, each in runs: a batch lies close together in the log."""
-        offsets: dict[Partition, list[int]] = {}
-        for place in sorted(wanted):
-            offsets.setdefault(place.partition, []).append(place.offset)
-        found: dict[Position, Record] = {}
+        """The records at these places: all that are to be read at once, those that lie close together as one."""
+        found = self._reuse.among(wanted)
         async with asyncio.TaskGroup() as reads:
-            for partition, pending in offsets.items():
-                reads.create_task(self._runs(partition, pending, found))
+            for partition, offsets in stretches(place for place in wanted if place not in found):
+                reads.create_task(self._runs(partition, offsets, found))
         return found
 
     async def _runs(self, partition: Partition, pending: list[int], found: dict[Position, Record]) -> None:
@@ -143,6 +147,19 @@ class Assembly:
         if index not in self._tokenizers:
             self._tokenizers[index] = stage_tokenizer(stage)
         return self._tokenizers[index]
+
+
+def stretches(places: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:
+    """The places as reads: what lies between two of a read costs less than another one."""
+    partition, offsets = None, list[int]()
+    for place in sorted(places):
+        if partition is not None and (place.partition != partition or place.offset - offsets[-1] > READ_ALONG_RECORDS):
+            yield partition, offsets
+            offsets = []
+        partition = place.partition
+        offsets.append(place.offset)
+    if partition is not None:
+        yield partition, offsets
 
 
 def _advantages(group: GroupRef, record: Record, stage: StageSpec) -> NDArray[np.float32]:

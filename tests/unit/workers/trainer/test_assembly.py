@@ -1,0 +1,168 @@
+"""What assembling a batch reads: what is far apart apart, and what is used again only once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+import numpy as np
+import pytest
+from tape import Tape
+
+from rftd.ops.ids import derive
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.envelope import Position, Record
+from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef
+from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.task import GroupClosed, Member
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
+from rftd.streams.topics import Partition
+from rftd.workers.trainer.assembly import READ_ALONG_RECORDS, Assembly, stretches
+from rftd.workers.trainer.reuse import Reuse
+
+MEMBERS = 4
+EXPERIMENT = derive(UUID(int=1), "experiment")
+HERE, THERE = Partition(topics.EXPERIENCES, 0), Partition(topics.EXPERIENCES, 1)
+
+
+class CountingLog(MemoryLog):
+    """Says what was read from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_records = 0
+
+    async def read(self, partition: Partition, start: int, **most: int) -> list[Record]:
+        found = await super().read(partition, start, **most)
+        self.read_records += len(found)
+        return found
+
+
+class Closed:
+    """A closed group on the tape."""
+
+    def __init__(self, tape: Tape, number: int) -> None:
+        self.id = derive(EXPERIMENT, "group", number)
+        members = [self._produced(tape, rollout) for rollout in range(MEMBERS)]
+        self.members = [
+            Member(id, i, at.partition.number, at.offset, i, 0.0, 3, 0, 0) for i, (id, at) in enumerate(members)
+        ]
+        event = GroupClosed(group=self.id, sequence=number, stage=0, members=tuple(self.members), failed=0)
+        self.place = tape.write(event, EXPERIMENT)
+
+    def _produced(self, tape: Tape, rollout: int) -> tuple[UUID, Position]:
+        id = derive(self.id, "experience", rollout)
+        event = ExperienceProduced(
+            experience=id,
+            group=self.id,
+            rollout=rollout,
+            stage=0,
+            lease=self.id,
+            tokens=Array.of([7, 8, rollout], "u4"),
+            prompt_tokens=1,
+            loss_mask=Array.of([1, 1], "u1"),
+            logprobs=Array.of([-0.5, -0.25], "f4"),
+            spans=(Span(0, 0, 0, 2),),
+            reward=float(rollout),
+        )
+        return id, tape.write(event, EXPERIMENT, partition=HERE)
+
+    def items(self, group: int, use: int) -> Iterator[ExperienceItem]:
+        """Its experiences in a plan in which it is the group of that number."""
+        for index, member in enumerate(self.members):
+            yield ExperienceItem(member.experience, member.partition, member.offset, group, index, 0, use)
+
+
+def planned(step: int, groups: Sequence[Closed], use: int, max_uses: int) -> BatchPlanned:
+    """All of these groups as one batch."""
+    return BatchPlanned(
+        batch=derive(EXPERIMENT, "batch", step),
+        step=step,
+        stage=0,
+        experiences=tuple(item for number, group in enumerate(groups) for item in group.items(number, use)),
+        groups=tuple(GroupRef(group.id, group.place.partition.number, group.place.offset) for group in groups),
+        observed=(),
+        decided_at_ns=step,
+        max_uses=max_uses,
+    )
+
+
+def assembly_on(log: MemoryLog, max_uses: int) -> Assembly:
+    """Of an experiment of one stage that uses experiences so often."""
+    stage = StageSpec(
+        name="rft",
+        kind="both",
+        folder="/nowhere",
+        total_steps=9,
+        batch_size=2,
+        train_batch_size=2 * MEMBERS,
+        algorithm=AlgorithmSpec(kind="grpo", repeat_times=MEMBERS, advantage="grpo", policy_loss="ppo"),
+        model=ModelSpec(path="none", max_model_len=8, max_prompt_tokens=4, max_response_tokens=4),
+        policy=PolicySpec(max_uses=max_uses),
+    )
+    return Assembly(log, ExperimentSpec(project="p", name="n", job_dir="/nowhere", stages=(stage,), config={}))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("max_uses", [2, 0])
+async def test_what_is_used_again_is_read_once(max_uses: int) -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, number) for number in range(2)]
+    await log.append(tape.drafts)
+    assembly = assembly_on(log, max_uses)
+    first = await assembly.batch(planned(1, groups, 1, max_uses), 0)
+    assert log.read_records == 2 * MEMBERS + 2
+    again = await assembly.batch(planned(2, groups, 2, max_uses), 0)
+    assert log.read_records == 2 * MEMBERS + 2
+    for one, other in zip(first.samples, again.samples, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.advantages, other.advantages)
+
+
+@pytest.mark.anyio
+async def test_what_is_used_once_is_not_kept() -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, 0)]
+    await log.append(tape.drafts)
+    assembly = assembly_on(log, 1)
+    for step in (1, 2):
+        await assembly.batch(planned(step, groups, 1, 1), 0)
+        assert log.read_records == step * (MEMBERS + 1)
+
+
+@pytest.mark.anyio
+async def test_what_lies_between_is_not_read() -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, number) for number in range(20)]
+    await log.append(tape.drafts)
+    batch = await assembly_on(log, 1).batch(planned(1, [groups[0], groups[-1]], 1, 1), 0)
+    assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert log.read_records <= 2 * MEMBERS + READ_ALONG_RECORDS + 2 < 20 * MEMBERS
+
+
+def test_stretches_end_where_the_next_place_is_far() -> None:
+    far = 5 + READ_ALONG_RECORDS + 1
+    places = [Position(THERE, 9), Position(HERE, far), Position(HERE, 5), Position(HERE, 3)]
+    assert list(stretches(places)) == [(HERE, [3, 5]), (HERE, [far]), (THERE, [9])]
+    assert list(stretches([])) == []
+
+
+def test_what_is_kept_is_bounded_and_ends_with_its_last_use() -> None:
+    tape = Tape()
+    groups = [Closed(tape, number) for number in range(3)]
+    records = {Position(record.partition, record.offset): record for record in tape.records}
+    sizes = {place: len(record.head) + len(record.value) for place, record in records.items()}
+
+    def of(group: Closed) -> set[Position]:
+        return {group.place, *(Position(HERE, member.offset) for member in group.members)}
+
+    most = sum(sizes[place] for group in groups[1:] for place in of(group))
+    reuse = Reuse(most)
+    for step, group in enumerate(groups, start=1):
+        reuse.note(planned(step, [group], 1, 2), records)
+    assert reuse.size_bytes <= most
+    assert set(reuse.among(records)) == of(groups[1]) | of(groups[2])
+    reuse.note(planned(4, [groups[1]], 2, 2), records)
+    assert set(reuse.among(records)) == of(groups[2]) | {groups[1].place}
