@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -31,6 +32,10 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     """It may not be planned again before this reading of the clock."""
 
 
+Changes: TypeAlias = Mapping[UUID, Waiting | None]
+"""Experiences as they are now; None: it neither waits nor rests."""
+
+
 class Books(msgspec.Struct):
     """Counts that must balance: produced = waiting + cooling + planned + retired."""
 
@@ -48,6 +53,9 @@ class Ahead(msgspec.Struct, frozen=True):
     """Retired, or planned for the last time."""
     uses: int = 0
     eligible_at_ns: int = 0
+
+
+_NONE_AHEAD: Final = Ahead()
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
@@ -69,8 +77,6 @@ class Ledger(msgspec.Struct):
     """Planned before, and once they have rested they may be again."""
     group_sizes: dict[int, int] = {}
     """How many of those that wait come from groups of so many members."""
-    oldest_versions: dict[int, int] = {}
-    """How many of those that wait or rest begin with each weight version."""
     books: Books = msgspec.field(default_factory=Books)
     planned_in_stage: dict[int, int] = {}
     """Experiences that were planned at least once."""
@@ -96,11 +102,7 @@ class Ledger(msgspec.Struct):
             "balance": self.books.produced - places,
         }
 
-    def entry(self, experience: UUID) -> Waiting | None:
-        """The experience, if it waits or rests."""
-        return self.waiting.get(experience) or self.cooling.get(experience)
-
-    def apply(self, decoded: Decoded) -> Collection[UUID]:
+    def apply(self, decoded: Decoded) -> Changes:
         """Takes in what groups, plans and retirements say; the experiences that it changed something for."""
         event = decoded.event
         match event:
@@ -115,7 +117,7 @@ class Ledger(msgspec.Struct):
             case batch.BatchAbandoned():
                 return self._abandoned(event)
             case _:
-                return ()
+                return {}
 
     def forget(self, batch_id: UUID) -> None:
         """Drops what is kept for the case that a batch is abandoned; it was executed."""
@@ -128,112 +130,130 @@ class Ledger(msgspec.Struct):
         self._seen.add(id)
         return True
 
-    def _closed(self, event: task.GroupClosed, decoded: Decoded) -> Collection[UUID]:
+    def _closed(self, event: task.GroupClosed, decoded: Decoded) -> Changes:
         if not self._first(event.group):
-            return ()
-        self.books.produced += len(event.members)
+            return {}
+        size = len(event.members)
+        self.books.produced += size
         self.books.failed_rollouts += event.failed
         group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
-        for index, member in enumerate(event.members):
-            id = member.experience
-            priority = self._priorities.get(event.group, member.priority)
-            entry = Waiting(member, group, index, event.stage, len(event.members), event.sequence, priority)
-            ahead = self._ahead.pop(id, Ahead())
-            for items in self._items.values() if ahead.uses else ():
-                if id in items:
-                    item = items[id]
-                    items[id] = Item(msgspec.structs.replace(entry, uses=item.use - 1), item.use, item.last)
-            if not ahead.gone:
-                self._enter(msgspec.structs.replace(entry, uses=ahead.uses, eligible_at_ns=ahead.eligible_at_ns))
-        return [member.experience for member in event.members]
+        tag = self._priorities.get(event.group)
+        entries = {
+            member.experience: Waiting(
+                member, group, index, event.stage, size, event.sequence, member.priority if tag is None else tag
+            )
+            for index, member in enumerate(event.members)
+        }
+        if self._ahead:
+            return {id: self._late(entry) for id, entry in entries.items()}
+        if entries:
+            self.waiting.update(entries)
+            _count(self.group_sizes, size, size)
+        return entries
 
-    def _enter(self, entry: Waiting) -> None:
-        if entry.uses:
+    def _late(self, entry: Waiting) -> Waiting | None:
+        """Enters an experience that plans and retirements may have named before."""
+        id = entry.member.experience
+        ahead = self._ahead.pop(id, _NONE_AHEAD)
+        for items in self._items.values() if ahead.uses else ():
+            if id in items:
+                item = items[id]
+                items[id] = Item(msgspec.structs.replace(entry, uses=item.use - 1), item.use, item.last)
+        return None if ahead.gone else self._enter(entry, ahead.uses, ahead.eligible_at_ns)
+
+    def _enter(self, entry: Waiting, uses: int, eligible_at_ns: int) -> Waiting:
+        """It waits or rests, used so often; returns it as it is then."""
+        if uses != entry.uses or eligible_at_ns != entry.eligible_at_ns:
+            entry = msgspec.structs.replace(entry, uses=uses, eligible_at_ns=eligible_at_ns)
+        if uses:
             self.cooling[entry.member.experience] = entry
         else:
             self.waiting[entry.member.experience] = entry
             _count(self.group_sizes, entry.group_size, 1)
-        _count(self.oldest_versions, entry.member.oldest_version, 1)
+        return entry
 
     def _leave(self, experience: UUID) -> Waiting | None:
         entry = self.waiting.pop(experience, None)
-        if entry is not None:
-            _count(self.group_sizes, entry.group_size, -1)
-        else:
-            entry = self.cooling.pop(experience, None)
-        if entry is not None:
-            _count(self.oldest_versions, entry.member.oldest_version, -1)
+        if entry is None:
+            return self.cooling.pop(experience, None)
+        _count(self.group_sizes, entry.group_size, -1)
         return entry
 
-    def _planned(self, event: batch.BatchPlanned) -> Collection[UUID]:
+    def _planned(self, event: batch.BatchPlanned) -> Changes:
         if not self._first(event.batch):
-            return ()
+            return {}
         items: dict[UUID, Item] = {}
+        changes: dict[UUID, Waiting | None] = {}
         for item in event.experiences:
-            last = item.use >= event.max_uses > 0
-            entry = self._leave(item.experience)
-            before = entry and msgspec.structs.replace(entry, eligible_at_ns=0)  # it had rested
-            items[item.experience] = Item(before, item.use, last)
+            id, last = item.experience, item.use >= event.max_uses > 0
+            entry = self._leave(id)
             if entry is None:
-                self._ahead[item.experience] = Ahead(last, item.use, event.eligible_at_ns)
-            elif not last:
-                self._enter(msgspec.structs.replace(entry, uses=item.use, eligible_at_ns=event.eligible_at_ns))
-            self.books.planned += last
-        self._count_first(event.stage, items, 1)
+                self._ahead[id] = Ahead(last, item.use, event.eligible_at_ns)
+                items[id] = Item(None, item.use, last)
+                continue
+            rested = msgspec.structs.replace(entry, eligible_at_ns=0) if entry.eligible_at_ns else entry
+            items[id] = Item(rested, item.use, last)
+            changes[id] = None if last else self._enter(entry, item.use, event.eligible_at_ns)
+        self._book(event.stage, items, 1)
         self._items[event.batch] = items
         self._stage_of[event.batch] = event.stage
-        return items
+        return changes
 
-    def _retired(self, event: batch.ExperienceRetired) -> Collection[UUID]:
+    def _retired(self, event: batch.ExperienceRetired) -> Changes:
         for experience in event.experiences:
             if self._leave(experience) is None:
-                self._ahead[experience] = msgspec.structs.replace(self._ahead.get(experience, Ahead()), gone=True)
+                ahead = self._ahead.get(experience, _NONE_AHEAD)
+                self._ahead[experience] = msgspec.structs.replace(ahead, gone=True)
         self.books.retired[event.reason] = self.books.retired.get(event.reason, 0) + len(event.experiences)
-        return event.experiences
+        return dict.fromkeys(event.experiences)
 
-    def _prioritized(self, event: batch.ExperiencePrioritized) -> Collection[UUID]:
+    def _prioritized(self, event: batch.ExperiencePrioritized) -> Changes:
         self._priorities[event.group] = event.priority
-        changed = []
+        changes: dict[UUID, Waiting] = {}
         for place in (self.waiting, self.cooling):
             for experience, entry in place.items():
                 if entry.group.group == event.group:
-                    place[experience] = msgspec.structs.replace(entry, priority=event.priority)
-                    changed.append(experience)
+                    place[experience] = changes[experience] = msgspec.structs.replace(entry, priority=event.priority)
         for items in self._items.values():
             for experience, item in items.items():
                 if item.entry is not None and item.entry.group.group == event.group:
                     entry = msgspec.structs.replace(item.entry, priority=event.priority)
                     items[experience] = msgspec.structs.replace(item, entry=entry)
-        return changed
+        return changes
 
-    def _abandoned(self, event: batch.BatchAbandoned) -> Collection[UUID]:
+    def _abandoned(self, event: batch.BatchAbandoned) -> Changes:
         """The items return as they were, unless a later batch used them, too, or they were retired since."""
         items = self._items.pop(event.batch, None)
         if items is None:
-            return ()
+            return {}
+        changes: dict[UUID, Waiting] = {}
         for experience, item in items.items():
-            self.books.planned -= item.last
             if item.entry is None:
-                ahead = self._ahead.get(experience, Ahead())
+                ahead = self._ahead.get(experience, _NONE_AHEAD)
                 if ahead.uses == item.use and ahead.gone == item.last:
-                    self._return_ahead(experience, item, ahead)
+                    self._return_ahead(experience, item)
             elif item.last:
-                self._enter(item.entry)
+                changes[experience] = self._enter(item.entry, item.entry.uses, item.entry.eligible_at_ns)
             elif (now := self.cooling.get(experience)) is not None and now.uses == item.use:
                 self._leave(experience)
-                self._enter(msgspec.structs.replace(now, uses=item.use - 1, eligible_at_ns=0))
-        self._count_first(self._stage_of.pop(event.batch), items, -1)
-        return items
+                changes[experience] = self._enter(now, item.use - 1, 0)
+        self._book(self._stage_of.pop(event.batch), items, -1)
+        return changes
 
-    def _return_ahead(self, experience: UUID, item: Item, ahead: Ahead) -> None:
+    def _return_ahead(self, experience: UUID, item: Item) -> None:
         back = Ahead(uses=item.use - 1)
         if back.uses:
             self._ahead[experience] = back
         else:
             self._ahead.pop(experience, None)
 
-    def _count_first(self, stage: int, items: dict[UUID, Item], sign: int) -> None:
-        first = sum(item.use == 1 for item in items.values())
+    def _book(self, stage: int, items: Mapping[UUID, Item], sign: int) -> None:
+        """Adds a batch to the books, or takes it out again."""
+        first = last = 0
+        for item in items.values():
+            first += item.use == 1
+            last += item.last
+        self.books.planned += sign * last
         self.planned_in_stage[stage] = self.planned_in_stage.get(stage, 0) + sign * first
 
 

@@ -15,7 +15,7 @@ from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.checkpoints import Checkpoints
 from rftd.streams.folds.evals import Evals
 from rftd.streams.folds.groups import Groups
-from rftd.streams.folds.ledger import Ledger
+from rftd.streams.folds.ledger import Ledger, Waiting
 from rftd.streams.folds.roster import Roster
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
@@ -58,8 +58,8 @@ class RunState:
         self.evals = Evals()
         self.roster = Roster()
         self.committed = Checkpoints()
-        self.touched: set[UUID] | None = None
-        """Experiences that the ledger changed something for, for an index that follows it; None if there is none."""
+        self.touched: dict[UUID, Waiting | None] | None = None
+        """What the ledger changed, as it is now, for an index that follows it; None if there is none."""
         self._on_heartbeat = on_heartbeat
         self._spine_only = spine_only
 

@@ -45,14 +45,20 @@ def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
     experiment, tape = written(seed, 2, ended=False)
     record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
     ledger = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]).ledger
-    waiting = list(ledger.waiting.values())
-    entries = [*waiting, *ledger.cooling.values()]
+    sizes = [entry.group_size for entry in ledger.waiting.values()]
     assert ledger.counts()["balance"] == 0
-    for counts, values in (
-        (ledger.group_sizes, [entry.group_size for entry in waiting]),
-        (ledger.oldest_versions, [entry.member.oldest_version for entry in entries]),
-    ):
-        assert dict(zip(*np.unique(values, return_counts=True), strict=True)) == dict(counts)
+    assert dict(zip(*np.unique(sizes, return_counts=True), strict=True)) == dict(ledger.group_sizes)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 16), mix=st.integers(0, 1 << 16))
+def test_an_index_that_follows_the_changes_holds_what_the_ledger_holds(seed: int, mix: int) -> None:
+    experiment, tape = written(seed, 2, ended=False)
+    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
+    state = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)])
+    assert state.touched
+    index = {id: entry for id, entry in state.touched.items() if entry is not None}
+    assert index == state.ledger.waiting | state.ledger.cooling
 
 
 @settings(max_examples=60, deadline=None)

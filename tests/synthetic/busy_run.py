@@ -165,8 +165,9 @@ class BusyRun(SyntheticRun):
 
 
 def fold(experiment: UUID, records: list[Record]) -> RunState:
-    """As the follower folds."""
+    """As the follower folds, for a planner."""
     state, fences = RunState(experiment), FenceView()
+    state.touched = {}
     for record in records:
         decoded: Decoded = decode(record)
         ours = decoded.head.experiment in (None, experiment)
@@ -192,7 +193,7 @@ def seen(state: RunState) -> dict[str, object]:
         "books": ledger.counts() | ledger.books.retired,
         "failed": ledger.books.failed_rollouts,
         "planned": ledger.planned_in_stage,
-        "counted": (ledger.group_sizes, ledger.oldest_versions),
+        "counted": ledger.group_sizes,
         "ahead": ledger._ahead,
         "weights": (published.published, published.retired, published.activated, published.newest(state.spine)),
         "evals": state.evals.open,

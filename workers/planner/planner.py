@@ -17,12 +17,13 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.planner.rows import rows_of_step
-from rftd.workers.planner.shelf import Shelf, by_uses, left_of
+from rftd.workers.planner.shelf import Shelf, by_uses
 from rftd.workers.policies.policy import PolicyView, Retirement
 from rftd.workers.policies.schedule import has_windows
 
 RETIRED_AT_ONCE: Final = 4096
 """Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
+_NOTHING: Final = frozenset[UUID]()
 
 
 def view_of(state: RunState, stage: StageSpec) -> PolicyView:
@@ -105,18 +106,20 @@ class Planner:
         """
         policy, pool = self._shelf.of(stage, now_ns)
         view = view_of(self._state, stage)
-        plans: list[Event] = []
-        taken: frozenset[UUID] = frozenset()
+        plans: list[BatchPlanned] = []
+        chosen: Sequence[Waiting] = ()
         timed_out, size = self._timed_out(stage, now_ns), stage.experiences_per_step
         for each in range(step, last + 1):
-            retired = [part for each_part in policy.evict(view, pool) if (part := left_of(each_part, taken)).entries]
-            if retired:
+            if chosen:  # the plan itself is the last reading of the clock from here on
+                timed_out, view = False, view.after(chosen)
+                self._shelf.take(chosen)
+            if retired := [part for part in policy.evict(view, pool) if part.entries]:
                 return plans or self._retired(retired, positions, now_ns)
-            if len(pool) - len(taken) < size and not timed_out:
+            if len(pool) < size and not timed_out:
                 return plans
             if not timed_out and self._waits(policy.waits_for(view)):
                 return plans
-            chosen = policy.select(view, pool, size, taken)
+            chosen = policy.select(view, pool, size, _NOTHING)
             if not chosen or (len(chosen) < size and not timed_out):
                 return plans
             incomplete = len(chosen) < size
@@ -124,9 +127,6 @@ class Planner:
             plans.append(self._plan(each, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete))
             if stage.policy.max_uses != 1 and not stage.policy.cooldown_s:
                 return plans  # what it holds may be in the next one, too, for it need not rest
-            # The plan itself is the last reading of the clock from here on.
-            timed_out = False
-            view, taken = view.after(chosen), taken.union(entry.member.experience for entry in chosen)
         return plans
 
     def _waits(self, version: int | None) -> bool:

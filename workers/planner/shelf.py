@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from uuid import UUID
-
-import msgspec
 
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.folds.run_state import RunState
@@ -25,6 +23,7 @@ class Shelf:
         self._stage = -1
         self._policy: StalenessPolicy | None = None
         self._pool: Pool | None = None
+        self._taken: dict[UUID, Waiting] = {}
 
     def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, Pool]:
         """Policy and pool of the stage under way, as the ledger is and the clock reads now."""
@@ -34,24 +33,17 @@ class Shelf:
             entries = chain(state.ledger.waiting.values(), state.ledger.cooling.values())
             self._pool = Pool(self._policy.order, make_priority(stage.policy.priority), entries)
         else:
-            for experience in state.touched or ():
-                entry = state.ledger.entry(experience)
-                if entry is None:
-                    self._pool.drop(experience)
-                else:
-                    self._pool.put(entry)
-        state.touched = set()
+            self._pool.change({**self._taken, **(state.touched or {})})
+        self._taken, state.touched = {}, {}
         self._pool.awake(now_ns)
         return self._policy, self._pool
 
-
-def left_of(part: Retirement, taken: frozenset[UUID]) -> Retirement:
-    """The retirement without what is planned already."""
-    if not taken:
-        return part
-    return msgspec.structs.replace(
-        part, entries=[entry for entry in part.entries if entry.member.experience not in taken]
-    )
+    def take(self, chosen: Sequence[Waiting]) -> None:
+        """Leaves these out of the pool until it is asked for again: then they are what the ledger says."""
+        assert self._pool is not None
+        taken = {entry.member.experience: entry for entry in chosen}
+        self._pool.change(dict.fromkeys(taken))
+        self._taken |= taken
 
 
 def by_uses(parts: Iterable[Retirement]) -> dict[tuple[str, int], list[Waiting]]:

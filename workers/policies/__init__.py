@@ -2,6 +2,7 @@
 
 policy       the seam: what a policy sees (`PolicyView`) and what it answers
 pool         what may be trained, in the order of a policy: an index of ids, priorities and versions
+buckets      things under a number of theirs, the smallest number first: what the pool looks ahead with
 priorities   who is trained first: functions of an experience and its uses
 paced        what policies have in common: the queue, the sweep at consumption, a capacity
 hard_bound   admission by capacity, and a sweep at consumption: no batch holds a staler experience

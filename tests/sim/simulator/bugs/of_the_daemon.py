@@ -12,7 +12,7 @@ from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import GroupClosed, TaskRetried
-from rftd.streams.folds.ledger import Ledger, Waiting
+from rftd.streams.folds.ledger import Changes, Ledger
 from rftd.workers.dispatcher import dispatcher, leasing, windows
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
@@ -146,11 +146,12 @@ def _forget_the_limit(planned: Any) -> Any:
     return counting
 
 
-def _never_rest(put: Any) -> Any:
-    def putting(self: Pool, entry: Waiting) -> None:
-        put(self, msgspec.structs.replace(entry, eligible_at_ns=0))
+def _never_rest(change: Any) -> Any:
+    def changing(self: Pool, experiences: Changes) -> None:
+        awake = {id: entry and msgspec.structs.replace(entry, eligible_at_ns=0) for id, entry in experiences.items()}
+        change(self, awake)
 
-    return putting
+    return changing
 
 
 def _end_early(_done: Any) -> Any:
@@ -210,7 +211,7 @@ BUGS = (
         "verify: books-balance",
         instead(Ledger, "_planned", _forget_the_limit),
     ),
-    Bug("an experience is used before it has rested", "verify: books-balance", instead(Pool, "put", _never_rest)),
+    Bug("an experience is used before it has rested", "verify: books-balance", instead(Pool, "change", _never_rest)),
     Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
     Bug(
         "a plan rests on what it did not read",

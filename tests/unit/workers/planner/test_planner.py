@@ -123,6 +123,21 @@ def test_groups_with_too_few_members_are_retired_first() -> None:
     assert isinstance(decided(desk)[0], BatchPlanned)
 
 
+def test_a_decision_that_was_not_written_is_made_again() -> None:
+    """Several batches at once, and the first of them alone: what was chosen for the others is there as before."""
+    desk = Desk(stage_of(policy=PolicySpec(max_staleness_versions=8, max_inflight_batches=9)))
+    desk.supply(6)
+    planner, now_ns = Planner(desk.state), desk.tape.clock.now_ns()
+    plans = planner.decide(desk.positions, now_ns)
+    assert len(plans) == 2 and planner.decide(desk.positions, now_ns) == plans
+    desk.obey(plans[:1])
+    desk.execute()
+    again = planner.decide(desk.positions, now_ns)
+    assert [plan.step for plan in again if isinstance(plan, BatchPlanned)] == [2, 3]
+    assert isinstance(plans[1], BatchPlanned) and isinstance(again[0], BatchPlanned)
+    assert again[0].experiences == plans[1].experiences
+
+
 def test_the_clock_of_a_decision_never_runs_backwards() -> None:
     desk = Desk()
     desk.supply(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -74,7 +75,8 @@ OPERATIONS = st.lists(
     puts()
     | st.tuples(st.just("drop"), st.integers(0, 7))
     | st.tuples(st.just("tag"), st.tuples(st.integers(0, 7), st.sampled_from([-1.0, 0.0, 4.0])))
-    | st.tuples(st.just("awake"), st.sampled_from([0, 4, 5, 10, 20])),
+    | st.tuples(st.just("awake"), st.sampled_from([0, 4, 5, 10, 20]))
+    | st.tuples(st.just("together"), st.lists(puts() | st.tuples(st.just("drop"), st.integers(0, 7)), max_size=8)),
     max_size=60,
 )
 
@@ -98,6 +100,12 @@ def test_a_pool_is_a_sorted_list(
         elif kind == "drop":
             pool.drop(entry(value).member.experience)
             plain.entries.pop(value, None)
+        elif kind == "together":
+            changes = dict[int, Waiting | None]()
+            for each, of in value:
+                changes |= {of.member.experience.int: of} if each == "put" else {of: None}
+            pool.change({UUID(int=number): changed for number, changed in changes.items()})
+            plain.entries = {k: v for k, v in (plain.entries | changes).items() if v is not None}
         elif kind == "awake":
             pool.awake(value)
             plain.now_ns = max(plain.now_ns, value)
