@@ -30,6 +30,15 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
     """A row that has it names its own workflow."""
     reward_fn_key: str = ""
     """A row that has it names its own reward."""
+    tools_key: str = "tools"
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    enable_concatenated_multi_turn: bool = False
+    """Of a conversation to imitate every message of the assistant is learned, not only the last."""
+    chat_template: str | None = None
+    """None: the model's."""
+    enable_thinking: bool | None = None
+    """A variable of the chat template."""
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
@@ -51,6 +60,8 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     subset: str | None = None
     split: str = "train"
     format: FormatSpec = FormatSpec()
+    schema: str = "sft"
+    """What a row to train on is: `sft` an answer, `dpo` two of them, `cpt` a text."""
     repeat_times: int = 1
     workflow: str = "math_workflow"
     workflow_args: dict[str, Any] = {}

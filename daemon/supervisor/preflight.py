@@ -13,7 +13,6 @@ from rftd.workers.policies.priorities import make_priority
 from rftd.workers.policies.registry import make_policy
 from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
 from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.tasksets.train_row import make_train_row
 from rftd.workers.trainer.engines.registry import ENGINES as TRAINER_ENGINES
 from rftd.workers.workflows.runner import check_names
 
@@ -90,7 +89,7 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
     """The taskset with its rows counted, after a look at the first: a wrong key is wrong in every row."""
     with Taskset.open(spec) as taskset:
         if trained:
-            make_train_row(taskset.row(0), spec=spec, row=0, tokenizer=ByteTokenizer(), max_model_len=2)
+            taskset.train_rows(0, tokenizer=ByteTokenizer(), max_model_len=2)
         else:
             taskset.task(0)
         return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)

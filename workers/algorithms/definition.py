@@ -42,6 +42,8 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     entropy_loss: str = "none"
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
+    rows: str = "sft"
+    """What a row of its dataset is: `sft` an answer, `dpo` two of them, `cpt` a text."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     needs: Needs = Needs()

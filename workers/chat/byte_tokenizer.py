@@ -27,7 +27,12 @@ class ByteTokenizer:
         """The text of the bytes; a broken character shows as the replacement character."""
         return bytes(token for token in tokens if 0 <= token < EOS).decode(errors="replace")
 
-    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
-        """Each message as `role: content` on a line of its own."""
-        text = "".join(f"{message.role}: {message.content}\n" for message in messages)
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
+        """Each message as `role: content` on a line of its own, after the tools."""
+        text = f"tools: {tools}\n" if tools else ""
+        text += "".join(f"{message.role}: {message.content}\n" for message in messages)
         return text + "assistant: " if generation_prompt else text
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> None:
+        """None: this template has no marks."""
+        return None

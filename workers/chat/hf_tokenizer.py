@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rftd.ops.errors import DataError
 from rftd.workers.chat.message import Message
 
+GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""How a chat template marks what the assistant says."""
+
 
 class HfTokenizer:
     """A transformers tokenizer behind our protocol."""
 
-    def __init__(self, inner: Any, *, folder: str, chat_template: str | None, eos_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        *,
+        folder: str,
+        chat_template: str | None,
+        eos_ids: tuple[int, ...],
+        template_args: Mapping[str, Any] | None = None,
+    ) -> None:
         self._inner = inner
         self._folder = folder
         self._chat_template = chat_template
+        self._template_args = dict(template_args or {})
         self._eos_ids = eos_ids
         # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
         self._encoded = lru_cache(maxsize=256)(self._encode)
@@ -41,11 +55,47 @@ class HfTokenizer:
         """The text of ids, without special tokens and as it was drawn: spaces are not cleaned up."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
         """The conversation in the template of the experiment, or else of the folder."""
-        return self._rendered(tuple(messages), generation_prompt)
+        return self._rendered(tuple(messages), generation_prompt, tools)
 
-    def _render(self, messages: tuple[Message, ...], generation_prompt: bool) -> str:
+    def _render(self, messages: tuple[Message, ...], generation_prompt: bool, tools: str) -> str:
+        with self._complaining(messages):
+            text = self._inner.apply_chat_template(
+                [message.as_dict() for message in messages],
+                tools=msgspec.json.decode(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+                chat_template=self._chat_template,
+                **self._template_args,
+            )
+        return str(text)
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
+        """The conversation in the same template, in pieces; None if it has no `{% generation %}`."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        listed = msgspec.json.decode(tools) if tools else None
+        with self._complaining(messages):
+            template = self._inner.get_chat_template(self._chat_template, listed)
+            if not GENERATION.search(template):
+                return None
+            rendered: Any = render_jinja_template(  # annotated as text, which it is not
+                conversations=[[message.as_dict() for message in messages]],
+                tools=listed,
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **{**self._inner.special_tokens_map, **self._template_args},
+            )
+        (text,), (spans,) = rendered
+        pieces, at = [], 0
+        for start, end in spans:
+            pieces += [(text[at:start], False), (text[start:end], True)]
+            at = end
+        return tuple((piece, said) for piece, said in (*pieces, (text[at:], False)) if piece)
+
+    @contextmanager
+    def _complaining(self, messages: Sequence[Message]) -> Iterator[None]:
         if not (self._chat_template or self._inner.chat_template):
             raise DataError(
                 "the model has no chat template",
@@ -53,23 +103,26 @@ class HfTokenizer:
                 fix="set model.custom_chat_template, or use simple_workflow with prompt_type: plaintext",
             )
         try:
-            text = self._inner.apply_chat_template(
-                [msgspec.structs.asdict(message) for message in messages],
-                tokenize=False,
-                add_generation_prompt=generation_prompt,
-                chat_template=self._chat_template,
-            )
+            yield
         except Exception as error:
             raise DataError(
                 f"the chat template refuses messages of the roles {[m.role for m in messages]}: {error}",
                 where=self._folder,
                 fix="correct the messages, or set model.custom_chat_template",
             ) from error
-        return str(text)
 
 
-def open_tokenizer(path: str, *, chat_template: str | None = None, trust_remote_code: bool = False) -> HfTokenizer:
-    """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none."""
+def open_tokenizer(
+    path: str,
+    *,
+    chat_template: str | None = None,
+    trust_remote_code: bool = False,
+    template_args: Mapping[str, Any] | None = None,
+) -> HfTokenizer:
+    """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none.
+
+    `template_args` are variables that the chat template may ask for, such as `enable_thinking`.
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(
@@ -88,7 +141,13 @@ def open_tokenizer(path: str, *, chat_template: str | None = None, trust_remote_
             where=path,
             fix="the folder needs tokenizer.json and tokenizer_config.json",
         ) from error
-    return HfTokenizer(inner, folder=path, chat_template=chat_template, eos_ids=_eos_ids(inner, folder))
+    return HfTokenizer(
+        inner,
+        folder=path,
+        chat_template=chat_template,
+        eos_ids=_eos_ids(inner, folder),
+        template_args=template_args,
+    )
 
 
 def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:

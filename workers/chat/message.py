@@ -13,20 +13,37 @@ class Message(msgspec.Struct, frozen=True):
     role: str
     """`system`, `user`, `assistant` or `tool`."""
     content: str
+    extra: str = ""
+    """What else the template may ask for (`tool_calls`, `name`, ...), a JSON object; empty if there is nothing."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The message as chat templates take it."""
+        return {"role": self.role, "content": self.content, **(msgspec.json.decode(self.extra) if self.extra else {})}
 
 
 def parse_messages(value: Any) -> tuple[Message, ...]:
     """The messages in a row's value: a list of {role, content}, or the same as a JSON string.
 
-    Raises ValueError, in words that follow "messages ...", if it is neither or is empty.
+    Other keys of a message are kept; one with `tool_calls` may have no content. Raises ValueError, in words that follow
+    "messages ...", if it is neither or is empty.
     """
     try:
         if isinstance(value, str):
-            messages = msgspec.json.decode(value, type=tuple[Message, ...])
+            listed = msgspec.json.decode(value, type=list[dict[str, Any]])
         else:
-            messages = msgspec.convert(value, type=tuple[Message, ...])
+            listed = msgspec.convert(value, type=list[dict[str, Any]])
+        messages = tuple(_message(each) for each in listed)
     except msgspec.MsgspecError as error:
         raise ValueError(f"are not a list of objects with role and content: {error}") from None
     if not messages:
         raise ValueError("are empty")
     return messages
+
+
+def _message(given: dict[str, Any]) -> Message:
+    extra = {key: value for key, value in given.items() if key not in ("role", "content") and value is not None}
+    known = {key: given[key] for key in ("role", "content") if key in given}
+    if extra.get("tool_calls") and known.get("content") is None:
+        known["content"] = ""  # a call need not say anything
+    message = msgspec.convert(known, Message)
+    return msgspec.structs.replace(message, extra=msgspec.json.encode(extra).decode()) if extra else message

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from rftd.streams.spec import StageSpec
+from typing import Any
+
+from rftd.streams.spec import FormatSpec, StageSpec
 from rftd.workers.chat.tokenizer import Tokenizer
 
 
 def stage_tokenizer(stage: StageSpec) -> Tokenizer:
     """The tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
+    return _tokenizer(stage, stage.model.chat_template, {})
+
+
+def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
+    """The same, with what the format of the stage's dataset says of its chat template. Blocks. Raises DataError."""
+    form = stage.dataset.format if stage.dataset is not None else FormatSpec()
+    thinking = {} if form.enable_thinking is None else {"enable_thinking": form.enable_thinking}
+    return _tokenizer(stage, form.chat_template or stage.model.chat_template, thinking)
+
+
+def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
     if stage.trainer.engine == "fake":
         from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 
@@ -15,5 +28,8 @@ def stage_tokenizer(stage: StageSpec) -> Tokenizer:
     from rftd.workers.chat.hf_tokenizer import open_tokenizer
 
     return open_tokenizer(
-        stage.model.path, chat_template=stage.model.chat_template, trust_remote_code=stage.model.trust_remote_code
+        stage.model.path,
+        chat_template=chat_template,
+        trust_remote_code=stage.model.trust_remote_code,
+        template_args=template_args,
     )

@@ -24,9 +24,17 @@ class Tokenizer(Protocol):
         """The text of ids, without special tokens."""
         ...
 
-    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
         """The conversation in the model's template; `generation_prompt` opens the assistant's next message.
 
-        Raises DataError if the model has no chat template or the template refuses the messages.
+        `tools` is a JSON list of what the assistant may call. Raises DataError if the model has no chat template or the
+        template refuses the messages.
+        """
+        ...
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
+        """The conversation in pieces, True for those that the template marks as the assistant's (`{% generation %}`).
+
+        None if the template marks nothing. Raises DataError as `chat_text` does.
         """
         ...

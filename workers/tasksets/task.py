@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from rftd.ops.errors import DataError
-from rftd.streams.spec import FormatSpec, TasksetSpec
-from rftd.workers.chat.message import Message, parse_messages
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.chat.message import Message
+from rftd.workers.tasksets.record import Record
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,44 +72,3 @@ def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int
         reward=reader.optional(form.reward_fn_key) or spec.reward,
         raw=record,
     )
-
-
-class Record:
-    """One row with typed access to its keys; every complaint names the row and the keys it has."""
-
-    def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
-        self._record = record
-        self._form: FormatSpec = spec.format
-        self._where = f"taskset {spec.name!r} ({spec.path}) row {row}"
-
-    def text(self, key: str) -> str:
-        """The value as text; a number or a list is written as JSON."""
-        value = self._record.get(key)
-        if value is None:
-            raise self.error(f"has no value under {key!r}")
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-    def optional(self, key: str | None) -> str | None:
-        """The text under the key; None if there is no key, no such column or no value."""
-        return self.text(key) if key and self._record.get(key) is not None else None
-
-    def messages(self, key: str) -> tuple[Message, ...]:
-        """The conversation under the key."""
-        if self._record.get(key) is None:
-            raise self.error(f"has no value under {key!r}")
-        try:
-            return parse_messages(self._record[key])
-        except ValueError as error:
-            raise self.error(f"has messages under {key!r} that {error}") from None
-
-    def system_prompt(self) -> str | None:
-        """The row's own, else the experiment's."""
-        return self.optional(self._form.system_prompt_key) or self._form.system_prompt
-
-    def error(self, what: str) -> DataError:
-        """A DataError about this row."""
-        return DataError(
-            f"row {what}; its keys are {sorted(self._record)}",
-            where=self._where,
-            fix="set format.prompt_key, response_key or messages_key to the names of the columns",
-        )

@@ -6,6 +6,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,9 +18,12 @@ from numpy.typing import NDArray
 from rftd.ops import limits
 from rftd.ops.errors import DataError
 from rftd.streams.spec import TasksetSpec
+from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.files import taskset_files
 from rftd.workers.tasksets.order import locate
 from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.tasksets.train_row import TrainRow
+from rftd.workers.tasksets.train_rows import make_train_rows
 
 
 class Taskset:
@@ -79,8 +83,26 @@ class Taskset:
         return (self.row(index) for index in range(len(self)))
 
     def task(self, index: int, epoch: int = 0) -> Task:
-        """Row `index` as a workflow sees it. Raises DataError if a key is missing."""
-        return make_task(self.row(index), spec=self.spec, row=index, epoch=epoch)
+        """Row `index` as a workflow sees it. Raises DataError, with file and line, if a key is missing."""
+        record = self.row(index)
+        with self._placed(index):
+            return make_task(record, spec=self.spec, row=index, epoch=epoch)
+
+    def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+        """What the trainer learns from row `index`. Raises DataError, with file and line, if it teaches nothing."""
+        record = self.row(index)
+        with self._placed(index):
+            return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
+
+    @contextmanager
+    def _placed(self, index: int) -> Iterator[None]:
+        """What is wrong with a row is said with its file and line, counted only then."""
+        try:
+            yield
+        except DataError as error:
+            file = int(np.searchsorted(self._first, index, side="right")) - 1
+            error.where = ", ".join(filter(None, (self._files[file].line(index - int(self._first[file])), error.where)))
+            raise
 
     def locate(self, sequence: int) -> tuple[int, int]:
         """(row, epoch) of the group or item at this place of the experiment."""
@@ -167,6 +189,16 @@ class _File:
         offset, size = (int(value) for value in self.places[index])
         # pread moves no shared position, so threads may read at once.
         return _decode(os.pread(self._handle.fileno(), size, offset), f"{self.path} row {index} (byte {offset})")
+
+    def line(self, index: int) -> str:
+        """`file:line` of a row, from 1; reads the file up to there."""
+        left, number = int(self.places[index][0]), 1
+        for chunk in self.chunks():
+            number += chunk[:left].count(b"\n")
+            left -= len(chunk)
+            if left <= 0:
+                break
+        return f"{self.path}:{number}"
 
     def close(self) -> None:
         self._handle.close()

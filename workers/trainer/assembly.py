@@ -24,10 +24,10 @@ from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.algorithms.advantages.registry import advantages_of
-from rftd.workers.chat.stage_tokenizer import stage_tokenizer
+from rftd.workers.chat.stage_tokenizer import dataset_tokenizer
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.tasksets.train_row import make_train_row
+from rftd.workers.tasksets.train_row import TrainRow
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.reuse import Reuse
 
@@ -106,35 +106,17 @@ class Assembly:
 
     def _rows(self, rows: Sequence[RowItem], index: int, stage: StageSpec, expert: bool) -> list[TrainSample]:
         dataset, tokenizer = self._dataset(index, stage), self._tokenizer(index, stage)
-        samples = []
+        samples: list[TrainSample] = []
         found = dataset.present_digest() if dataset.touched else dataset.digest
-        for item in rows:
+        for number, item in enumerate(rows):
             if item.digest != found:
                 raise DataError(
                     f"dataset of stage {stage.name!r} has digest {found}, the plan names {item.digest}",
                     where=stage.dataset.path if stage.dataset else None,
                     fix="restore the file that the experiment was accepted with",
                 )
-            assert stage.dataset is not None
-            row = make_train_row(
-                dataset.row(item.row),
-                spec=stage.dataset,
-                row=item.row,
-                tokenizer=tokenizer,
-                max_model_len=stage.model.max_model_len,
-            )
-            # In a mixed batch a row has neither log-probability nor advantage of its own: zero, as the guide has it.
-            zeros = np.zeros(len(row.loss_mask), dtype=np.float32) if expert else None
-            samples.append(
-                TrainSample(
-                    tokens=row.tokens,
-                    prompt_tokens=row.prompt_tokens,
-                    loss_mask=row.loss_mask,
-                    logprobs=zeros,
-                    advantages=zeros,
-                    expert=expert,
-                )
-            )
+            made = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+            samples += _row_samples(made, number, expert=expert)
         return samples
 
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:
@@ -145,7 +127,7 @@ class Assembly:
 
     def _tokenizer(self, index: int, stage: StageSpec) -> Tokenizer:
         if index not in self._tokenizers:
-            self._tokenizers[index] = stage_tokenizer(stage)
+            self._tokenizers[index] = dataset_tokenizer(stage)
         return self._tokenizers[index]
 
 
@@ -185,6 +167,28 @@ def _sample(
         temperature=temperature,
         staleness_versions=item.staleness_versions,
     )
+
+
+def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:
+    """The sequences of one row of a dataset: two are a pair, chosen and rejected."""
+    paired = len(made) == 2
+    samples = []
+    for place, row in enumerate(made):
+        # In a mixed batch a row has neither log-probability nor advantage of its own: zero, as the guide has it.
+        zeros = np.zeros(len(row.loss_mask), dtype=np.float32) if expert else None
+        samples.append(
+            TrainSample(
+                tokens=row.tokens,
+                prompt_tokens=row.prompt_tokens,
+                loss_mask=row.loss_mask,
+                logprobs=zeros,
+                advantages=zeros,
+                expert=expert,
+                pair=number if paired else -1,
+                chosen=paired and place == 0,
+            )
+        )
+    return samples
 
 
 def _expect(found: UUID, wanted: UUID, record: Record) -> None:

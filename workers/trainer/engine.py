@@ -29,6 +29,10 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     staleness_versions: int = 0
     expert: bool = False
     """True for rows of a dataset in a mixed batch."""
+    pair: int = -1
+    """Index of its preference within the batch, of two responses; -1 without one."""
+    chosen: bool = False
+    """True for the preferred one of a pair."""
 
 
 class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):

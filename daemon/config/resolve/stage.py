@@ -62,7 +62,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         algorithm=algorithm,
         model=_model(experiment, lengths),
         taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
-        dataset=expert if explores else dataset(experiment, notes),
+        dataset=expert if explores else dataset(experiment, definition.rows, notes),
         expert_rows=expert_rows,
         evals=eval_tasksets(experiment, lengths, notes) if explores else (),
         eval_interval=eval_interval_steps(experiment, explorer_interval(sync), notes) if explores else 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.lengths import Lengths
 from rftd.daemon.config.resolve.notes import Notes
@@ -17,6 +17,10 @@ from rftd.workers.workflows.registry import WORKFLOWS
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
 _SELECTORS = ("sequential", "shuffle")
+_OF_ROWS = (
+    *("tools_key", "chosen_key", "rejected_key"),
+    *("enable_concatenated_multi_turn", "chat_template", "enable_thinking"),
+)
 
 
 def training_taskset(experiment: Experiment, lengths: Lengths, repeat_times: int, notes: Notes) -> TasksetSpec | None:
@@ -66,14 +70,16 @@ def eval_tasksets(experiment: Experiment, lengths: Lengths, notes: Notes) -> tup
     return tuple(specs)
 
 
-def dataset(experiment: Experiment, notes: Notes) -> TasksetSpec | None:
-    """The rows that a `train` stage learns from; None after saying what is missing."""
+def dataset(experiment: Experiment, schema: str, notes: Notes) -> TasksetSpec | None:
+    """The rows that a `train` stage learns from, of its algorithm's kind; None after saying what is missing."""
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
-    return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer")
+    return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer", schema=schema)
 
 
-def rows_of(buffer: ExperienceBuffer, path: FieldPath, seed: int, notes: Notes, *, name: str) -> TasksetSpec | None:
+def rows_of(
+    buffer: ExperienceBuffer, path: FieldPath, seed: int, notes: Notes, *, name: str, schema: str = "sft"
+) -> TasksetSpec | None:
     """The rows that a buffer names, to be trained as they are; None after saying what is missing."""
     if not isinstance(buffer.path, str) or not buffer.path:
         notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a folder or .jsonl file")
@@ -82,12 +88,18 @@ def rows_of(buffer: ExperienceBuffer, path: FieldPath, seed: int, notes: Notes, 
         what = "rows to train on are read from files"
         notes.wrong((*path, "path"), what, "set it to a folder or .jsonl file", Unsupported)
         return None
+    if buffer.schema_type not in ("auto", schema):
+        what = f"is {buffer.schema_type}, but what trains on these rows takes {schema}"
+        notes.wrong((*path, "schema_type"), what, "leave it out, or change algorithm.algorithm_type")
+    if buffer.format.enable_concatenated_multi_turn and (schema, buffer.format.prompt_type) != ("sft", "messages"):
+        notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
     return TasksetSpec(
         name=buffer.name or name,
         path=buffer.path,
         subset=buffer.subset_name,
         split=buffer.split,
         format=_format(buffer.format),
+        schema=schema,
         seed=seed,
         limit_rows=buffer.limit_rows,
     )
@@ -121,6 +133,9 @@ def _spec(
             (*path, "default_workflow_type"), "no workflow is named", "write default_workflow_type: math_workflow"
         )
         return None
+    for key in _OF_ROWS:
+        if getattr(taskset.format, key) != Format.model_fields[key].default:
+            notes.warn(f"{show(path)}.format.{key} has no effect: it is for rows to train on, not for tasks")
     given: ExplorerInput = experiment.buffer.explorer_input
     reward = taskset.default_reward_fn_type or given.default_reward_fn_type
     _known((*path, "default_workflow_type"), "workflow", workflow, notes)
@@ -164,6 +179,12 @@ def _format(given: Format) -> FormatSpec:
         reply_prefix=given.reply_prefix,
         workflow_key=given.workflow_key,
         reward_fn_key=given.reward_fn_key,
+        tools_key=given.tools_key,
+        chosen_key=given.chosen_key,
+        rejected_key=given.rejected_key,
+        enable_concatenated_multi_turn=given.enable_concatenated_multi_turn,
+        chat_template=given.chat_template,
+        enable_thinking=given.enable_thinking,
     )
 
 

@@ -32,7 +32,8 @@ class ExperienceBuffer(Section):
     split: str = "train"
     subset_name: str | None = None
     format: Format = section(Format)
-    schema_type: str = inert("auto")
+    schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "cpt"], word()] = "auto"
+    """Of a dataset what its rows are; the algorithm says that, so it is checked only."""
     max_retry_times: Natural = inert(3)
     max_retry_interval: Seconds = inert(1.0)
     limit_rows: Count | None = None

@@ -18,17 +18,19 @@ class Format(Section):
     system_prompt_key: str | None = None
     system_prompt: str | None = None
     messages_key: str = "message"
-    tools_key: str = inert("tools")
+    tools_key: str = "tools"
     image_key: str | None = inert(None)
     video_key: str | None = inert(None)
     reply_prefix: str | None = None
     workflow_key: str = ""
     reward_fn_key: str = ""
-    chosen_key: str = inert("chosen")
-    rejected_key: str = inert("rejected")
-    enable_concatenated_multi_turn: bool = inert(False)
-    chat_template: str | None = inert(None)
-    enable_thinking: bool | None = inert(None)
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    enable_concatenated_multi_turn: bool = False
+    """Of a conversation to imitate, learn every message of the assistant."""
+    chat_template: str | None = None
+    """Of rows to train on; tasks are asked in the model's."""
+    enable_thinking: bool | None = None
 
 
 class RolloutArgs(Section):

@@ -76,11 +76,18 @@ def test_folders_without_a_tokenizer_are_refused(folder: Path, tmp_path: Path) -
 
 
 def test_messages_are_a_list_or_its_json() -> None:
-    assert parse_messages([{"role": "user", "content": "hi", "name": "x"}]) == CHAT
+    assert parse_messages([{"role": "user", "content": "hi"}]) == CHAT
     assert parse_messages('[{"role": "user", "content": "hi"}]') == CHAT
     for wrong in ("hi", 3, {}, [], [{"role": "user", "content": None}]):
         with pytest.raises(ValueError, match="are "):
             parse_messages(wrong)
+
+
+def test_a_message_keeps_what_templates_may_ask_for() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}], "name": None}
+    (message,) = parse_messages([call])
+    assert message.content == "" and hash(message)
+    assert message.as_dict() == {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
 
 
 def test_nothing_here_imports_transformers_or_torch_before_a_tokenizer_is_opened() -> None:

@@ -12,14 +12,16 @@ from rftd.streams.spec import FormatSpec, TasksetSpec
 from rftd.workers.chat.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.chat.message import Message
 from rftd.workers.chat.tokenizer import Tokenizer
-from rftd.workers.tasksets.train_row import TrainRow, make_train_row
+from rftd.workers.tasksets.train_row import TrainRow
+from rftd.workers.tasksets.train_rows import make_train_rows
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
 
 def row(record: dict[str, Any], *, length: int = 100, tokenizer: Tokenizer | None = None, **form: Any) -> TrainRow:
     spec = TasksetSpec(name="t", path="rows.jsonl", format=FormatSpec(**form))
-    return make_train_row(record, spec=spec, row=3, tokenizer=tokenizer or ByteTokenizer(), max_model_len=length)
+    (made,) = make_train_rows(record, spec=spec, row=3, tokenizer=tokenizer or ByteTokenizer(), max_model_len=length)
+    return made
 
 
 def parts(made: TrainRow) -> tuple[str, list[int]]:
@@ -54,7 +56,7 @@ def test_learning_stops_where_a_rollout_stops() -> None:
         def eos_ids(self) -> tuple[int, ...]:
             return (ord("."),)
 
-        def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
             text = "".join(f"{message.role}: {message.content}.\n" for message in messages)
             return text + "assistant: <t>" if generation_prompt else text
 
@@ -63,7 +65,7 @@ def test_learning_stops_where_a_rollout_stops() -> None:
 
 def test_a_template_that_rewrites_history_is_refused() -> None:
     class Forgetful(ByteTokenizer):
-        def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
             return f"{len(messages)} {messages[-1].content}"
 
     with pytest.raises(DataError, match="rewrites the beginning"):

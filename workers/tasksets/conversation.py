@@ -1,0 +1,104 @@
+"""Conversations as token ids: what the template writes before an answer, and what the assistant says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rftd.workers.chat.message import Message
+from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.tasksets.record import Record
+
+Ids = list[int]
+
+
+def answered(
+    reader: Record, tokenizer: Tokenizer, before: Sequence[Message], answer: Sequence[Message]
+) -> tuple[Ids, Ids]:
+    """(prompt, response): everything before the answer, opened for the assistant by the template, and the rest.
+
+    Raises DataError if the template writes the beginning otherwise when it sees the end.
+    """
+    tools = reader.tools()
+    whole = tokenizer.chat_text((*before, *answer), generation_prompt=False, tools=tools)
+    prompt = _opened(reader, tokenizer, whole, before, tools)
+    return tokenizer.encode(prompt), _with_end(tokenizer, tokenizer.encode(whole[len(prompt) :]))
+
+
+def spoken(reader: Record, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
+    """(ids, mask): the whole conversation up to the assistant's last token, and 1 for each token that it says.
+
+    The template's `{% generation %}` marks say which; where it has none, each answer is what the template adds to the
+    conversation before it, opened for the assistant. Pieces are encoded apart, as a rollout's prompt and response are.
+    Raises DataError if nobody answers, or if the template writes an earlier turn otherwise when it sees a later one.
+    """
+    tools = reader.tools()
+    marked = tokenizer.marked_text(messages, tools=tools)
+    ids: Ids = []
+    mask: list[int] = []
+    for text, said in _turns(reader, tokenizer, messages, tools) if marked is None else marked:
+        piece = tokenizer.encode(text)
+        learned = len(piece) if said else 0
+        if said and marked is None:  # templates write a line break after the end of a turn, which nobody says
+            learned = _end(tokenizer, piece) or learned
+        ids += piece
+        mask += [1] * learned + [0] * (len(piece) - learned)
+    if 1 not in mask:
+        raise reader.error("has no message of the assistant that the chat template marks as its own")
+    last = len(mask) - mask[::-1].index(1)
+    ids, mask = ids[:last], mask[:last]
+    if marked is None and ids[-1] not in tokenizer.eos_ids:
+        ids, mask = [*ids, *tokenizer.eos_ids[:1]], [*mask, *[1] * len(tokenizer.eos_ids[:1])]
+    return ids, mask
+
+
+def _turns(reader: Record, tokenizer: Tokenizer, messages: Sequence[Message], tools: str) -> Iterator[tuple[str, bool]]:
+    whole = tokenizer.chat_text(messages, generation_prompt=False, tools=tools)
+    at = 0
+    for number, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        if not number:
+            raise reader.error("has messages that begin with the assistant, to whom nobody spoke")
+        start = len(_opened(reader, tokenizer, whole, messages[:number], tools))
+        closed = tokenizer.chat_text(messages[: number + 1], generation_prompt=False, tools=tools)
+        if not whole.startswith(closed) or not at <= start < len(closed):
+            raise reader.error(
+                f"has messages of which the chat template rewrites number {number} when it sees the later ones: use a "
+                "template with {% generation %} marks, or leave enable_concatenated_multi_turn out"
+            )
+        yield whole[at:start], False
+        yield whole[start : len(closed)], True
+        at = len(closed)
+
+
+def _opened(reader: Record, tokenizer: Tokenizer, whole: str, before: Sequence[Message], tools: str) -> str:
+    """The beginning of `whole` that ends where the assistant's next message begins."""
+    prompt = tokenizer.chat_text(before, generation_prompt=True, tools=tools)
+    if whole.startswith(prompt):
+        return prompt
+    # Some templates open the assistant's turn with more than they write for one that is complete (`<think>`).
+    closed = tokenizer.chat_text(before, generation_prompt=False, tools=tools)
+    prompt = _common_start(prompt, whole)
+    if not prompt.startswith(closed):
+        raise reader.error("has messages of which the chat template rewrites the beginning when it sees the end")
+    return prompt
+
+
+def _with_end(tokenizer: Tokenizer, response: Ids) -> Ids:
+    """The response up to its last end of sequence, or with one: a rollout stops there, so learning does too."""
+    end = _end(tokenizer, response)
+    return response[:end] if end else [*response, *tokenizer.eos_ids[:1]]
+
+
+def _end(tokenizer: Tokenizer, piece: Ids) -> int:
+    """Behind the last end of sequence; 0 if there is none."""
+    return max((place + 1 for place, token in enumerate(piece) if token in tokenizer.eos_ids), default=0)
+
+
+def _common_start(left: str, right: str) -> str:
+    same = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        same += 1
+    return left[:same]

@@ -1,0 +1,88 @@
+"""`Record`: one row with typed access to its keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rftd.ops.errors import DataError
+from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.workers.chat.message import Message, parse_messages
+
+
+class Record:
+    """One row with typed access to its keys; every complaint names the row and the keys it has."""
+
+    def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
+        self._record = record
+        self._where = f"taskset {spec.name!r} ({spec.path}) row {row}"
+        self.form: FormatSpec = spec.format
+
+    def has(self, key: str) -> bool:
+        """True if the row has a value under the key."""
+        return self._record.get(key) is not None
+
+    def text(self, key: str) -> str:
+        """The value as text; a number or a list is written as JSON."""
+        self._demand(key)
+        value = self._record[key]
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    def optional(self, key: str | None) -> str | None:
+        """The text under the key; None if there is no key, no such column or no value."""
+        return self.text(key) if key and self.has(key) else None
+
+    def words(self, key: str) -> str:
+        """The text under the key, which may be nothing else: messages where a text belongs are a mistake."""
+        self._demand(key)
+        if isinstance(value := self._record[key], str):
+            return value
+        raise self.error(f"has a {type(value).__name__} under {key!r}, where prompt_type plaintext has a text", key)
+
+    def messages(self, key: str) -> tuple[Message, ...]:
+        """The conversation under the key; one message alone is one of a single message."""
+        self._demand(key)
+        value = self._record[key]
+        try:
+            return parse_messages([value] if isinstance(value, dict) else value)
+        except ValueError as error:
+            raise self.error(f"has messages under {key!r} that {error}", key) from None
+
+    def conversation(self, key: str) -> tuple[Message, ...]:
+        """The messages under the key, after the system prompt if they bring none."""
+        messages, system_prompt = self.messages(key), self.system_prompt()
+        if system_prompt and messages[0].role != "system":
+            return (Message("system", system_prompt), *messages)
+        return messages
+
+    def tools(self) -> str:
+        """What the assistant may call, a JSON list of objects; empty if the row has none."""
+        key = self.form.tools_key
+        value = self._record.get(key)
+        if not value:
+            return ""
+        try:
+            listed = msgspec.json.decode(value) if isinstance(value, str) else value
+        except msgspec.DecodeError as error:
+            raise self.error(f"has tools under {key!r} that are no JSON: {error}", key) from None
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            raise self.error(f"has tools under {key!r} that are not a list of objects", key)
+        return msgspec.json.encode(listed).decode() if listed else ""
+
+    def system_prompt(self) -> str | None:
+        """The row's own, else the experiment's."""
+        return self.optional(self.form.system_prompt_key) or self.form.system_prompt
+
+    def error(self, what: str, key: str | None = None) -> DataError:
+        """A DataError about this row, or about what it has under a key."""
+        return DataError(
+            f"row {what}; its keys are {sorted(self._record)}",
+            where=self._where,
+            field=key,
+            fix="correct the row, or set the keys of format to the names of the columns",
+        )
+
+    def _demand(self, key: str) -> None:
+        if not self.has(key):
+            raise self.error(f"has no value under {key!r}", key)
