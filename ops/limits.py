@@ -27,6 +27,8 @@ FETCH_RECORDS: Final = 1024
 FETCH_SIZE_BYTES: Final = 8 * MIB
 FRAME_SIZE_BYTES: Final = 64 * MIB
 """Largest frame on the log's socket."""
+APPENDS_SIZE_BYTES: Final = 4 * MIB
+"""Small appends that share one frame; while it is on its way the daemon writes the one before."""
 LOG_CONNECTIONS: Final = 256
 STARTUP_VERIFY_SIZE_BYTES: Final = 256 * MIB
 """The chain of this many newest bytes is recomputed before the embedded log opens."""

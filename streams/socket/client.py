@@ -175,7 +175,7 @@ class SocketLog:
         for append in queue:
             if group and (
                 records + len(append.drafts) > limits.APPEND_RECORDS
-                or size + append.size_bytes > limits.GROUP_COMMIT_SIZE_BYTES
+                or size + append.size_bytes > limits.APPENDS_SIZE_BYTES
             ):
                 self._send(connection, group)
                 group, records, size = [], 0, 0

@@ -13,10 +13,10 @@ import msgspec
 
 from rftd.ops.errors import CodecError, RftdError, UnreachableError
 from rftd.streams.socket import messages as wire
-from rftd.streams.socket.frames import FrameReader, frame
+from rftd.streams.socket.frames import FrameReader
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Sends requests and pairs the replies; once lost, it stays lost."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise self._lost_error()
         id = next(self._ids)
-        self._transport.write(frame(wire.encode(make(id))))
+        self._transport.write(wire.framed(make(id)))
         reply = self._waiting[id] = asyncio.get_running_loop().create_future()
         reply.add_done_callback(lambda done: self._settle(id, done))
         return reply
@@ -102,9 +102,12 @@ class Connection(asyncio.Protocol):
                 reply.set_exception(self._lost_error())
         self.resume_writing()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            replies = [wire.decode_reply(body) for body in self._frames.feed(data)]
+            replies = [wire.decode_reply(body) for body in self._frames.filled(nbytes)]
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._reason = CodecError(f"unreadable reply: {error}", fix="run daemon and workers of the same release")
             self.hang_up()
@@ -128,7 +131,7 @@ class Connection(asyncio.Protocol):
     def _settle(self, id: int, reply: asyncio.Future[wire.Reply]) -> None:
         self._waiting.pop(id, None)
         if reply.cancelled() and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frame(wire.encode(wire.Cancel(id))))
+            self._transport.write(wire.framed(wire.Cancel(id)))
 
     def _lost_error(self) -> RftdError:
         return self._reason or UnreachableError("the connection to the daemon was lost", fix="retry the same drafts")

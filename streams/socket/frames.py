@@ -2,41 +2,71 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rftd.ops import limits
 from rftd.ops.errors import CodecError
 
-_PREFIX_BYTES = 4
+PREFIX_BYTES: Final = 4
+_ROOM_BYTES: Final = 256 * 1024
+"""One read of the socket."""
+_KEPT_BYTES: Final = 8 * limits.MIB
+"""A longer frame's memory is given back once it was read."""
 
 
-def frame(body: bytes) -> bytes:
-    """The frame around `body`. Raises CodecError if it is over `limits.FRAME_SIZE_BYTES`."""
-    _check(len(body))
-    return len(body).to_bytes(_PREFIX_BYTES, "little") + body
+def seal(frame: bytearray) -> None:
+    """Writes the length into the frame's first `PREFIX_BYTES`. Raises CodecError over `limits.FRAME_SIZE_BYTES`."""
+    size = len(frame) - PREFIX_BYTES
+    _check(size)
+    frame[:PREFIX_BYTES] = size.to_bytes(PREFIX_BYTES, "little")
 
 
 class FrameReader:
-    """Cuts a byte stream into bodies; holds at most one frame and one read of the socket."""
+    """Cuts a byte stream into bodies; holds at most one frame and one read of the socket.
+
+    The socket writes to `room`, and the bodies are views of it: 60 MB/s of experiences are copied once, by who decodes.
+    """
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._buffer = memoryview(bytearray(_ROOM_BYTES))
+        self._start = self._end = 0
+        """What was written there and is in no body yet."""
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that `data` completes. Raises CodecError for a frame over the limit."""
-        buffer = self._buffer
-        buffer += data
-        bodies: list[bytes] = []
-        start = 0
-        while len(buffer) - start >= _PREFIX_BYTES:
-            end = start + _PREFIX_BYTES + int.from_bytes(buffer[start : start + _PREFIX_BYTES], "little")
-            _check(end - start - _PREFIX_BYTES)
-            if end > len(buffer):
-                break
-            with memoryview(buffer) as view:  # one copy, not two
-                bodies.append(bytes(view[start + _PREFIX_BYTES : end]))
-            start = end
-        if start:
-            del buffer[:start]
+    def room(self) -> memoryview:
+        """Where the next bytes belong; ends the use of the bodies that `filled` gave."""
+        pending, size = self._end - self._start, len(self._buffer)
+        wanted = self._wanted()
+        if not pending:
+            self._start = self._end = 0
+            if size > _KEPT_BYTES:
+                self._buffer = memoryview(bytearray(_ROOM_BYTES))
+        elif self._start + wanted > size:
+            # It grows with what arrives, not with what a prefix claims.
+            larger = self._buffer if wanted <= size else memoryview(bytearray(min(wanted, max(2 * pending, size))))
+            larger[:pending] = self._buffer[self._start : self._end]
+            self._buffer, self._start, self._end = larger, 0, pending
+        return self._buffer[self._end :]
+
+    def filled(self, size_bytes: int) -> list[memoryview]:
+        """The bodies that are complete now that so many bytes were written. Raises CodecError for one over the limit.
+
+        They are good until `room` is asked for again.
+        """
+        self._end += size_bytes
+        bodies: list[memoryview] = []
+        while self._end - self._start >= (wanted := self._wanted()):
+            bodies.append(self._buffer[self._start + PREFIX_BYTES : self._start + wanted])
+            self._start += wanted
         return bodies
+
+    def _wanted(self) -> int:
+        """How long the frame is that begins at the start, as far as is known: at least one byte more than is there."""
+        body = self._start + PREFIX_BYTES
+        if self._end < body:
+            return PREFIX_BYTES
+        size = int.from_bytes(self._buffer[self._start : body], "little")
+        _check(size)
+        return PREFIX_BYTES + size
 
 
 def _check(size: int) -> None:

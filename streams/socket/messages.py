@@ -10,6 +10,7 @@ import msgspec
 from rftd.ops.errors import LogError, RftdError
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.socket.frames import PREFIX_BYTES, seal
 from rftd.streams.topics import Partition
 
 PROTOCOL: Final = 2
@@ -105,9 +106,17 @@ Reply = Appended | Records | HeadsAre | Done | Welcome | Failed
 Make = Callable[[int], Request]
 """Builds a request around its id."""
 
-encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def framed(message: Request | Reply) -> memoryview:
+    """The frame of a message; what it carries is copied once. Raises CodecError if it is over the limit."""
+    frame = bytearray(PREFIX_BYTES)
+    _encoder.encode_into(message, frame, PREFIX_BYTES)
+    seal(frame)
+    return memoryview(frame)
 
 
 def to_wire(heads: Heads) -> WireHeads:

@@ -17,7 +17,7 @@ from rftd.streams.envelope import Record
 from rftd.streams.log import EventLog
 from rftd.streams.socket import messages as wire
 from rftd.streams.socket.address import listen
-from rftd.streams.socket.frames import FrameReader, frame
+from rftd.streams.socket.frames import FrameReader
 
 REQUESTS_PER_CONNECTION: Final = 256
 """More than these under way, and the server stops reading that socket until some are answered."""
@@ -57,7 +57,7 @@ class LogServer:
         await self.tasks.__aexit__(kind, error, trace)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One client: each request is a task, answered when it is done, in any order."""
 
     def __init__(self, server: LogServer) -> None:
@@ -88,9 +88,12 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            for body in self._frames.feed(data):
+            for body in self._frames.filled(nbytes):
                 self._begin(wire.decode_request(body))
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._refuse(error if isinstance(error, CodecError) else CodecError(f"unreadable request: {error}"))
@@ -127,7 +130,7 @@ class _Connection(asyncio.Protocol):
             del self._under_way[request.id]
             self._regulate()
         if self._transport is not None:
-            self._transport.write(frame(wire.encode(reply)))
+            self._transport.write(wire.framed(reply))
 
     async def _reply(self, request: wire.Request) -> wire.Reply:
         log = self._log
@@ -184,5 +187,5 @@ class _Connection(asyncio.Protocol):
     def _refuse(self, error: RftdError) -> None:
         """Says why, as the answer to no request, and hangs up."""
         if self._transport is not None:
-            self._transport.write(frame(wire.encode(wire.failed(0, error))))
+            self._transport.write(wire.framed(wire.failed(0, error)))
             self._transport.close()

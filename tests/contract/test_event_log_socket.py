@@ -31,7 +31,6 @@ from rftd.streams.log import EventLog
 from rftd.streams.socket import messages as wire
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.connection import Connection
-from rftd.streams.socket.frames import frame
 from rftd.streams.socket.server import LogServer
 from rftd.streams.topics import Partition
 
@@ -189,8 +188,8 @@ async def test_a_cancelled_wait_ends_on_the_server(path: Path) -> None:
     ("sent", "expected"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "over the limit"),
-        (frame(b"\xc1garbage"), "unreadable request"),
-        (frame(wire.encode(wire.AskHeads(1))), "greeting"),
+        (b"\x08\0\0\0\xc1garbage", "unreadable request"),
+        (bytes(wire.framed(wire.AskHeads(1))), "greeting"),
     ],
 )
 async def test_foreign_bytes_end_their_connection_only(path: Path, sent: bytes, expected: str) -> None:

@@ -15,7 +15,7 @@ from rftd.streams.backends.room import Room
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import Mark
 from rftd.streams.envelope import Record
-from rftd.streams.socket.frames import FrameReader, frame
+from rftd.streams.socket.frames import PREFIX_BYTES, FrameReader, seal
 from rftd.streams.topics import Partition
 
 A, B = Partition("rftd.experiments", 0), Partition("rftd.tasks", 1)
@@ -96,15 +96,43 @@ def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
         refuse_network_file_system(tmp_path / "data", mounts)
 
 
+def frame(body: bytes) -> bytes:
+    whole = bytearray(PREFIX_BYTES) + body
+    seal(whole)
+    return bytes(whole)
+
+
+def fed(reader: FrameReader, data: bytes) -> list[bytes]:
+    """What a socket would get done that brings `data` in as many reads as there is room for."""
+    bodies: list[bytes] = []
+    while data:
+        with reader.room() as room:
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+        bodies += map(bytes, reader.filled(size))
+        data = data[size:]
+    return bodies
+
+
 def test_frames_are_cut_however_the_bytes_arrive() -> None:
-    bodies = [b"", b"a", b"b" * 1000, b"c" * 70_000]
+    bodies = [b"", b"a", b"b" * 1000, b"c" * 70_000, b"d" * 700_000, b"e" * 9_000_000, b"f", b"g" * 300_000] * 2
     stream = b"".join(map(frame, bodies))
-    for step in (1, 3, 999, len(stream)):
+    for step in (999, 262_144, 300_001, len(stream)):
         reader = FrameReader()
-        found = [body for at in range(0, len(stream), step) for body in reader.feed(stream[at : at + step])]
+        found = [body for at in range(0, len(stream), step) for body in fed(reader, stream[at : at + step])]
         assert found == bodies
+    short = b"".join(map(frame, bodies[:4]))
+    for step in (1, 3):
+        reader = FrameReader()
+        assert [body for at in range(0, len(short), step) for body in fed(reader, short[at : at + step])] == bodies[:4]
+
+
+def test_a_claimed_length_takes_no_memory_before_its_bytes_come() -> None:
+    reader = FrameReader()
+    assert fed(reader, limits.FRAME_SIZE_BYTES.to_bytes(4, "little")) == []
+    assert len(reader.room()) < limits.MIB
 
 
 def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
     with pytest.raises(CodecError, match="over the limit"):
-        FrameReader().feed((limits.FRAME_SIZE_BYTES + 1).to_bytes(4, "little"))
+        fed(FrameReader(), (limits.FRAME_SIZE_BYTES + 1).to_bytes(4, "little"))
