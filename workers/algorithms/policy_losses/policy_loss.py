@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0
+LOG_RATIO_LIMIT: Final = 20.0
 """Log-ratios are clamped to it, so that no ratio overflows."""
 
 
@@ -26,6 +26,10 @@ class LossTokens:
     sequences: int
     stage_step: int = 1
     """Of the step that is trained; a stage's first is 1."""
+
+    def log_ratio(self) -> Tensor:
+        """logprobs - old_logprobs, clamped to ±20  # [N]"""
+        return (self.logprobs - self.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """The mean over each token's own response  # [N] -> [N]"""

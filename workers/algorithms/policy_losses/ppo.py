@@ -10,7 +10,10 @@ from rftd.workers.algorithms.policy_losses.policy_loss import LOG_RATIO_LIMIT, L
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PpoLoss:
-    """max(-A r, -A clip(r, 1 - low, 1 + high)); where A < 0 at most -A c, so that one token cannot dominate."""
+    """max(-A r, -A clip(r, 1 - low, 1 + high)); where A < 0 at most -A c, so that one token cannot dominate.
+
+    Source: Schulman et al. 2017, arXiv 1707.06347; dual clip: Ye et al. 2020, arXiv 1912.09729.
+    """
 
     clip_range: float = 0.2
     clip_range_low: float | None = None

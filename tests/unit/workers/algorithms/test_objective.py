@@ -3,41 +3,68 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms import aggregation
-from rftd.workers.algorithms.aggregation import TokenWeights
+from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
 from rftd.workers.algorithms.objective import Objective
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
+from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
 
 MASKS = [np.array(mask, np.uint8) for mask in ([1, 1, 0, 1], [0, 1], [1, 1, 1, 1, 1])]
 DIFFERENCES = [0.0, 0.3, -0.7, 5.0, -30.0, 30.0]
 
 
+def clipped(d: float) -> float:
+    return max(-20.0, min(20.0, d))
+
+
+def k3(d: float) -> float:
+    return math.exp(-d) - 1 + d
+
+
 @pytest.mark.parametrize(
-    ("name", "formula"),
+    ("name", "formula", "derivative"),
     [
-        ("none", lambda d: 0.0),
-        ("k1", lambda d: d),
-        ("k2", lambda d: d * d / 2),
-        ("k3", lambda d: math.exp(-d) - 1 + d),
-        ("abs", abs),
-        ("low_var_kl", lambda d: min(10.0, math.exp(-max(-20.0, min(20.0, d))) - 1 + max(-20.0, min(20.0, d)))),
+        ("none", lambda d, x: 0.0, lambda d, x: 0.0),
+        ("k1", lambda d, x: d, lambda d, x: 1.0),
+        ("k2", lambda d, x: d * d / 2, lambda d, x: d),
+        ("k3", lambda d, x: k3(d), lambda d, x: 1 - math.exp(-d)),
+        ("abs", lambda d, x: abs(d), lambda d, x: math.copysign(1.0, d) if d else 0.0),
+        (
+            "low_var_kl",
+            lambda d, x: min(10.0, k3(clipped(d))),
+            lambda d, x: 1 - math.exp(-d) if k3(clipped(d)) <= 10 and abs(d) <= 20 else 0.0,
+        ),
+        (
+            "corrected_k3",
+            lambda d, x: min(math.exp(x), 2.0) * k3(d),
+            lambda d, x: min(math.exp(x), 2.0) * (1 - math.exp(-d)),
+        ),
     ],
 )
-def test_kl(name: str, formula: object) -> None:
-    assert callable(formula)
+def test_kl(name: str, formula: Callable[..., float], derivative: Callable[..., float]) -> None:
+    """Against the formulas in d = logprob - reference and x = logprob - old."""
+    drifts = [-1.0, 0.5, 0.0, 1.0, 3.0, -3.0]
     logprobs = torch.tensor(DIFFERENCES, dtype=torch.float64) - 40.0
-    ref = torch.full_like(logprobs, -40.0)
-    got = KL_LOSSES.open(name).estimate(logprobs, ref, ref)
-    np.testing.assert_allclose(got, [formula(d) for d in DIFFERENCES], rtol=1e-9)
+    logprobs.requires_grad_()
+    old = logprobs.detach() - torch.tensor(drifts, dtype=torch.float64)
+    got = KL_LOSSES.open(name).estimate(logprobs, torch.full_like(logprobs, -40.0), old)
+    pairs = list(zip(DIFFERENCES, drifts, strict=True))
+    np.testing.assert_allclose(got.detach(), [formula(d, x) for d, x in pairs], rtol=1e-9, atol=1e-12)
+    if got.requires_grad:
+        (gradient,) = torch.autograd.grad(got.sum(), logprobs)
+        np.testing.assert_allclose(gradient, [derivative(d, x) for d, x in pairs], rtol=1e-9, atol=1e-12)
 
 
 def test_an_adaptive_coefficient_is_refused() -> None:
@@ -93,3 +120,73 @@ def test_the_total_is_policy_minus_entropy_plus_kl() -> None:
     assert metrics["actor/entropy_loss"].item() == pytest.approx(entropy)
     assert metrics["actor/kl_loss"].item() == pytest.approx(kl)
     assert metrics["actor/final_loss"].item() == pytest.approx(loss.item())
+
+
+def test_a_configured_norm_stands_for_the_longest_response() -> None:
+    assert aggregation.token_weights("seq-mean-token-sum-norm", MASKS, norm=40.0).tolist() == [1 / 40] * 3
+    with pytest.raises(ConfigError, match="loss_scale_factor"):
+        Aggregation("seq-mean-token-sum-norm", norm=0.0)
+
+
+@pytest.mark.parametrize("mode", aggregation.AGGREGATIONS)
+@pytest.mark.parametrize("expert_mode", [None, "seq-mean-token-mean"])
+def test_an_experts_rows_are_aggregated_on_their_own(mode: str, expert_mode: str | None) -> None:
+    """of_kind: each kind has the weights that it would have alone."""
+    masks = [np.ones(length, np.uint8) for length in (3, 1, 5, 4)]
+    experts = [False, True, True, False]
+    made = Aggregation(mode, expert_mode=expert_mode).weights(masks, experts)
+    for kind, own in ((False, mode), (True, expert_mode or mode)):
+        rows = [number for number, expert in enumerate(experts) if expert is kind]
+        alone = aggregation.token_weights(own, [masks[number] for number in rows])
+        assert made.of_kind[rows].tolist() == alone.tolist()
+        assert float((made.mean_of_kind[rows] * [len(masks[number]) for number in rows]).sum()) == pytest.approx(1)
+    assert made.whole.tolist() == aggregation.token_weights(mode, masks).tolist()
+
+
+@pytest.mark.parametrize("mode", aggregation.AGGREGATIONS)
+def test_mix_is_the_weighted_sum_of_two_losses_whatever_the_micro_batches(mode: str) -> None:
+    tokens = make_loss_tokens(experts=EXPERTS)
+    spec = AlgorithmSpec(kind="grpo", policy_loss="mix", policy_loss_args={"mu": 0.3}, loss_agg_mode=mode)
+    objective = Objective.of(spec)
+    masks = [np.ones(length, np.uint8) for length in LENGTHS]
+    weights = objective.aggregation.weights(masks, EXPERTS).map(lambda each: torch.tensor(each)[tokens.sequence])
+    expected = 0.0
+    for kind, loss, share in ((False, "ppo", 0.7), (True, "sft", 0.3)):
+        rows = [number for number, expert in enumerate(EXPERTS) if expert is kind]
+        alone, _ = responses_of(tokens, rows)
+        own = aggregation.token_weights(mode, [masks[number] for number in rows])
+        per_token = POLICY_LOSSES.open(loss).per_token(alone).loss
+        expected += share * float((per_token.detach() * torch.tensor(own)[alone.sequence]).sum())
+    total, clipped_share = 0.0, 0.0
+    for part in ([0, 2], [4], [3, 1]):
+        taken, places = responses_of(tokens, part)
+        value, metrics = objective.terms(taken, weights.map(lambda each, places=places: each[places]))  # type: ignore[misc]
+        total += float(value.detach())
+        clipped_share += float(metrics["actor/usual/pg_clipfrac"])
+    assert total == pytest.approx(expected, rel=1e-9)
+    rollouts, _ = responses_of(tokens, [0, 1, 3])
+    assert clipped_share == pytest.approx(
+        float(POLICY_LOSSES.open("ppo").per_token(rollouts).metrics["pg_clipfrac"].mean())
+    )
+
+
+def test_the_entropy_of_mix_leaves_an_experts_rows_out() -> None:
+    tokens = make_loss_tokens(experts=EXPERTS)
+    spec = AlgorithmSpec(kind="sft", entropy_loss="mix", entropy_loss_args={"entropy_coef": 1.0})
+    objective = Objective.of(spec)
+    masks = [np.ones(length, np.uint8) for length in LENGTHS]
+    weights = objective.aggregation.weights(masks, EXPERTS).map(lambda each: torch.tensor(each)[tokens.sequence])
+    loss, metrics = objective.terms(tokens, weights)
+    own = tokens.entropies[~tokens.expert].mean()
+    assert float(metrics["actor/entropy_loss"]) == pytest.approx(float(own))
+    (gradient,) = torch.autograd.grad(loss, tokens.entropies)
+    assert not gradient[tokens.expert].any() and bool((gradient[~tokens.expert] < 0).all())
+
+
+def test_old_logprobs_are_needed_by_the_parts_that_look_at_them() -> None:
+    def needs(**parts: Any) -> bool:
+        return Objective.of(AlgorithmSpec(kind="sft", **parts)).needs_old_logprobs
+
+    assert not needs() and not needs(policy_loss="opmd") and needs(policy_loss="gspo")
+    assert not needs(policy_loss="ppo", policy_loss_args={"fallback_to_policy_gradient": True})
+    assert needs(kl_loss="corrected_k3") and not needs(kl_loss="corrected_k3", kl_loss_args={"kl_coef": 0.0})

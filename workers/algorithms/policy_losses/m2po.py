@@ -1,0 +1,32 @@
+"""`m2po`: the ratio without a clip, of tokens that the batch's second moment leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rftd.workers.algorithms.policy_losses import arguments
+from rftd.workers.algorithms.policy_losses.policy_loss import LOG_RATIO_LIMIT, LossTokens, TokenLoss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class M2poLoss:
+    """-A r, log r clamped to ±log_ratio_clip. The batch's mask takes away the tokens of the largest (log r)².
+
+    That mask is made from the whole batch before its step: of the tokens that move away from the weights that drew
+    them, those of the largest (log r)² go until the mean of the others is at most m2_threshold.
+    Source: Zheng et al. 2025, Prosperity before Collapse (M2PO), arXiv 2510.01161.
+    """
+
+    m2_threshold: float = 0.04
+    log_ratio_clip: float = LOG_RATIO_LIMIT
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.at_least(0, m2_threshold=self.m2_threshold)
+        arguments.above(0, log_ratio_clip=self.log_ratio_clip)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss of every token, masked ones too  # [N]"""
+        log_ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-self.log_ratio_clip, self.log_ratio_clip)
+        return TokenLoss(loss=-tokens.advantages * log_ratio.exp(), metrics={"ppo_kl": -log_ratio.detach()})

@@ -1,0 +1,43 @@
+"""`sapo`: a soft gate in the place of PPO's clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rftd.workers.algorithms.policy_losses import arguments
+from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, TokenLoss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SapoLoss:
+    """-A sg(g) logprob, with the gate g = 4/τ sigmoid(τ (r - 1)); τ = tau_pos where A > 0, else tau_neg.
+
+    `through_gate` takes -A g instead, as published and as verl has it: near r = 1 that is the policy gradient, and it
+    fades on both sides.
+    Source: Gao et al. 2025, Soft Adaptive Policy Optimization, arXiv 2511.20347.
+    """
+
+    tau_pos: float = 1.0
+    tau_neg: float = 1.05
+    through_gate: bool = False
+    """The gradient goes through the gate."""
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.above(0, tau_pos=self.tau_pos)
+        arguments.at_least(self.tau_pos, tau_neg=self.tau_neg)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The gated loss  # [N]"""
+        advantages, ratio = tokens.advantages, tokens.log_ratio().exp()
+        positive = advantages > 0
+        tau = ratio.new_full(ratio.shape, self.tau_neg).masked_fill(positive, self.tau_pos)
+        gate = 4 / tau * (tau * (ratio - 1)).sigmoid()
+        loss = -advantages * gate if self.through_gate else -advantages * gate.detach() * tokens.logprobs
+        metrics = {
+            "avg_soft_gate": gate.detach(),
+            "avg_ratio": ratio.detach(),
+            "pos_adv_frac": positive.to(loss.dtype),
+        }
+        return TokenLoss(loss=loss, metrics=metrics)
