@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -88,12 +89,21 @@ class Group(msgspec.Struct):
     @property
     def under_way(self) -> set[int]:
         """Rollouts that are leased."""
-        return {rollout for lease in self.leases.values() for rollout in lease.rollouts}
+        return set().union(*(lease.rollouts for lease in self.leases.values()))
 
     @property
     def missing(self) -> tuple[int, ...]:
         """Rollouts without a terminal event."""
-        return tuple(i for i in range(self.repeat_times) if i not in self.members and i not in self.failed)
+        return self._without_end(range(self.repeat_times))
+
+    def left_of(self, lease: Lease) -> tuple[int, ...]:
+        """Rollouts of the lease without a terminal event."""
+        return self._without_end(lease.rollouts)
+
+    def _without_end(self, rollouts: Iterable[int]) -> tuple[int, ...]:
+        if not self.members and not self.failed:
+            return tuple(rollouts)
+        return tuple(each for each in rollouts if each not in self.members and each not in self.failed)
 
     @property
     def terminal(self) -> bool:

@@ -104,12 +104,13 @@ class Dispatcher:
             yield Decision(overdue_of(self._state, stage, view_of(self._state, stage), held, waited_s))
 
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
+        left = self._state.roster.gone
         for lease in self._state.groups.leases.values():
             if given_up and lease.group in given_up:
                 continue
             if over:
                 expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=STAGE_ENDED)
-            elif (gone := self._state.roster.gone.get(lease.worker)) is not None:
+            elif left and (gone := left.get(lease.worker)) is not None:
                 expired = _of_gone(lease, gone)
             elif self._liveness.overdue(lease.id, lease.deadline_s, now_s):
                 reason = f"no progress within {lease.deadline_s} s"

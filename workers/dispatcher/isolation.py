@@ -28,14 +28,16 @@ class Isolation:
 
     def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
         leases = state.groups.leases.values()
-        held = Counter(lease.worker for lease in leases)
-        held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
         busy = {lease.worker for lease in leases if lease.alone}
         suspects = [
             group
             for group in state.groups.open.values()
             if group.sequence >= 0 and not group.leases and is_suspect(group) and leasable(stage, group)
         ]
+        held: Counter[UUID] = Counter()
+        if suspects:  # else no explorer is chosen by what it holds
+            held.update(lease.worker for lease in leases)
+            held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
         # The least loaded: it gets nothing more, so the load of those that are kept only falls.
         free = sorted(
             (worker for worker in explorers if worker.worker not in busy),

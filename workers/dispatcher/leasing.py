@@ -30,10 +30,11 @@ LEASE_GRACE_S = 30.0
 
 def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
     """Longest attempt at a rollout that is leased now: `max_timeout`, or less once recent durations are known."""
-    spec, mean_s = stage.rollout, state.groups.mean_duration_s
-    if not spec.timeout_ratio or mean_s is None or state.groups.recent_stage != state.spine.stage:
+    spec, groups = stage.rollout, state.groups
+    if not spec.timeout_ratio or groups.recent_stage != state.spine.stage:
         return spec.max_timeout_s
-    if state.groups.closed_in_stage < spec.timeout_warmup_steps * stage.batch_size:
+    mean_s = groups.mean_duration_s
+    if mean_s is None or groups.closed_in_stage < spec.timeout_warmup_steps * stage.batch_size:
         return spec.max_timeout_s
     return min(spec.max_timeout_s, max(spec.timeout_ratio * mean_s, limits.DYNAMIC_TIMEOUT_LEAST_S))
 
@@ -45,10 +46,10 @@ class Credits:
         self._ahead = ahead
         self._free = {worker.worker: worker.capacity + ahead for worker in explorers}
         self._workers = {worker.worker: worker for worker in explorers}
-        for lease in state.groups.leases.values():
-            if lease.worker in self._free and (group := state.groups.open.get(lease.group)) is not None:
-                ended = sum(1 for each in lease.rollouts if each in group.members or each in group.failed)
-                self._free[lease.worker] -= len(lease.rollouts) - ended
+        for group in state.groups.open.values():
+            for lease in group.leases.values():
+                if lease.worker in self._free:
+                    self._free[lease.worker] -= len(group.left_of(lease))
 
     def take(self, rollouts: int) -> WorkerStarted | None:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
@@ -103,9 +104,9 @@ def sync_wait(state: RunState, stage: StageSpec) -> Held | None:
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     """Leases: first what expired leases left undone, then new groups as far as the policy admits them."""
     for group in list(state.groups.open.values()):
-        if group.sequence < 0 or is_suspect(group):
-            continue  # the one was never leased, the other is leased alone
-        for lease in _in_parts(state, stage, credits, group, leasable(stage, group)):
+        if group.sequence < 0 or not (rollouts := leasable(stage, group)) or is_suspect(group):
+            continue  # it was never leased, or has nothing left, or is leased alone
+        for lease in _in_parts(state, stage, credits, group, rollouts):
             if lease is None:
                 return
             yield lease

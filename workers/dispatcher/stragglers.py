@@ -23,8 +23,7 @@ from rftd.workers.dispatcher.liveness import Liveness
 def slow_after_s(state: RunState, stage: StageSpec) -> float | None:
     """How long a lease lasts before it is slow; None if none is, or as long as nothing is known of this stage."""
     spec, groups = stage.rollout, state.groups
-    mean_s = groups.mean_duration_s
-    if not spec.reissue_ratio or mean_s is None or groups.recent_stage != state.spine.stage:
+    if not spec.reissue_ratio or groups.recent_stage != state.spine.stage or (mean_s := groups.mean_duration_s) is None:
         return None
     return max(spec.reissue_ratio * mean_s, limits.REISSUE_LEAST_S)
 
