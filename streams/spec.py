@@ -80,6 +80,18 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     """sha256 of the dataset's bytes, filled in likewise: a worker that reads another dataset must refuse."""
 
 
+class LoraSpec(Spec, frozen=True, kw_only=True):
+    """A low-rank adapter, trained instead of the model's own weights (arXiv 2106.09685)."""
+
+    name: str = "default"
+    path: str = ""
+    """A folder in peft's layout to begin from; empty for a fresh one, which changes nothing yet."""
+    rank: int = 32
+    alpha: float = 32
+    target_modules: tuple[str, ...] = ("all-linear",)
+    exclude_modules: tuple[str, ...] = ()
+
+
 class ModelSpec(Spec, frozen=True, kw_only=True):
     """The model and its lengths, in tokens."""
 
@@ -91,6 +103,7 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     chat_template: str | None = None
     enable_prompt_truncation: bool = True
     trust_remote_code: bool = False
+    lora: LoraSpec | None = None
 
 
 class OptimizerSpec(Spec, frozen=True, kw_only=True):

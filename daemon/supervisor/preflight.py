@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 from rftd.workers.policies.priorities import make_priority
 from rftd.workers.policies.registry import make_policy
@@ -29,6 +29,7 @@ def _stage(stage: StageSpec) -> StageSpec:
     make_priority(stage.policy.priority)
     if stage.trainer.engine != "fake":
         _model(stage.model.path)
+        _adapter(stage.model)
     taskset = _counted(stage.taskset) if stage.taskset else None
     dataset = _counted(stage.dataset, trained=True) if stage.dataset else None
     evals = tuple(_counted(each) for each in stage.evals)
@@ -82,6 +83,17 @@ def _model(path: str) -> None:
             f"no model in {path!r}" if folder.is_dir() else f"no such model folder: {path!r}",
             field="model.model_path",
             fix="give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)",
+        )
+
+
+def _adapter(model: ModelSpec) -> None:
+    if model.lora is None or not model.lora.path:
+        return
+    if not (Path(model.lora.path) / "adapter_model.safetensors").is_file():
+        raise DataError(
+            f"no adapter in {model.lora.path!r}",
+            field="model.lora_configs",
+            fix="give a folder in peft's layout, with adapter_model.safetensors; or no path, for a fresh adapter",
         )
 
 

@@ -20,28 +20,37 @@ from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
 from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
 from rftd.workers.trainer.engines.registry import make_engine
 from rftd.workers.trainer.record import read_record
 from rftd.workers.trainer.rerun import Rerun
 
 
-def spec_of(folder: Path, fake_world: Any) -> ExperimentSpec:
-    """The fake runs' stages with the torch engines."""
+def spec_of(folder: Path, fake_world: Any, published: str | None) -> ExperimentSpec:
+    """The fake runs' stages with the torch engines; an adapter learns if it says how that is published."""
     model = make_tiny_model(folder / "model", seed=3, hidden_size=32, heads=2)
     engines = {
         "rollout": RolloutSpec(engine="torch", concurrency=8, max_timeout_s=60.0),
-        "trainer": TrainerSpec(engine="torch", save_interval=4),
-        "model": ModelSpec(path=str(model), max_model_len=32, max_prompt_tokens=16, max_response_tokens=8),
+        "trainer": TrainerSpec(
+            engine="torch", save_interval=4, engine_args={"lora_publish": published} if published else {}
+        ),
+        "model": ModelSpec(
+            path=str(model),
+            max_model_len=32,
+            max_prompt_tokens=16,
+            max_response_tokens=8,
+            lora=LoraSpec(rank=4) if published else None,
+        ),
     }
     spec: ExperimentSpec = fake_world.spec(folder)
     stages = tuple(msgspec.structs.replace(stage, **engines) for stage in spec.stages)
     return msgspec.structs.replace(spec, stages=stages)
 
 
+@pytest.mark.parametrize("published", [None, "merged", "adapter"])
 @pytest.mark.anyio
-async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world) -> None:
-    spec, switched = spec_of(tmp_path, fake_world), torch.are_deterministic_algorithms_enabled()
+async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world, published: str | None) -> None:
+    spec, switched = spec_of(tmp_path, fake_world, published), torch.are_deterministic_algorithms_enabled()
     log = await SqliteLog.open(tmp_path / "log")
     writer = Writer(source="test", clock=clock, ids=ids)
     experiment = derive(ids.new(), "experiment")

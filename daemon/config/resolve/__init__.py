@@ -4,6 +4,7 @@ experiment.py  `resolve_experiment`: read this first
 stages.py      global sections and the stage's own, laid over one another
 stage.py       one stage, complete
 notes.py       collects issues and warnings
+lora.py        the adapter that is trained instead of the model itself
 lengths.py     model, prompt and response lengths
 tasksets.py    tasksets, datasets, workflows and rewards
 algorithm.py   the algorithm's own defaults and the optimizer

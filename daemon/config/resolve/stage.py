@@ -10,6 +10,7 @@ from rftd.daemon.config.resolve.collecting import collecting, collects
 from rftd.daemon.config.resolve.colocate import in_turns, with_turns
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
+from rftd.daemon.config.resolve.lora import resolve_lora
 from rftd.daemon.config.resolve.mix import resolve_mix
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.resolve.pacing import eval_interval_steps, resolve_pacing
@@ -60,7 +61,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         batch_size=batch,
         train_batch_size=train_batch,
         algorithm=algorithm,
-        model=_model(experiment, lengths),
+        model=_model(experiment, lengths, notes),
         taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
         dataset=expert if explores else dataset(experiment, definition.rows, notes),
         expert_rows=expert_rows,
@@ -129,7 +130,7 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
         notes.warn("buffer.trainer_input.experience_buffer.path has no effect: the log keeps every experience")
 
 
-def _model(experiment: Experiment, lengths: Lengths) -> ModelSpec:
+def _model(experiment: Experiment, lengths: Lengths, notes: Notes) -> ModelSpec:
     given = experiment.model
     return ModelSpec(
         path=given.model_path,
@@ -140,4 +141,5 @@ def _model(experiment: Experiment, lengths: Lengths) -> ModelSpec:
         chat_template=given.custom_chat_template,
         enable_prompt_truncation=given.enable_prompt_truncation,
         trust_remote_code=given.trust_remote_code,
+        lora=resolve_lora(given, notes),
     )

@@ -62,8 +62,8 @@ class Model(Section):
     enable_prompt_truncation: bool = True
     repetition_penalty: Annotated[float, Field(gt=0)] = inert(1.0)
     enable_thinking: bool | None = inert(None)
-    lora_configs: list[Lora] | None = inert(None)
-    fully_sharded_loras: bool = inert(False)
+    lora_configs: list[Lora] | None = None
+    fully_sharded_loras: bool = inert(False, why="the adapter is not sharded")
     max_cpu_loras: Natural | None = inert(None)
     rope_scaling: dict[str, Any] | None = inert(None)
     rope_theta: float | None = inert(None)

@@ -106,4 +106,4 @@ def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None
     assert said("explorer.concurrent_mode=sequential", "algorithm.kl_penalty_fn=none", "log.level=info") == []
     assert said(f"{BUFFER}.replay_buffer.enable=true") == []
     assert said("explorer.db_url=sqlite:///x") == ["explorer.db_url is read but has no effect yet"]
-    assert len(said("monitor.monitor_type=wandb", "model.lora_configs=[{name: a}]")) == 2
+    assert len(said("monitor.monitor_type=wandb", "model.fully_sharded_loras=true")) == 2

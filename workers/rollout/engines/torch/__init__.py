@@ -6,6 +6,7 @@ engine      the asyncio front: `TorchRolloutEngine`
 loop        the decode thread: takes requests, swaps weights, hands back responses
 batch       the running requests: who joins, one token for each, who leaves
 network     the model: prefill, decode, new weights
+adapters    whole weights from a low-rank adapter and its base
 fused       a leaner forward for Llama, Mistral, Qwen2 and Qwen3
 cache       keys and values of the running requests, right-aligned at one shared column
 attention   how one new token attends to the cache

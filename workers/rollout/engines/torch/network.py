@@ -14,8 +14,10 @@ from transformers.cache_utils import Cache
 from rftd.ops.errors import DataError, RolloutError
 from rftd.workers.pretrained import read_model
 from rftd.workers.rollout.engines.torch import attention
+from rftd.workers.rollout.engines.torch.adapters import AdaptedWeights
 from rftd.workers.rollout.engines.torch.cache import Prefilled, SlotCache
 from rftd.workers.rollout.engines.torch.fused import fuse
+from rftd.workers.weights.adapter import is_adapter
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -38,6 +40,7 @@ class Network:
         self.device: torch.device = embedding.weight.device
         accepted = inspect.signature(model.forward).parameters
         self._fused = fuse(model, max_len=max_len)
+        self._adapted = AdaptedWeights()
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
     @classmethod
@@ -90,10 +93,16 @@ class Network:
         return logits
 
     def assign(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies new weights over the old, all or none. Raises RolloutError if they are not this model's."""
+        """Copies new weights over the old, all or none; those of an adapter are added to the base weights.
+
+        Raises RolloutError if they are not this model's.
+        """
         own: dict[str, torch.Tensor] = self.model.state_dict()
-        present = {own[name].data_ptr() for name in tensors if name in own}
-        missing = [name for name in own if name not in tensors and own[name].data_ptr() not in present]
+        if is_adapter(tensors):
+            tensors = self._adapted.whole(tensors, own)
+            missing = []
+        else:
+            missing = _lacking(tensors, own)
         unknown = [name for name in tensors if name not in own]
         wrong = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
         broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
@@ -107,6 +116,12 @@ class Network:
                 raise RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+
+
+def _lacking(tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the network's tensors that are not given, under this name or that of a tied one."""
+    present = {own[name].data_ptr() for name in tensors if name in own}
+    return [name for name in own if name not in tensors and own[name].data_ptr() not in present]
 
 
 def _ids(config: object) -> list[object]:

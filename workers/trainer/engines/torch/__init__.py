@@ -9,6 +9,8 @@ forward.py         log-probabilities of the trained tokens of a micro-batch
 token_logprobs.py  log-softmax of chosen tokens, in chunks, with a gradient of its own
 optimizer.py       AdamW or SGD, the learning rate of a step, the optimizer's state by name
 model.py           model folders: read, written
+policy.py          what is trained of a model: all of it
+adapter.py         or a low-rank adapter beside it
 saving.py          what lies in a checkpoint's `actor` folder
 environment.py     what the bits of the weights may depend on
 metrics.py         figures of a batch that need no model

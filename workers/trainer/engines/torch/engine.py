@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.algorithms.objective import Objective
 from rftd.workers.trainer.engine import StepResult, TrainBatch
 from rftd.workers.trainer.engines.torch import metrics, saving
+from rftd.workers.trainer.engines.torch.adapter import Adapter
 from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
 from rftd.workers.trainer.engines.torch.environment import environment
 from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
-from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model, tensors_of, write_hf
+from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model
 from rftd.workers.trainer.engines.torch.optimizer import (
     learning_rate,
     make_optimizer,
@@ -30,6 +30,7 @@ from rftd.workers.trainer.engines.torch.optimizer import (
     state_of,
 )
 from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
+from rftd.workers.trainer.engines.torch.policy import Policy, Reference, WholeModel
 from rftd.workers.weights import checksum
 from rftd.workers.weights.tensor_bytes import Weights
 from rftd.workers.weights.torch_bytes import bytes_of
@@ -40,7 +41,7 @@ class _Stage:
     spec: StageSpec
     objective: Objective
     optimizer: torch.optim.Optimizer
-    reference: Any | None
+    reference: Reference | None
     share: bool
 
 
@@ -63,7 +64,7 @@ class TorchTrainerEngine:
         self._device = torch.device("cpu")
         self._experiment: ExperimentSpec | None = None
         self._base = Path()
-        self._model: Any = None
+        self._policy: Policy | None = None
         self._stage: _Stage | None = None
         self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
         self._checksum: str | None = None
@@ -91,7 +92,13 @@ class TorchTrainerEngine:
         torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         self._experiment = experiment
         self._base = Path(model_path)
-        self._model = load_model(self._base, self._device, trust_remote_code=self._trusted)
+        model = load_model(self._base, self._device, trust_remote_code=self._trusted)
+        lora = experiment.stages[0].model.lora
+        if lora is None:
+            self._policy = WholeModel(model, self._base, trust_remote_code=self._trusted)
+        else:
+            merged = arguments.lora_publish == "merged"
+            self._policy = Adapter(model, self._base, lora, seed=experiment.seed, merged=merged)
         self._weights_changed()
 
     def begin_stage(self, stage: StageSpec) -> None:
@@ -107,8 +114,8 @@ class TorchTrainerEngine:
         self._stage = _Stage(
             spec=stage,
             objective=objective,
-            optimizer=make_optimizer(stage.algorithm.optimizer, self._model.parameters()),
-            reference=copy.deepcopy(self._model).requires_grad_(False) if objective.needs_reference else None,
+            optimizer=make_optimizer(stage.algorithm.optimizer, self._learner.parameters().values()),
+            reference=self._learner.freeze() if objective.needs_reference else None,
             share=arguments.prefix_sharing == "always"
             or (arguments.prefix_sharing == "auto" and can_share_prefixes(self._model)),
         )
@@ -154,8 +161,8 @@ class TorchTrainerEngine:
         return StepResult(tokens=tokens, metrics=reported | metrics.of_batch(batch.samples))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights by name, not copied: read them before the next step."""
-        return tensors_of(self._model)
+        """What explorers get, by name; not always a copy: read them before the next step."""
+        return self._learner.published()
 
     def checksum(self) -> str:
         """xxh3-128 of the weights, computed once per step."""
@@ -178,18 +185,15 @@ class TorchTrainerEngine:
         return TorchSnapshot({name: copies[weight.data_ptr()] for name, weight in tensors.items()})
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes `actor`: weights once, optimizer, reference, step."""
+        """Writes `actor`: what learns once, optimizer, reference, step."""
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
-        if hf:
-            write_hf(self._model, actor / "huggingface", self._base)
-        else:
-            saving.write_tensors(actor / "model.safetensors", tensors_of(self._model))
+        self._learner.write(actor, hf=hf)
         if self._stage is not None:
-            named = dict(self._model.named_parameters())
+            named = self._learner.parameters()
             saving.write_tensors(actor / "optimizer.safetensors", state_of(self._stage.optimizer, named))
             if self._stage.reference is not None:
-                saving.write_tensors(actor / "reference.safetensors", tensors_of(self._stage.reference))
+                saving.write_tensors(actor / "reference.safetensors", self._stage.reference.tensors())
         saving.write_state(actor, self._state)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
@@ -199,7 +203,7 @@ class TorchTrainerEngine:
         """
         actor = folder / "actor"
         state = saving.read_state(actor)
-        saving.copy_weights(self._model, saving.read_weights(actor, trust_remote_code=self._trusted), actor)
+        self._learner.restore(actor)
         self._weights_changed()
         self._stage = None
         self._state = saving.TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
@@ -209,12 +213,12 @@ class TorchTrainerEngine:
         if state.stage != stage.name:
             return
         begun = self._begun()
-        named = dict(self._model.named_parameters())
+        named = self._learner.parameters()
         if same_kind(state.optimizer, stage.algorithm.optimizer.kind):
             restore_state(begun.optimizer, named, saving.read_tensors(actor / "optimizer.safetensors"))
         path = actor / "reference.safetensors"
         if begun.reference is not None and path.exists():
-            saving.copy_weights(begun.reference, saving.read_tensors(path), path)
+            begun.reference.restore(saving.read_tensors(path), path)
         self._state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
 
     def close(self) -> None:
@@ -222,8 +226,17 @@ class TorchTrainerEngine:
         if self._switched_from is not None:
             torch.use_deterministic_algorithms(self._switched_from)
             self._switched_from = None
-        self._model = None
+        self._policy = None
         self._stage = None
+
+    @property
+    def _learner(self) -> Policy:
+        assert self._policy is not None, "used before open"
+        return self._policy
+
+    @property
+    def _model(self) -> Any:
+        return self._learner.model
 
     @property
     def _trusted(self) -> bool:

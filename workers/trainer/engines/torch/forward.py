@@ -48,8 +48,8 @@ def loss_tokens(
     """Everything that a loss may look at, with the policy's gradient."""
     ref_logprobs = None
     if reference is not None:
-        with torch.no_grad():
-            ref_logprobs, _ = logprobs_of(reference, batch, device)
+        with torch.no_grad(), reference.model() as frozen:
+            ref_logprobs, _ = logprobs_of(frozen, batch, device)
     logprobs, entropies = logprobs_of(model, batch, device)
     return LossTokens(
         logprobs=logprobs,

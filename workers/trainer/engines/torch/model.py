@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,10 +75,10 @@ def can_share_prefixes(model: Any) -> bool:
     return config.model_type in SHARED_PREFIX_ARCHITECTURES and not windowed
 
 
-def write_hf(model: Any, folder: Path, base: Path) -> None:
-    """Writes a folder that transformers loads: config, weights, and the base model's tokenizer."""
+def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Writes a folder that transformers loads: config, the weights (or those given), and the base's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     for name in TOKENIZER_FILES:
         if (base / name).is_file():
             shutil.copyfile(base / name, folder / name)

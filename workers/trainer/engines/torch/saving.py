@@ -1,7 +1,8 @@
 """What lies in a checkpoint's `actor` folder.
 
-    model.safetensors      the weights; left out if huggingface/ holds them
-    huggingface/           the model as transformers reads it
+    model.safetensors      the weights; left out if huggingface/ holds them, or if an adapter is trained
+    lora_adapter/          the adapter as peft reads it
+    huggingface/           the model as transformers reads it, an adapter merged
     optimizer.safetensors  the optimizer's tensors, by parameter
     reference.safetensors  the frozen reference, if the objective needs one
     trainer_state.json     the stage and step that they belong to
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import torch
@@ -81,9 +82,8 @@ def read_weights(actor: Path, *, trust_remote_code: bool) -> dict[str, Tensor]:
     return tensors_of(load_model(actor / "huggingface", torch.device("cpu"), trust_remote_code=trust_remote_code))
 
 
-def copy_weights(model: Any, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Copies the tensors into the model. Raises DataError, nothing copied, if names or shapes differ."""
-    own = tensors_of(model)
+def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copies the tensors over a model's own. Raises DataError, nothing copied, if names or shapes differ."""
     wrong = sorted(own.keys() ^ tensors.keys()) or [
         name for name, value in own.items() if value.shape != tensors[name].shape
     ]

@@ -1,0 +1,36 @@
+"""Low-rank adapters as a weight channel carries them: two tensors for each adapted module, and nothing else.
+
+`<module>.lora_A` [r, in] and `<module>.lora_B` [out, r], the scale multiplied into B: the module's weight is its base
+weight [out, in] plus B A (Hu et al. 2021, arXiv 2106.09685, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from rftd.ops.errors import RolloutError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+A: Final = ".lora_A"
+B: Final = ".lora_B"
+
+
+def is_adapter(names: Iterable[str]) -> bool:
+    """True if these are an adapter's tensors alone, not a model's."""
+    found = list(names)
+    return bool(found) and all(name.endswith((A, B)) for name in found)
+
+
+def changes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """`<module>.weight` -> (A [r, in], B [out, r]). Raises RolloutError if a module has only one of the two."""
+    modules = {name.removesuffix(A).removesuffix(B) for name in tensors}
+    for module in sorted(modules):
+        if module + A not in tensors or module + B not in tensors:
+            raise RolloutError(
+                f"the adapter holds one of two tensors of {module!r}",
+                fix="publish the weights again: an adapter has a lora_A and a lora_B for each module",
+            )
+    return {f"{module}.weight": (tensors[module + A], tensors[module + B]) for module in sorted(modules)}
