@@ -203,7 +203,7 @@ async def train(url: str, experiment: UUID) -> None:
 
 
 async def _followed(log: EventLog, experiment: UUID, clock: SystemClock) -> tuple[Follower, RunState]:
-    state = RunState(experiment)
+    state = RunState(experiment, spine_only=True)
     start = (await beginning_of(log, experiment)).positions
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
     positions = {p: start.get(p, 0) for p in (partition_of(stream, experiment) for stream in streams)}

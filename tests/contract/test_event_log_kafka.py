@@ -179,6 +179,20 @@ async def test_a_repeated_record_is_delivered_once(settings: KafkaSettings) -> N
             assert follower.positions == {A: 9}
 
 
+async def test_old_records_are_read_wherever_a_read_begins(settings: KafkaSettings) -> None:
+    """Onwards, over a little, over much, and back: below what the tail holds."""
+    count = 4000
+    async with opened(settings) as log:
+        await log.append([draft(number, B) for number in range(count)])
+    async with opened(settings) as log:
+        for start, most in ((0, 5), (5, 3), (10, 4), (11, 2), (3, 2), (200, 70), (1500, 9), (1400, 1), (7, count)):
+            found = await log.read(B, start, max_records=most)
+            assert [record.offset for record in found] == list(range(start, start + len(found)))
+            assert [number_of(record) for record in found] == [record.offset for record in found]
+            assert 1 <= len(found) <= most
+        assert len(await all_of(log, B)) == count
+
+
 async def test_other_programs_records_are_delivered(settings: KafkaSettings) -> None:
     async with opened(settings) as log:
         await log.append([draft(0)])

@@ -26,6 +26,9 @@ TIMEOUT_S: Final = 30.0
 PRIMED_RECORDS: Final = 2000
 """How far below its start a subscription looks for identities that repeat later."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
+_SKIP_RECORDS: Final = 256
+"""A read that begins so little further on goes on there: to seek costs a request and what was fetched already."""
+_LEAST_AT_ONCE: Final = 64
 _STREAMS: Final = 8
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
 
@@ -57,6 +60,16 @@ class _Stream:
             self.size_bytes -= sum(len(record.head) + len(record.value) for record in found)
         return found
 
+    def skip(self, below: int) -> int:
+        """Drops the records below an offset; how many they were."""
+        dropped = 0
+        while self.records and self.records[0].offset < below:
+            record = self.records.popleft()
+            self.next = record.offset + 1
+            self.size_bytes -= len(record.head) + len(record.value)
+            dropped += 1
+        return dropped
+
 
 class Fetcher:
     """Records from any offset. Calls take turns; raises the errors of `rftd.streams.backends.kafka.connect`."""
@@ -82,13 +95,14 @@ class Fetcher:
         """
         async with self._turn:
             stream = self._streams.get(partition)
-            if stream is None or stream.next != start:
+            if stream is None or not stream.next <= start <= stream.next + _SKIP_RECORDS:
                 while len(self._streams) >= _STREAMS:
                     self._end(next(iter(self._streams)))
                 stream = await self._begin(partition, start, PRIMED_RECORDS if primed else 0)
             else:
                 self._streams[partition] = self._streams.pop(partition)  # the newest is last
-            await self._fill({partition: end})
+                await self._pass(partition, stream, start)
+            await self._fill({partition: end}, min(_AT_ONCE, max(max_records, _LEAST_AT_ONCE)))
             found = stream.take(max_records, max_size_bytes)
             if stream.size_bytes < _BUFFER_SIZE_BYTES and stream.next < end:
                 self._resume(partition)
@@ -141,15 +155,18 @@ class Fetcher:
         self._end(partition)
         self._streams[partition] = stream
         self._seek(partition, begin)
-        if begin < start:
-            while stream.next < start:
-                await self._fill({partition: start})
-                if not stream.take(min(_AT_ONCE, start - stream.next), limits.FETCH_SIZE_BYTES):
-                    break
-        stream.next = max(start, stream.next)
+        await self._pass(partition, stream, start)
         return stream
 
-    async def _fill(self, ends: Mapping[Partition, int]) -> None:
+    async def _pass(self, partition: Partition, stream: _Stream, start: int) -> None:
+        """Reads over what lies below `start`."""
+        while stream.next < start:
+            await self._fill({partition: start})
+            if not stream.skip(start):
+                break
+        stream.next = max(start, stream.next)
+
+    async def _fill(self, ends: Mapping[Partition, int], at_once: int = _AT_ONCE) -> None:
         """Returns once each of these streams holds a record or has read everything below its end."""
         assert self._consumer is not None
         deadline_s = self._clock.monotonic_s() + TIMEOUT_S
@@ -159,7 +176,7 @@ class Fetcher:
             for partition in waiting:
                 self._resume(partition)
             try:
-                batches = await self._consumer.getmany(timeout_ms=100, max_records=_AT_ONCE)
+                batches = await self._consumer.getmany(timeout_ms=100, max_records=at_once)
             except kafka.OffsetOutOfRangeError as error:
                 await self._out_of_range(error)
                 continue

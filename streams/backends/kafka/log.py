@@ -53,8 +53,8 @@ APPEND_TIMEOUT_S: Final = 60.0
 ACKNOWLEDGED_IDS: Final = 100_000
 CLOSE_TIMEOUT_S: Final = 10.0
 CLOSE_FAILING_TIMEOUT_S: Final = 1.0
-TAIL_PATIENCE_S: Final = 0.05
-"""A read waits this long for the tail to bring a record before it fetches it itself."""
+TAIL_PATIENCE_S: Final = 0.5
+"""A read waits this long for the tail to bring a record; to fetch it costs a busy process more than to wait."""
 
 
 class KafkaLog:
@@ -310,6 +310,8 @@ class KafkaLog:
         try:
             async with asyncio.timeout(TAIL_PATIENCE_S):
                 while (recent := self._tail.recent(partition, start, max_records, max_size_bytes)) is None:
+                    if not self._tailing.due(partition, start):
+                        break  # it came, and newer ones took its place already
                     grown.clear()
                     await grown.wait()
             return recent

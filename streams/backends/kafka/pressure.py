@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rftd.ops.clock import Clock
@@ -73,9 +73,9 @@ class Pressure:
                 del self._paused_at_s[partition]
                 yield partition, False
 
-    def paused(self) -> Iterable[Partition]:
-        """The partitions that wait now."""
-        return tuple(self._paused_at_s)
+    def pauses(self, partition: Partition) -> bool:
+        """True if the partition waits now."""
+        return partition in self._paused_at_s
 
     def _unread_bytes(self, partition: Partition, at: int) -> float:
         # A follower that let the patience run out counts again once it has come past that place.

@@ -63,7 +63,8 @@ class Tailing:
     def due(self, partition: Partition, offset: int) -> bool:
         """True if the tail will bring that record in a moment. A partition joins only after the poll under way."""
         next_ = self._next.get(partition)
-        return next_ is not None and next_ <= offset and partition in self._flowing
+        flows = partition in self._flowing and not self._pressure.pauses(partition)
+        return next_ is not None and next_ <= offset and flows
 
     def find(self, partition: Partition, key: bytes) -> int | None:
         """The first offset of an identity among the partition's newest records, if it is followed."""
