@@ -13,6 +13,7 @@ import pytest
 import yaml
 from doc_package import install_one_ahead, install_two_tries
 from doc_pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
+from overlaid import overlaid
 from policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.cli import VERBS, rftd
@@ -31,12 +32,6 @@ CHECKER_RULES = ("gapless", "chain", "heads-remembered", "readable", "unique", "
 
 def blocks(*languages: str) -> list[Block]:
     return [block for page in PAGES for block in blocks_of(page, *languages)]
-
-
-def overlaid(below: Any, above: Any) -> Any:
-    if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{key: overlaid(below.get(key), value) for key, value in above.items()}}
-    return above
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from scene import Scene
+from third_party import install
 
 PARTS = '''
 import asyncio
@@ -36,25 +37,17 @@ class Deadly(SimpleWorkflow):
             os._exit(42)
         return await super().run(task, model, reward)
 '''
-POINTS = """
-[rftd.workflows]
-waits = rftd_bad_parts:Waits
-loops = rftd_bad_parts:Loops
-deadly = rftd_bad_parts:Deadly
-[rftd.rewards]
-raises = rftd_bad_parts:Raises
-"""
+POINTS = {
+    "rftd.workflows": {name: f"rftd_bad_parts:{name.title()}" for name in ("waits", "loops", "deadly")},
+    "rftd.rewards": {"raises": "rftd_bad_parts:Raises"},
+}
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One daemon for a whole file: what is bad for one experiment must not be felt by the next. Lost after 3 s."""
     folder = tmp_path_factory.mktemp("shared")
-    (folder / "rftd_bad_parts.py").write_text(PARTS)
-    info = folder / "rftd_bad_parts-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-bad-parts\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(POINTS)
+    install(folder, "rftd_bad_parts", PARTS, POINTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
         patch.syspath_prepend(str(folder))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from scene import EXPERIMENT, SHORT, Scene
+from third_party import install
 
 pytestmark = pytest.mark.e2e
 
@@ -23,12 +24,10 @@ class Odd:
     def score(self, response, truth, task):
         return float(len(response) % 2)
 """
-POINTS = """
-[rftd.advantages]
-halved = rftd_gone_parts:Halved
-[rftd.rewards]
-odd = rftd_gone_parts:Odd
-"""
+POINTS = {
+    "rftd.advantages": {"halved": "rftd_gone_parts:Halved"},
+    "rftd.rewards": {"odd": "rftd_gone_parts:Odd"},
+}
 WITH_PARTS = ("algorithm.advantage_fn=halved", *SHORT)
 STEPS = 6
 
@@ -42,11 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("gone")
     parts = folder / "parts"
     parts.mkdir()
-    (parts / "rftd_gone_parts.py").write_text(PARTS)
-    info = parts / "rftd_gone_parts-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-gone-parts\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(POINTS)
+    install(parts, "rftd_gone_parts", PARTS, POINTS, version="1.2")
     environ = {"PYTHONPATH": os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(parts))

@@ -9,16 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from third_party import install
 
-from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import RolloutError
-from rftd.ops.ids import derive
-from rftd.ops.logs import logger
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 
 LONELY = '''
 from collections import Counter
@@ -37,11 +32,7 @@ class Lonely(SimpleWorkflow):
 
 @pytest.fixture
 def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = tmp_path / "lonely-0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: lonely\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text("[rftd.workflows]\nlonely = lonely_workflow:Lonely\n")
-    (tmp_path / "lonely_workflow.py").write_text(LONELY)
+    install(tmp_path, "lonely_workflow", LONELY, {"rftd.workflows": {"lonely": "lonely_workflow:Lonely"}})
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     sys.modules.pop("lonely_workflow", None)
@@ -55,13 +46,7 @@ async def test_it_fails_with_the_counts_and_the_fix(
     stage = spec.stages[1]
     stage = msgspec.structs.replace(stage, taskset=msgspec.structs.replace(stage.taskset, workflow="lonely"))
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
-    executor = fake_world.executor(log, clock, ids)
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(90):
         await run.drive()
     spine = run.state.spine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
@@ -11,18 +12,13 @@ from types import ModuleType
 
 import msgspec
 import pytest
+from third_party import install
 
-from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.errors import RolloutTimeoutError, WorkError
-from rftd.ops.ids import derive
-from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
 from rftd.streams.verify.checker import verify
 
 DEAF = '''
@@ -44,11 +40,7 @@ class Deaf(SimpleWorkflow):
 @pytest.fixture
 def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """A third party's workflow by the name `deaf`; those that still run are let go at the end."""
-    folder = tmp_path / "deaf-0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: deaf\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text("[rftd.workflows]\ndeaf = deaf_workflow:Deaf\n")
-    (tmp_path / "deaf_workflow.py").write_text(DEAF)
+    install(tmp_path, "deaf_workflow", DEAF, {"rftd.workflows": {"deaf": "deaf_workflow:Deaf"}})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(limits, "CANCEL_GRACE_S", 0.05)
     import deaf_workflow  # type: ignore[import-not-found]
@@ -69,21 +61,14 @@ async def driven(tmp_path: Path, clock, ids, fake_world) -> tuple[RunState, int]
         rollout=msgspec.structs.replace(stage.rollout, max_timeout_s=0.3),
     )
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
-    executor = fake_world.executor(log, clock, ids)
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
-    import asyncio
-
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(90):
         await run.drive()
     report = await verify(log)
     assert report.clean, report.findings
     await log.close()
-    return run.state, len(executor.handles)
+    assert not run.state.roster.live
+    return run.state, len(run.state.roster.gone)
 
 
 @pytest.mark.anyio

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from third_party import install
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
@@ -42,11 +43,7 @@ class Gated(SimpleWorkflow):
 
 @pytest.fixture
 def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    folder = tmp_path / "gated-0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gated\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text("[rftd.workflows]\ngated = gated_workflow:Gated\n")
-    (tmp_path / "gated_workflow.py").write_text(GATED)
+    install(tmp_path, "gated_workflow", GATED, {"rftd.workflows": {"gated": "gated_workflow:Gated"}})
     monkeypatch.syspath_prepend(str(tmp_path))
     import gated_workflow  # type: ignore[import-not-found]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from third_party import install
 
 from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError
@@ -43,11 +44,7 @@ class Stuck(SimpleWorkflow):
 @pytest.fixture
 def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """A third party's workflow by the name `stuck`."""
-    folder = tmp_path / "stuck-0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text("[rftd.workflows]\nstuck = stuck_workflow:Stuck\n")
-    (tmp_path / "stuck_workflow.py").write_text(STUCK)
+    install(tmp_path, "stuck_workflow", STUCK, {"rftd.workflows": {"stuck": "stuck_workflow:Stuck"}})
     monkeypatch.syspath_prepend(str(tmp_path))
     import stuck_workflow  # type: ignore[import-not-found]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from third_party import install
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.plugins import Plugins
@@ -15,21 +16,10 @@ def plugins() -> Plugins[Callable[[], object]]:
     return Plugins("thing", group="rftd.things", table={"ours": "fractions:Fraction", "gone": "no_such_module:X"})
 
 
-def install(folder: Path, *, code: str, points: str) -> None:
-    """A third party's package, as the docstring of Plugins says that it can be: two folders on the path."""
-    (folder / "third_things.py").write_text(code)
-    info = folder / "third_things-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-things\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(f"[rftd.things]\n{points}\n")
-
-
 def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(
-        tmp_path,
-        code="class Theirs:\n    def __init__(self, size=1): self.size = size\n",
-        points="theirs = third_things:Theirs\nours = third_things:Theirs\nbroken = third_things:Missing",
-    )
+    things = {"theirs": "third_things:Theirs", "ours": "third_things:Theirs", "broken": "third_things:Missing"}
+    code = "class Theirs:\n    def __init__(self, size=1): self.size = size\n"
+    install(tmp_path, "third_things", code, {"rftd.things": things})
     assert plugins().names() == ("ours", "gone")
     monkeypatch.syspath_prepend(str(tmp_path))
     known = plugins()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from third_party import install
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages import ADVANTAGES
@@ -33,17 +34,13 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 
 def test_an_algorithm_of_a_third_party_is_found(tmp_path: Path) -> None:
-    metadata = tmp_path / "mine-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[rftd.algorithms]\nmine = mine_algorithm:MINE\nodd = mine_algorithm:ODD\n"
-    )
-    (tmp_path / "mine_algorithm.py").write_text(
+    code = (
         "from rftd.workers.algorithms.definition import AlgorithmDefinition\n"
         "MINE = AlgorithmDefinition(name='mine', summary='', source='', policy_loss='ppo')\n"
         "ODD = 3\n"
     )
+    points = {"mine": "mine_algorithm:MINE", "odd": "mine_algorithm:ODD"}
+    install(tmp_path, "mine_algorithm", code, {"rftd.algorithms": points})
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from rftd.ops.errors import ConfigError\n"

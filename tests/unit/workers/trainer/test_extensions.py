@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from third_party import install
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -26,10 +27,8 @@ def spec(make_stage: Callable[..., StageSpec]) -> ExperimentSpec:
 def test_only_third_parties_parts_are_recorded(
     spec: ExperimentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "their_package-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[rftd.advantages]\ntheirs = no_such_module:Theirs\n")
+    points = {"rftd.advantages": {"theirs": "no_such_module:Theirs"}}
+    install(tmp_path, "their_package", None, points, version="1.2")
     monkeypatch.syspath_prepend(tmp_path)
     assert extensions_of(spec) == {PART: "their-package 1.2 (no_such_module:Theirs)"}
     check_extensions(spec, {})

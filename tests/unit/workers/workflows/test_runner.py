@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from third_party import install
 
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import Span
@@ -47,14 +48,10 @@ class Gives:
             raise ZeroDivisionError("no sandbox")
         return self.value
 """
-POINTS = """
-[rftd.workflows]
-raises = rftd_test_plugin:Raises
-groups = rftd_test_plugin:Groups
-nothing = rftd_test_plugin:Nothing
-[rftd.rewards]
-gives = rftd_test_plugin:Gives
-"""
+POINTS = {
+    "rftd.workflows": {name: f"rftd_test_plugin:{name.title()}" for name in ("raises", "groups", "nothing")},
+    "rftd.rewards": {"gives": "rftd_test_plugin:Gives"},
+}
 
 
 class OneAnswer:
@@ -84,11 +81,7 @@ class OneAnswer:
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third party's workflows and rewards on the path."""
-    (tmp_path / "rftd_test_plugin.py").write_text(PLUGIN)
-    info = tmp_path / "rftd_test_plugin-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rftd-test-plugin\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(POINTS)
+    install(tmp_path, "rftd_test_plugin", PLUGIN, POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
