@@ -13,7 +13,7 @@ import msgspec
 from rftd.ops.errors import RftdError
 from rftd.storage import checkpoints
 from rftd.streams import topics
-from rftd.streams.codec import Decoded, decode, decode_as, decode_head
+from rftd.streams.codec import decode, decode_as
 from rftd.streams.envelope import Record
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -22,12 +22,14 @@ from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
 from rftd.workers.trainer.assembly import Assembly
 from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from simulator.plans import patient, ranked
+from simulator.readings import effective, records
 
 if TYPE_CHECKING:
     from simulator.world import World
@@ -88,7 +90,7 @@ def fenced(world: World) -> Iterator[str]:
     """I7: a fold with a reading of the fences that is written here gives the same state as the product's."""
     owners: dict[tuple[Partition, Any, str], int] = {}
     state = RunState(world.experiment)
-    for record in _records(world):
+    for record in records(world):
         decoded = decode(record)
         head, event = decoded.head, decoded.event
         if isinstance(event, Fence):
@@ -104,9 +106,9 @@ def fenced(world: World) -> Iterator[str]:
 def obeyed(world: World) -> Iterator[str]:
     """I7: nobody works on a lease that a fence made void."""
     given = {
-        each.event.lease for each in _effective(world, topics.TASKS) if isinstance(each.event, TaskLeased | EvalLeased)
+        each.event.lease for each in effective(world, topics.TASKS) if isinstance(each.event, TaskLeased | EvalLeased)
     }
-    for each in _effective(world, topics.EXPERIENCES):
+    for each in effective(world, topics.EXPERIENCES):
         if each.head.causation is not None and each.head.causation not in given:
             yield f"{each.head.type} at {each.partition}@{each.offset} answers a lease that has no effect"
 
@@ -115,7 +117,7 @@ def confluent(world: World) -> Iterator[str]:
     """I4 and rule 6: any interleaving of the partitions, with records repeated, folds to the same state."""
     chance = random.Random(f"fold {world.scenario.seed}")
     queues: dict[Partition, list[Record]] = {}
-    for record in _records(world):
+    for record in records(world):
         queues.setdefault(record.partition, []).append(record)
     for partition, queue in queues.items():
         for _ in range(min(3, len(queue))):
@@ -141,7 +143,7 @@ def confluent(world: World) -> Iterator[str]:
 def lineage(world: World) -> Iterator[str]:
     """I5: the chain of generations that leads to the last weights executes each plan once, in order."""
     spine = world.state.spine
-    events = list(_effective(world, topics.EXPERIMENTS))
+    events = list(effective(world, topics.EXPERIMENTS))
     plans = {each.event.step: each.event.batch for each in events if isinstance(each.event, BatchPlanned)}
     steps: dict[int, dict[int, StepCompleted]] = {}
     starts: dict[int, GenerationStarted] = {}
@@ -151,7 +153,7 @@ def lineage(world: World) -> Iterator[str]:
         elif isinstance(each.event, GenerationStarted):
             starts.setdefault(each.event.generation, each.event)
     committed: dict[str, list[CheckpointCommitted]] = {}
-    for each in _effective(world, topics.CHECKPOINTS):
+    for each in effective(world, topics.CHECKPOINTS):
         if isinstance(each.event, CheckpointCommitted):
             committed.setdefault(each.event.path, []).append(each.event)
     generation, version, chain = spine.generation, spine.version, []
@@ -205,7 +207,19 @@ def nothing_uncaught(world: World) -> Iterator[str]:
     yield from world.loop.errors
 
 
-ORACLES = (ended, balanced, acknowledged, fenced, obeyed, confluent, lineage, whole, nothing_uncaught)
+ORACLES = (
+    ended,
+    balanced,
+    acknowledged,
+    fenced,
+    obeyed,
+    confluent,
+    lineage,
+    ranked,
+    patient,
+    whole,
+    nothing_uncaught,
+)
 
 
 async def recomputed(world: World) -> list[str]:
@@ -256,20 +270,3 @@ def _differences(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:
         if text != other[name]:
             at = next((i for i, (a, b) in enumerate(zip(text, other[name], strict=False)) if a != b), 0)
             yield f"{name} differs: ...{text[max(0, at - 80) : at + 80]} | ...{other[name][max(0, at - 80) : at + 80]}"
-
-
-def _records(world: World) -> Iterator[Record]:
-    for partition in partitions_of(world.experiment):
-        if partition.stream != topics.HEARTBEATS:
-            for record in world.log.stored(partition, 0, 1 << 30):
-                if decode_head(record).experiment in (None, world.experiment):
-                    yield record
-
-
-def _effective(world: World, stream: str) -> Iterator[Decoded]:
-    """Events of the experiment in one stream that a fence did not make void, as the product reads the fences."""
-    fences = FenceView()
-    for record in _records(world):
-        decoded = decode(record)
-        if fences.admit(record.partition, decoded.head, decoded.event) and record.partition.stream == stream:
-            yield decoded

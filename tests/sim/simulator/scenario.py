@@ -9,7 +9,7 @@ from typing import Final, Literal
 from rftd.ops.faults import POINTS
 from rftd.streams.backends.memory import MemoryFaults
 from simulator.network import Weather
-from simulator.shape import Shape, draw_driven, draw_policy, draw_shape, draw_slow
+from simulator.shape import Shape, draw_driven, draw_patient, draw_policy, draw_shape, draw_slow
 
 Mode = Literal["swarm", "zombies"]
 ROLES: Final = ("daemon", "trainer", "explorer")
@@ -67,6 +67,8 @@ class Scenario:
     fork_at_s: float | None = None
     """From when on the owner wants a fork of it."""
     fork_step: int = 0
+    tags: list[float] = field(default_factory=list)
+    """When the owner changes the priority of a group, whichever waits, rests or is under way then."""
     fail_p: float = 0.0
     hang_p: float = 0.0
     salted: bool = False
@@ -139,6 +141,12 @@ def _swarm(seed: int, chance: random.Random) -> Scenario:
     policies = random.Random(f"policy {seed}")
     if policies.random() < 0.3:
         scenario.shape = draw_policy(scenario.shape, policies)
+    patience = random.Random(f"patience {seed}")
+    if patience.random() < 0.25:
+        scenario.shape = draw_patient(scenario.shape, patience)
+    tags = random.Random(f"tags {seed}")
+    if tags.random() < 0.25:
+        scenario.tags = sorted(tags.uniform(0.5, min(calm_s, 20.0)) for _ in range(tags.randint(2, 6)))
     return scenario
 
 

@@ -157,6 +157,24 @@ def draw_policy(shape: Shape, random: random.Random) -> Shape:
     return shape if shape.deterministic or refused else msgspec.structs.replace(shape, policy=policy)
 
 
+def draw_patient(shape: Shape, random: random.Random) -> Shape:
+    """The same under a policy that forms no batch while a group is under way that would be too old for the next.
+
+    With enough steps, and so slow rollouts, that there are such groups.
+    """
+    policy = shape.policy
+    if policy.kind not in ("hard_bound", "weight_fifo") or not policy.bounded:
+        return shape
+    waits = msgspec.structs.replace(policy, args=policy.args | {"wait": True})
+    return msgspec.structs.replace(
+        shape,
+        policy=waits,
+        steps=random.randint(4, 8),
+        latency_s=random.choice([0.1, 0.3]),
+        latency_sigma=random.choice([1.0, 2.0]),
+    )
+
+
 def make_spec(shape: Shape, *, data: Path, job: Path, seed: int) -> ExperimentSpec:
     """The shape as a specification whose files lie in `data` (shared, only read) and in `job`."""
     taskset = _taskset(data, "train", shape.train_rows, shape)

@@ -19,7 +19,6 @@ from unittest import mock
 from uuid import UUID
 
 from rftd.daemon.supervisor.forking import moved
-from rftd.ops.errors import ConflictError
 from rftd.ops.ids import SeededIds, derive
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
@@ -37,6 +36,7 @@ from simulator.loop import SimLoop, SimProcess, StalledError
 from simulator.machine import Machine, SimClock
 from simulator.network import Network
 from simulator.oracles import judge, lost_in_vain
+from simulator.owner import Owner
 from simulator.scenario import SECONDS_TO_FINISH, Command, Scenario
 from simulator.shape import make_spec
 
@@ -95,8 +95,7 @@ class World:
         self.fork = derive(derive(self.experiment, "fork"), "experiment")
         self.fork_state = RunState(self.fork)
         """Of its fork; empty while there is none."""
-        self._forks = scenario.fork_at_s is not None
-        """True while the owner may still ask for one."""
+        self.owner = Owner(self)
         self.failures: list[str] = []
         self._fences = FenceView()
         self._read: dict[topics.Partition, int] = {}
@@ -161,10 +160,7 @@ class World:
         self.machine.start_daemon()
         keeping = self.process.spawn(self.machine.keep())
         self.chaos.start(self.process)
-        for command in self.scenario.commands:
-            self.process.spawn(self._order(command))
-        if self._forks:
-            self.process.spawn(self._fork(self.scenario.fork_at_s or 0.0))
+        self.owner.begin()
         asked_s = 0.0
         while not self._ended():
             await asyncio.sleep(1.0)
@@ -173,7 +169,7 @@ class World:
                 and self.loop.time() > max(asked_s, self.scenario.calm_s) + 30.0
             ):
                 asked_s = self.loop.time()
-                self.process.spawn(self._order(Command("resume", asked_s)))
+                self.process.spawn(self.owner.order(Command("resume", asked_s)))
         self.tell(f"the experiment is {self.state.spine.status}")
         while any(each.alive and each.stopped for each in self.loop.processes):  # noqa: ASYNC110 nobody tells
             await asyncio.sleep(1.0)
@@ -193,59 +189,13 @@ class World:
         await MemoryLog.append(_without_faults(self.log), [writer.draft(accepted, experiment=self.experiment)])
         self.log.faults = self.scenario.faults
 
-    async def _order(self, command: Command) -> None:
-        """As an owner who asks again until the daemon answers, with the same request id."""
-        await asyncio.sleep(max(0.0, command.at_s - self.loop.time()))
-        request = derive(self.experiment, command.verb, round(command.at_s * 1e6))
-        for _ in range(20):
-            daemons = [each for each in self.machine.daemons if each.running]
-            if daemons:
-                supervisor = self.machine.daemons[daemons[-1]]
-                work = getattr(supervisor, command.verb)(self.experiment, reason="asked", request_id=request)
-                asked = daemons[-1].spawn(work)
-                await asyncio.wait({asked}, timeout=8.0)
-                if asked.done() and not asked.cancelled():
-                    error = asked.exception()
-                    self.tell(f"{command.verb.upper()}: {error or 'done'}")
-                    if error is None or isinstance(error, ConflictError):
-                        return
-            await asyncio.sleep(1.0)
-
-    async def _fork(self, at_s: float) -> None:
-        """As an owner who asks again until there is a fork, or nothing that could be forked."""
-        await asyncio.sleep(at_s)
-        total = sum(stage.total_steps for stage in self.spec.stages)
-        at_step = min(self.scenario.fork_step, total - 1)
-        while self.state.spine.furthest < at_step and not self._over(self.state):  # noqa: ASYNC110 nobody tells
-            await asyncio.sleep(1.0)
-        for _ in range(60):
-            daemons = [each for each in self.machine.daemons if each.running]
-            if daemons:
-                work = self.machine.daemons[daemons[-1]].fork(
-                    self.experiment,
-                    at_step=min(at_step, self.state.spine.furthest),
-                    overrides=(),
-                    name=f"{self.spec.name}-fork",
-                    labels={},
-                    request_id=derive(self.experiment, "fork"),
-                )
-                asked = daemons[-1].spawn(work)
-                await asyncio.wait({asked}, timeout=8.0)
-                if asked.done() and not asked.cancelled():
-                    error = asked.exception()
-                    self.tell(f"FORK at step {at_step}: {error or 'done'}")
-                    if error is None:
-                        self.chaos.hits["fork"] += 1
-                        break
-            await asyncio.sleep(1.0)
-        self._forks = False
-
     def _ended(self) -> bool:
         self.observe()
         unborn = self.fork_state.spine.status is None
-        return not self._forks and self._over(self.state) and (unborn or self._over(self.fork_state))
+        return not self.owner.forking and self.over(self.state) and (unborn or self.over(self.fork_state))
 
-    def _over(self, state: RunState) -> bool:
+    def over(self, state: RunState) -> bool:
+        """True if it has ended."""
         return state.spine.status is not None and state.spine.status.ended
 
     def observe(self) -> None:

@@ -154,6 +154,28 @@ def _never_rest(change: Any) -> Any:
     return changing
 
 
+def _keep_a_changed_priority_to_oneself(prioritized: Any) -> Any:
+    """Nobody who keeps an order is told."""
+
+    def changing(self: Ledger, event: Any) -> Any:
+        prioritized(self, event)
+        return {}
+
+    return changing
+
+
+def _forget_a_changed_priority(closed: Any) -> Any:
+    """Where the change is read before the group closes."""
+
+    def closing(self: Ledger, event: GroupClosed, decoded: Any) -> Any:
+        kept, self._priorities = self._priorities, {}
+        found = closed(self, event, decoded)
+        self._priorities = kept
+        return found
+
+    return closing
+
+
 def _end_early(_done: Any) -> Any:
     def done(self: Controller) -> bool:
         return self._state.spine.version >= self._state.spine.last_version - 1
@@ -212,6 +234,17 @@ BUGS = (
         instead(Ledger, "_planned", _forget_the_limit),
     ),
     Bug("an experience is used before it has rested", "verify: books-balance", instead(Pool, "change", _never_rest)),
+    Bug(
+        "a changed priority changes no order",
+        "ranked",
+        instead(Ledger, "_prioritized", _keep_a_changed_priority_to_oneself),
+    ),
+    Bug(
+        "a changed priority is lost if the group closes later",
+        "ranked",
+        instead(Ledger, "_closed", _forget_a_changed_priority),
+    ),
+    Bug("the planner does not wait", "patient", instead(Planner, "_waits", lambda _: lambda _self, _version: False)),
     Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
     Bug(
         "a plan rests on what it did not read",
