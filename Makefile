@@ -41,7 +41,7 @@ $(TRL)/.ready: tests/bench/trl/requirements.txt $(READY)
 
 torture: torture-crash torture-sim torture-tables  ## the long versions of the tests that break things; hours
 
-torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,000 kills of real processes
+torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,400 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
 
 TORTURE_SEEDS ?= 10000

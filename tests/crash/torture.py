@@ -1,7 +1,7 @@
 """The long versions of the crash tests, with figures: kills of real processes, power cuts of the embedded log, damage.
 
 Each prints a JSON object and ends with status 1 if anything was lost or broken.
-Run: python -P tests/crash/torture.py [--kills 1000] [--power-losses 10000] [--flips 20000] [--first-seed 0]
+Run: python -P tests/crash/torture.py [--kills 1000] [--paced-kills 400] [--power-losses 10000] [--flips 20000]
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ import msgspec
 sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
 
 
-def kills(count: int, seed: int, most_s: float) -> bool:
-    """SIGKILLs of daemon, explorer and trainer, with fake engines. True if no promise was broken."""
-    from killing import killed_series
+def kills(count: int, seed: int, most_s: float, *, paced: bool = False) -> bool:
+    """SIGKILLs of daemon, explorer and trainer, with fake engines. True if no promise was broken.
+
+    `paced` runs use experiences again, or have sides that wait for one another at sync points.
+    """
+    from killing import PACES, UNBOUNDED, killed_series
     from scene import Scene
 
     with tempfile.TemporaryDirectory(prefix="rftd-") as folder:
         scene = Scene(Path(folder))
         with scene.host:
-            counts = killed_series(scene, random.Random(seed), count, most_s=most_s)
+            overrides = [(*UNBOUNDED, *pace) for pace in PACES.values()] if paced else [()]
+            counts = killed_series(scene, random.Random(seed), count, most_s=most_s, overrides=overrides)
     print(msgspec.json.encode(counts).decode(), flush=True)
     return not counts.lost and not counts.broken
 
@@ -58,6 +62,7 @@ def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="0: none")
+    parser.add_argument("--paced-kills", type=int, default=400, help="of runs with reuse, or with sync points; 0: none")
     parser.add_argument(
         "--most-s", type=float, default=math.inf, help="no experiment is begun to be killed after so long"
     )
@@ -68,6 +73,7 @@ def main() -> int:
     kept = [power_losses(chosen.power_losses, chosen.first_seed)] if chosen.power_losses else []
     kept += [damages(chosen.flips, chosen.first_seed)] if chosen.flips else []
     kept += [kills(chosen.kills, chosen.first_seed, chosen.most_s)] if chosen.kills else []
+    kept += [kills(chosen.paced_kills, chosen.first_seed, chosen.most_s, paced=True)] if chosen.paced_kills else []
     return 0 if all(kept) else 1
 
 

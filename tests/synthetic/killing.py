@@ -33,6 +33,25 @@ IN_ORDER = (
 
 A task whose explorers die on each of its attempts would be given up, and the weights would be others.
 """
+REUSE = (
+    "buffer.trainer_input.experience_buffer.replay_buffer"
+    "={enable: true, priority_fn_args: {decay: 0.6}, reuse_cooldown_time: 0.3}"
+)
+PACES = {
+    "explorer_driven": ("synchronizer={sync_style: explorer_driven, sync_interval: 2, sync_offset: 1}", REUSE),
+    "trainer_driven": (
+        "synchronizer={sync_style: trainer_driven, explorer_sync_interval: 1, trainer_sync_interval: 2}",
+        REUSE,
+    ),
+    "fixed": (
+        "synchronizer={sync_style: fixed, explorer_sync_interval: 2, trainer_sync_interval: 1, sync_offset: 1}",
+        "trainer.save_interval=3",
+    ),
+    "reuse": (REUSE,),
+}
+"""Overrides of `scene.EXPERIMENT` for other paces than its own: reuse with cooldown, and styles with sync points."""
+UNBOUNDED = ("algorithm.sample_strategy=default", "algorithm.sample_strategy_args={}")
+"""Overrides: how old an experience may be follows from the pace."""
 STALLED_S = 120.0
 
 
@@ -135,15 +154,17 @@ def killed_series(
     moments: int = 25,
     most_s: float = math.inf,
     text: str = EXPERIMENT,
+    overrides: Sequence[Sequence[str]] = ((),),
 ) -> KillCounts:
     """Runs experiments one after the other, each killed at up to `moments` moments, until `kills` processes died.
 
-    After `most_s` seconds no other experiment is begun.
+    After `most_s` seconds no other experiment is begun. Each takes the next of the `overrides`, in turn.
     """
     counts, killing, began_s = KillCounts(), Killing(scene, chance), time.monotonic()
     with Witness(scene.data.socket) as witness:
         while killing.total < kills and time.monotonic() - began_s < most_s:
-            name = scene.submit(text, f"name=killed_{counts.experiments}")
+            changes = overrides[counts.experiments % len(overrides)]
+            name = scene.submit(text, f"name=killed_{counts.experiments}", *changes)
             page = killing.until_ended(name, min(moments, kills - killing.total))
             report = scene.verified()
             found = next(each for each in report.experiments if each.name == name)
