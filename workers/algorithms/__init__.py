@@ -3,7 +3,7 @@
 In reading order:
 
 definition.py      what an algorithm is: the parts that it takes by default, what it needs, where it comes from
-grpo.py, sft.py    one file for each algorithm
+grpo.py, sft.py    one file for each algorithm (dpo.py, cpt.py)
 registry.py        the table of them: one line each
 advantages/        from the rewards of one closed group to advantages (numpy)
 policy_losses/     the main term, per token

@@ -47,7 +47,7 @@ class Objective:
     @property
     def needs_reference(self) -> bool:
         """True if log-probabilities under a frozen reference are needed."""
-        return self.kl.coef > 0
+        return self.kl.coef > 0 or getattr(self.policy_loss, "needs_reference", False)
 
     def terms(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of these tokens and what to report of them; both are summed over micro-batches.
@@ -56,6 +56,8 @@ class Objective:
         """
         policy = self.policy_loss.per_token(tokens)
         weight, mean = (weights.of_kind, weights.mean_of_kind) if policy.by_kind else (weights.whole, weights.mean)
+        if policy.summed:
+            weight = mean = weights.mean.new_ones(())
         loss = (policy.loss * weight).sum()
         metrics = {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
         metrics["actor/pg_loss"] = loss.detach()
@@ -64,7 +66,7 @@ class Objective:
         metrics["actor/entropy_loss"] = entropy.detach()
         if self.entropy.coef != 0:
             loss = loss - self.entropy.coef * entropy
-        if self.needs_reference:
+        if self.kl.coef > 0:
             assert tokens.ref_logprobs is not None
             at_token = self.kl.estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
             kl = (at_token * weights.whole).sum()

@@ -14,6 +14,8 @@ ALGORITHMS: Final = Plugins[AlgorithmDefinition](
     table={
         "grpo": "rftd.workers.algorithms.grpo:GRPO",
         "sft": "rftd.workers.algorithms.sft:SFT",
+        "dpo": "rftd.workers.algorithms.dpo:DPO",
+        "cpt": "rftd.workers.algorithms.cpt:CPT",
     },
 )
 

@@ -82,6 +82,8 @@ def resolve_algorithm(
     if not definition.needs.rollouts and getattr(made["policy_loss"], "needs_old_logprobs", False):
         what = f"{parts['policy_loss']} compares with the log-probabilities of rollouts, and {definition.name} has rows"
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
+    if made["policy_loss"] is not None:
+        _check_pairs(getattr(made["policy_loss"], "needs_pairs", False), parts["policy_loss"], definition, notes)
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
     if strategy not in _STRATEGIES:
@@ -97,6 +99,15 @@ def resolve_algorithm(
         sample_strategy_args={**default, **(given.sample_strategy_args or {})},
         optimizer=_optimizer(given.optimizer, trainer, total_steps),
     )
+
+
+def _check_pairs(needs_pairs: bool, loss: str, definition: AlgorithmDefinition, notes: Notes) -> None:
+    if needs_pairs and definition.rows != "dpo":
+        what = f"{loss} compares a chosen response with a rejected one, and {definition.name} has no such pairs"
+        notes.wrong(("algorithm", "policy_loss_fn"), what, "write algorithm_type: dpo", Contradiction)
+    if definition.rows == "dpo" and not needs_pairs:
+        what = f"{loss} would learn the rejected responses like the chosen ones"
+        notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
 
 
 def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> Any:
@@ -117,9 +128,9 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
 def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> int:
     asked, kind, default = given.repeat_times, given.algorithm_type, definition.repeat_times
     if not definition.needs.rollouts:
-        if asked not in (None, 1):
-            notes.warn(f"algorithm.repeat_times has no effect with {kind}, which trains on rows")
-        return 1
+        if asked not in (None, default):
+            notes.warn(f"algorithm.repeat_times is {default} with {kind}, which trains on rows")
+        return default
     if asked is None:
         return default
     if definition.needs.groups and asked < 2:

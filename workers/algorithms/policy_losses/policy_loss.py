@@ -13,6 +13,17 @@ LOG_RATIO_LIMIT: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """Which of a micro-batch's S responses are preferred to which; each has a partner there."""
+
+    of: Tensor  # [S] int64, which pair
+    chosen: Tensor  # [S] bool
+    count: int
+    in_batch: int
+    """Pairs of the whole batch that have trained tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LossTokens:
     """The N trained tokens of some whole responses, one after the other: masked tokens are not among them."""
 
@@ -26,6 +37,8 @@ class LossTokens:
     sequences: int
     stage_step: int = 1
     """Of the step that is trained; a stage's first is 1."""
+    pairs: Pairs | None = None
+    """None where rows are no preferences."""
 
     def log_ratio(self) -> Tensor:
         """logprobs - old_logprobs, clamped to ±20  # [N]"""
@@ -47,13 +60,16 @@ class TokenLoss:
     metrics: dict[str, Tensor]  # each [N], reported as the mean over the batch's trained tokens
     by_kind: bool = False
     """Aggregates, and reports, an expert's rows and all others each on their own; the two are then added."""
+    summed: bool = False
+    """Loss and metrics are weighted already, as masks alone say, and only added up: `loss_agg_mode` is not asked."""
 
 
 class PolicyLoss(Protocol):
     """A pure function of the tokens. It depends on whole responses at most, never on how they are batched.
 
-    What a class may say beside: `needs_old_logprobs` (else as the algorithm says), `loss_agg_mode`, its default in
-    the place of the algorithm's, and `expert_agg_mode`, of an expert's rows if they are aggregated on their own.
+    What a class may say beside: `needs_old_logprobs` (else as the algorithm says), `needs_reference`, `needs_pairs` (of
+    chosen and rejected responses), `loss_agg_mode`, its default in the place of the algorithm's, and
+    `expert_agg_mode`, of an expert's rows if they are aggregated on their own.
     """
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:

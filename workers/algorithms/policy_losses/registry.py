@@ -28,6 +28,7 @@ POLICY_LOSSES: Final = Plugins[PolicyLoss](
         "ipo": f"{_HERE}.dppo:IpoLoss",
         "mix": f"{_HERE}.mix:MixLoss",
         "mix_chord": f"{_HERE}.mix:MixChordLoss",
+        "dpo": f"{_HERE}.dpo:DpoLoss",
         "sft": f"{_HERE}.sft:SftLoss",
         "sft_is": f"{_HERE}.sft:SftIsLoss",
         "sft_phi": f"{_HERE}.sft:SftPhiLoss",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -61,6 +62,71 @@ def test_long_responses_to_a_short_prompt_are_not_joined() -> None:
     group = [make_sample([1], [5] * 4000) for _ in range(2)]
     packed = pack(group, budget_tokens=100_000, aggregation=Aggregation(), hidden_size=64, share=True)
     assert [batch.segments for batch in packed] == [None]
+
+
+def make_pair(number: int, prompt: list[int], chosen: list[int], rejected: list[int]) -> list[TrainSample]:
+    return [
+        msgspec.structs.replace(make_sample(prompt, response), pair=number, chosen=response is chosen)
+        for response in (chosen, rejected)
+    ]
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=9),
+    budget_tokens=st.integers(1, 120),
+    share=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_the_responses_of_a_pair_are_never_parted(
+    shapes: list[tuple[int, int, int]], budget_tokens: int, share: bool, seed: int
+) -> None:
+    pairs = [make_pair(n, [1] * p, [2 * n + 10] * c, [2 * n + 11] * r) for n, (p, c, r) in enumerate(shapes)]
+    samples = [sample for pair in pairs for sample in pair]
+    order = np.random.default_rng(seed).permutation(len(samples))
+    packed = pack(
+        [samples[i] for i in order],
+        budget_tokens=budget_tokens,
+        aggregation=Aggregation("token-mean"),
+        hidden_size=64,
+        share=share,
+    )
+    seen = []
+    for batch in packed:
+        assert batch.pairs is not None and batch.chosen is not None and batch.pairs_in_batch == len(shapes)
+        assert batch.ids.size <= max(budget_tokens, 2 * batch.ids.shape[1])
+        count = batch.sequences // 2
+        for pair in range(count):
+            members = np.flatnonzero(batch.pairs == pair)
+            assert sorted(batch.chosen[members]) == [False, True]
+            good, bad = (
+                set(batch.targets[batch.sequence == m]) for m in sorted(members, key=lambda m: ~batch.chosen[m])
+            )
+            assert len(good) == len(bad) == 1 and min(bad) == min(good) + 1, "the two of one pair"
+            seen.append((int(min(good)) - 10) // 2)
+    assert sorted(seen) == list(range(len(shapes)))
+
+
+def test_a_pair_shares_its_prompt_and_no_other_pairs() -> None:
+    samples = [*make_pair(0, [1] * 9, [2, 3], [4, 5]), *make_pair(1, [1] * 9, [6, 7], [8, 9])]
+    (batch,) = pack(samples, budget_tokens=99, aggregation=Aggregation("token-mean"), hidden_size=64, share=True)
+    assert batch.ids.shape == (2, 11) and batch.segments is not None
+
+
+def test_a_pair_without_trained_tokens_is_not_counted() -> None:
+    empty = [
+        msgspec.structs.replace(each, loss_mask=np.zeros_like(each.loss_mask)) for each in make_pair(1, [1], [4], [5])
+    ]
+    samples = [*make_pair(0, [1], [2], [3]), *empty]
+    (batch,) = pack(samples, budget_tokens=99, aggregation=Aggregation("token-mean"), hidden_size=64, share=True)
+    assert (batch.pairs_in_batch, batch.sequences) == (1, 4)
+
+
+def test_half_a_pair_is_refused() -> None:
+    whole = make_pair(0, [1], [2], [3])
+    other = msgspec.structs.replace(whole[1], chosen=True)
+    for samples in (whole[:1], [whole[0], other], [*whole, make_sample([1], [2])], [*whole, whole[0]]):
+        with pytest.raises(TrainError, match="pair 0"):
+            pack(samples, budget_tokens=64, aggregation=Aggregation("token-mean"), hidden_size=32, share=True)
 
 
 def test_packing_is_a_function_of_the_batch(make_batch: Callable[..., TrainBatch]) -> None:

@@ -156,7 +156,7 @@ class TorchTrainerEngine:
             optimizer=stage.spec.algorithm.optimizer.kind,
         )
         reported |= {"actor/grad_norm": norm, "actor/lr": rate, "actor/micro_batches": float(len(packed))}
-        if stage.objective.needs_reference:
+        if stage.objective.kl.coef > 0:
             reported["actor/kl_coef"] = stage.objective.kl.coef
         return StepResult(tokens=tokens, metrics=reported | metrics.of_batch(batch.samples))
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
+from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, Pairs
 from rftd.workers.trainer.engines.torch.packing import PADDING, PROMPT, MicroBatch
 from rftd.workers.trainer.engines.torch.token_logprobs import token_logprobs
 
@@ -61,6 +61,18 @@ def loss_tokens(
         sequence=tensor(batch.sequence, device),
         sequences=batch.sequences,
         stage_step=stage_step,
+        pairs=_pairs(batch, device),
+    )
+
+
+def _pairs(batch: MicroBatch, device: torch.device) -> Pairs | None:
+    if batch.pairs is None:
+        return None
+    return Pairs(
+        of=tensor(batch.pairs, device),
+        chosen=tensor(batch.chosen, device),
+        count=batch.sequences // 2,
+        in_batch=batch.pairs_in_batch,
     )
 
 

@@ -2,7 +2,8 @@
 
 Responses to an equal prompt share a row, prompt first, and each sees the prompt and itself only. So the prompt of a
 group is computed once instead of once for each rollout. The last token of a response predicts nothing and is left out.
-Rows of similar length go together; a micro-batch has at most `budget_tokens` places, or one row.
+Rows of similar length go together; a micro-batch has at most `budget_tokens` places, or one row. The two responses of a
+preference are in one micro-batch, and in one row if that is cheaper.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class MicroBatch:
     expert: NDArray[np.bool_]  # [N]
     sequence: Ints  # [N], which response of this micro-batch
     sequences: int
+    pairs: Ints | None = None  # [S], which pair each response is of; None if the batch has none
+    chosen: NDArray[np.bool_] | None = None  # [S]
+    pairs_in_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +64,16 @@ def pack(
     for number, sample in enumerate(samples):
         _check(number, sample)
     weights = aggregation.weights([sample.loss_mask for sample in samples], [sample.expert for sample in samples])
-    rows = _rows(samples, Cost(hidden_size) if share else None, budget_tokens)
+    paired = _pairs(samples)
     batches: list[list[list[int]]] = []
     longest = 0
-    for length, row in rows:
+    for length, block in _blocks(_rows(samples, Cost(hidden_size) if share else None, budget_tokens), samples):
         longest = max(longest, length)
-        if not batches or (len(batches[-1]) + 1) * longest > budget_tokens:
+        if not batches or (len(batches[-1]) + len(block)) * longest > budget_tokens:
             batches.append([])
             longest = length
-        batches[-1].append(row)
-    return [_micro_batch(samples, batch, weights) for batch in batches]
+        batches[-1] += block
+    return [_micro_batch(samples, batch, weights, paired) for batch in batches]
 
 
 def _check(number: int, sample: TrainSample) -> None:
@@ -84,14 +88,42 @@ def _check(number: int, sample: TrainSample) -> None:
         )
 
 
+def _pairs(samples: Sequence[TrainSample]) -> int:
+    """How many pairs have trained tokens; 0 if the batch has no pairs. Raises TrainError if one is not whole."""
+    members: dict[int, list[int]] = {}
+    for number, sample in enumerate(samples):
+        members.setdefault(sample.pair, []).append(number)
+    single = members.pop(-1, [])
+    for pair, numbers in members.items():
+        if single or sorted(samples[number].chosen for number in numbers) != [False, True]:
+            raise TrainError(
+                f"pair {pair} has the items {numbers}" + (", others of the batch have no pair" if single else ""),
+                fix="a preference is two items, one of them chosen, and a batch has preferences only",
+            )
+    return sum(any(samples[number].loss_mask.any() for number in numbers) for numbers in members.values())
+
+
+def _blocks(rows: list[tuple[int, list[int]]], samples: Sequence[TrainSample]) -> list[tuple[int, list[list[int]]]]:
+    """(length, rows) of rows that one micro-batch must have together, shortest first: the two of a pair, or one."""
+    blocks: dict[int, tuple[int, list[list[int]]]] = {}
+    for number, (length, row) in enumerate(rows):
+        key = samples[row[0]].pair if samples[row[0]].pair >= 0 else -1 - number
+        longest, block = blocks.get(key, (0, []))
+        blocks[key] = (max(longest, length), [*block, row])
+    return sorted(blocks.values(), key=lambda block: (block[0], block[1][0][0]))
+
+
 def _rows(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int) -> list[tuple[int, list[int]]]:
-    """(length, samples) of each row, shortest first. A response joins a row if that is cheaper than one of its own."""
+    """(length, samples) of each row. A response joins a row if that is cheaper than one of its own.
+
+    The responses of a pair join nobody else, so that a pair is one row or two.
+    """
     rows: list[tuple[int, list[int]]] = []
-    last_of: dict[bytes, int] = {}
+    last_of: dict[tuple[int, bytes], int] = {}
     for number, sample in enumerate(samples):
         places = len(sample.tokens) - 1
         if cost is not None:
-            key = sample.tokens[: sample.prompt_tokens].tobytes()
+            key = (sample.pair, sample.tokens[: sample.prompt_tokens].tobytes())
             at = last_of.get(key)
             if at is not None:
                 length, row = rows[at]
@@ -101,11 +133,11 @@ def _rows(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int)
                     continue
             last_of[key] = len(rows)
         rows.append((places, [number]))
-    return sorted(rows, key=lambda row: (row[0], row[1][0]))
+    return rows
 
 
 def _micro_batch(
-    samples: Sequence[TrainSample], rows: list[list[int]], weights: TokenWeights[NDArray[np.float64]]
+    samples: Sequence[TrainSample], rows: list[list[int]], weights: TokenWeights[NDArray[np.float64]], paired: int
 ) -> MicroBatch:
     order = [number for row in rows for number in row]
     width = max(
@@ -148,6 +180,9 @@ def _micro_batch(
         expert=np.repeat(np.array([sample.expert for sample in chosen], np.bool_), counts),
         sequence=np.repeat(np.arange(len(chosen)), counts),
         sequences=len(chosen),
+        pairs=np.unique([sample.pair for sample in chosen], return_inverse=True)[1] if paired else None,
+        chosen=np.array([sample.chosen for sample in chosen], np.bool_) if paired else None,
+        pairs_in_batch=paired,
     )
 
 
