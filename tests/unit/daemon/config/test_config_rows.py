@@ -1,0 +1,82 @@
+"""Stages that train on the rows of a dataset: what the rows are, and what contradicts that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+from rftd.streams.spec import FormatSpec
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+TRAIN = ("mode=train", "buffer.train_batch_size=4")
+
+
+def of(algorithm: str, *, rows: str = "path: /rows.jsonl") -> list[str]:
+    buffer = f"buffer.trainer_input.experience_buffer={{{rows}}}"
+    return [*TRAIN, f"algorithm={{algorithm_type: {algorithm}}}", buffer]
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "cpt"])
+def test_rows_are_what_the_algorithm_takes(load: Load, algorithm: str) -> None:
+    stage = load(overrides=of(algorithm)).spec.stages[0]
+    assert stage.dataset is not None and stage.dataset.schema == algorithm
+    assert (stage.kind, stage.train_batch_size) == ("train", 4), "of dpo, rows are pairs"
+    assert load(overrides=of(algorithm, rows=f"path: /rows.jsonl, schema_type: {algorithm}")).spec.stages[0] == stage
+
+
+def test_the_format_of_rows_reaches_them(load: Load) -> None:
+    form = (
+        "{prompt_type: messages, messages_key: m, tools_key: t, chosen_key: c, rejected_key: r, "
+        "enable_concatenated_multi_turn: true, chat_template: x, enable_thinking: false}"
+    )
+    spec = load(overrides=of("sft", rows=f"path: /rows.jsonl, format: {form}")).spec
+    assert spec.stages[0].dataset is not None and not [text for text in spec.warnings if "no effect" in text]
+    assert spec.stages[0].dataset.format == FormatSpec(
+        messages_key="m",
+        tools_key="t",
+        chosen_key="c",
+        rejected_key="r",
+        enable_concatenated_multi_turn=True,
+        chat_template="x",
+        enable_thinking=False,
+    )
+
+
+def test_preferences_have_two_responses_and_a_reference_of_their_own(load: Load) -> None:
+    algorithm = load(overrides=of("dpo")).spec.stages[0].algorithm
+    assert (algorithm.repeat_times, algorithm.policy_loss) == (2, "dpo")
+    assert algorithm.policy_loss_args == {"beta": 0.1, "label_smoothing": 0.0}
+    assert (algorithm.kl_loss, algorithm.kl_loss_args["kl_coef"]) == ("k2", 0.001)
+    asked = load(overrides=[*of("dpo"), "algorithm.repeat_times=8", "algorithm.kl_loss_fn=none"]).spec
+    assert (asked.stages[0].algorithm.repeat_times, asked.stages[0].algorithm.kl_loss) == (2, "none")
+    assert any("algorithm.repeat_times is 2 with dpo" in text for text in asked.warnings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "what"),
+    [
+        ([*of("dpo"), "mode=both"], "mode", "trains on the rows of a dataset"),
+        ([*of("cpt"), "mode=explore"], "mode", "trains on the rows of a dataset"),
+        ([*TRAIN, "algorithm={algorithm_type: dpo}"], "experience_buffer.path", "needs the path"),
+        ([*of("dpo"), "buffer.train_batch_size=0"], "buffer.train_batch_size", "how many rows"),
+        (of("dpo", rows="path: /r, schema_type: sft"), "experience_buffer.schema_type", "takes dpo"),
+        ([*of("dpo"), "algorithm.policy_loss_fn=sft"], "algorithm.policy_loss_fn", "learn the rejected"),
+        ([*of("sft"), "algorithm.policy_loss_fn=dpo"], "algorithm.policy_loss_fn", "no such pairs"),
+        ([*of("dpo"), "algorithm.policy_loss_fn_args={beta: 0}"], "algorithm.policy_loss_fn_args", "beta is 0"),
+        ([*of("dpo"), "algorithm.policy_loss_fn_args={betta: 1}"], "algorithm.policy_loss_fn_args", "betta"),
+    ],
+)
+def test_what_contradicts_the_rows_is_refused(errors: Errors, overrides: list[str], field: str, what: str) -> None:
+    found = errors(overrides=overrides)
+    assert any(f"{field}: " in text and what in text for text in found), found
+
+
+def test_what_is_for_rows_has_no_effect_on_tasks_and_says_so(load: Load) -> None:
+    tasks = "buffer.explorer_input.taskset.format.chat_template=x"
+    multi = of("dpo", rows="path: /r, format: {enable_concatenated_multi_turn: true}")
+    for overrides, key in (([tasks], "chat_template"), (multi, "enable_concatenated_multi_turn")):
+        assert any(f"format.{key} has no effect" in text for text in load(overrides=overrides).spec.warnings)
