@@ -172,6 +172,8 @@ class MetricsFeed:
         metrics.train_steps.labels(name).inc()
         metrics.train_step_duration.labels(name).observe(event.duration_s)
         metrics.train_tokens.labels(name).inc(event.tokens)
+        if event.skipped:
+            metrics.nonfinite_steps.labels(name).inc()
         self._progress(name, "trainer", decoded)
         for key, value in event.metrics.items():
             if key in _LOSSES:

@@ -133,7 +133,7 @@ class Metrics:
         self.train_clip_ratio = self._gauge("rftd_train_clip_ratio", "Share of tokens clipped", "side")
         self.train_grad_norm = self._gauge("rftd_train_grad_norm", "Global gradient norm before clipping")
         self.nonfinite_steps = self._counter(
-            "rftd_train_nonfinite_steps_total", "Steps refused because loss or gradient was not finite"
+            "rftd_train_nonfinite_steps_total", "Steps skipped because loss or gradient was not finite"
         )
 
     def _streams(self) -> None:

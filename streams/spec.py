@@ -122,6 +122,21 @@ class OptimizerSpec(Spec, frozen=True, kw_only=True):
     grad_clip: float = 1.0
 
 
+class CorrectionPart(Spec, frozen=True, kw_only=True):
+    """One registered correction and its arguments."""
+
+    kind: str
+    args: dict[str, Any] = {}
+
+
+class CorrectionSpec(Spec, frozen=True, kw_only=True):
+    """What is done about tokens that older weights drew."""
+
+    old_logprobs: str = "rollout"
+    """`rollout`, `recomputed` or `approximated`: to which the policy loss takes its ratio."""
+    parts: tuple[CorrectionPart, ...] = ()
+
+
 class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     """The objective: a registered type and its resolved parts."""
 
@@ -131,6 +146,9 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     advantage_args: dict[str, Any] = {}
     policy_loss: str = "sft"
     policy_loss_args: dict[str, Any] = {}
+    kl_penalty: str = "none"
+    """Of each token's reward or advantage."""
+    kl_penalty_args: dict[str, Any] = {}
     kl_loss: str = "none"
     kl_loss_args: dict[str, Any] = {}
     entropy_loss: str = "none"
@@ -140,6 +158,7 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     """What `seq-mean-token-sum-norm` divides by; None: the length of the batch's longest response."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
+    correction: CorrectionSpec = CorrectionSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
 
 
@@ -248,6 +267,8 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     threads: int = 1
     """0: as many as the machine has."""
     dtype: str = "float32"
+    max_nonfinite_steps: int = 3
+    """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
     engine_args: dict[str, Any] = {}
 
 

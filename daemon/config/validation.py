@@ -16,6 +16,7 @@ from rftd.daemon.config.issue import Issue, UnknownField, WrongValue
 from rftd.daemon.config.scalar import read_scalar
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
+from rftd.daemon.config.schema.rollout_correction import CORRECTION_KINDS
 from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.secrets import is_secret_path
 from rftd.ops import limits
@@ -49,11 +50,12 @@ def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
 
 def _issue(detail: ErrorDetails) -> Issue:
     tagged: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
-    # Beside a policy's section pydantic names its kind, which is no place of the file.
-    path = tuple(part for part, before in zip(tagged, ("", *tagged), strict=False) if before != "policy")
+    # Beside a section with kinds pydantic names the kind, which is no place of the file.
+    path = tuple(part for place, part in enumerate(tagged) if not _names_a_kind(tagged, place))
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown(path, next((POLICY_KINDS[str(part)] for part in tagged if part in POLICY_KINDS), None))
+        kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
+        return _unknown(path, next((kinds[str(part)] for part in tagged if part in kinds), None))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return _kindless((*path, "kind"), context.get("tag"))
     given = _given(detail["input"], path)
@@ -70,6 +72,11 @@ def _issue(detail: ErrorDetails) -> Issue:
         return Issue(path, f"expected {_EXPECTED[kind]}, got {given}", _type_fix(kind, detail["input"]), WrongValue)
     message = detail["msg"][:1].lower() + detail["msg"][1:].replace("Input ", "").replace("input ", "")
     return Issue(path, f"{message.removeprefix('input ')}, got {given}", None, WrongValue)
+
+
+def _names_a_kind(tagged: FieldPath, place: int) -> bool:
+    before = tagged[max(0, place - 2) : place]
+    return before[-1:] == ("policy",) or (before[:1] == ("corrections",) and len(before) == 2)
 
 
 def _given(value: Any, path: FieldPath) -> str:
@@ -95,12 +102,13 @@ def _type_fix(kind: str, value: Any) -> str | None:
 
 
 def _kindless(path: FieldPath, kind: str | None) -> Issue:
-    """A policy without a kind, or of one that there is not."""
+    """A policy or a correction without a kind, or of one that there is not."""
+    noun, known = ("correction", list(CORRECTION_KINDS)) if "corrections" in path else ("policy", list(POLICY_KINDS))
     if kind is None:
-        return Issue(path, "is required", f"one of {', '.join(POLICY_KINDS)}", WrongValue)
-    near = difflib.get_close_matches(kind, POLICY_KINDS, 1)
+        return Issue(path, "is required", f"one of {', '.join(known)}", WrongValue)
+    near = difflib.get_close_matches(kind, known, 1)
     fix = f"did you mean {near[0]!r}? " if near else "a third party's is kind: plugin with its name; "
-    return Issue(path, f"no policy {kind!r}", f"{fix}known: {', '.join(POLICY_KINDS)}", WrongValue)
+    return Issue(path, f"no {noun} {kind!r}", f"{fix}known: {', '.join(known)}", WrongValue)
 
 
 def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:

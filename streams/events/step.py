@@ -25,6 +25,8 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     """Tokens with a gradient."""
     duration_s: float
     metrics: dict[str, float] = {}
+    skipped: str = ""
+    """Why nothing was trained, so that the weights are those of the version before; empty if something was."""
 
 
 @event("eval.completed", stream=topics.EXPERIMENTS)

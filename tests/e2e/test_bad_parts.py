@@ -69,10 +69,13 @@ def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
 
 
 def test_a_loss_that_is_no_number(shared: Scene) -> None:
-    code, reason = failed(shared, "nan", *SHORT, "trainer.engine_args={nan_at_step: 2}")
+    code, reason = failed(shared, "nan", *SHORT, "trainer.engine_args={nan_at_step: 2, nan_steps: 9}")
     assert code == "RFTD-WRK-005"
-    assert reason == "loss of step 2 is nan; fix: lower the learning rate, or look at the batch's rewards"
-    assert page_of(shared, "nan").experiment.summary.step == 1
+    assert reason.startswith(
+        "step 4 was skipped: the loss is nan; so were the 2 steps before it; the weights were not "
+    )
+    assert "; at batch " in reason and reason.endswith("look at the batch's rewards and log-probabilities")
+    assert page_of(shared, "nan").experiment.summary.step == 3
 
 
 def test_a_model_that_goes_while_it_waits_in_the_queue(shared: Scene) -> None:

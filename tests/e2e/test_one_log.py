@@ -78,7 +78,7 @@ def test_experiments_queue_and_wait_tells_how_they_ended(scene: Scene) -> None:
     assert scene.until_ended("second").experiment.summary.state == "completed"
     third = scene.rftd("submit", str(path), *QUICK, "-s", "name=third", "--wait")
     assert third.status == 0, third
-    failing = ["-s", "name=fourth", "-s", "trainer.engine_args={nan_at_step: 2}"]
+    failing = ["-s", "name=fourth", "-s", "trainer.engine_args={nan_at_step: 2}", "-s", "trainer.max_nonfinite_steps=1"]
     fourth = scene.rftd("submit", str(path), *QUICK, *failing, "--wait")
     assert fourth.status == 1, fourth
     assert "RFTD-WRK-005" in fourth.out + fourth.err

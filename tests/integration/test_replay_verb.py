@@ -215,7 +215,7 @@ def test_steps_that_do_not_exist(rftd: Rftd, play: Play) -> None:
 
 def test_an_experiment_that_never_trained(rftd: Rftd, play: Play, fake_world: Any, tmp_path: Path) -> None:
     spec = fake_world.spec(tmp_path)
-    nan = TrainerSpec(engine="fake", engine_args={"nan_at_step": 1})
+    nan = TrainerSpec(engine="fake", max_nonfinite_steps=1, engine_args={"nan_at_step": 1})
     first = msgspec.structs.replace(spec.stages[0], trainer=nan)
     play(msgspec.structs.replace(spec, stages=(first, spec.stages[1])), ends=Status.FAILED)
     said = rftd("replay", "fake")
@@ -228,11 +228,11 @@ def test_a_nan_is_named(rftd: Rftd, play: Play, monkeypatch: pytest.MonkeyPatch)
 
     def begin_badly(self: FakeTrainerEngine, stage: Any) -> None:
         begin(self, stage)
-        self._args = msgspec.structs.replace(self._args, nan_at_step=2)
+        self._args, self._limit = msgspec.structs.replace(self._args, nan_at_step=2), 1
 
     monkeypatch.setattr(FakeTrainerEngine, "begin_stage", begin_badly)
     said = rftd("replay", "fake")
-    assert said.status == 1 and "loss of step 2 is nan" in said.err and "step 1" in said.out
+    assert said.status == 1 and "step 2 was skipped: the loss is nan" in said.err and "step 1" in said.out
 
 
 def test_an_experience_that_was_edited_makes_a_difference(rftd: Rftd, play: Play) -> None:

@@ -58,7 +58,9 @@ async def test_two_at_once_train_what_each_would_alone(desk: ForkDesk, fake_worl
 async def test_what_befalls_one_is_nothing_to_the_others(desk: ForkDesk, ids, fake_world) -> None:
     async with desk.open(slots=4) as supervisor:
         good = await desk.hand_in(supervisor, "name=good", "trainer.engine_args={step_s: 0.1}")
-        bad = await desk.hand_in(supervisor, "name=bad", "trainer.engine_args={nan_at_step: 3}")
+        bad = await desk.hand_in(
+            supervisor, "name=bad", "trainer.engine_args={nan_at_step: 3}", "trainer.max_nonfinite_steps=1"
+        )
         gone, paused = [await desk.hand_in(supervisor, f"name={name}", *LONG) for name in ("gone", "paused")]
         await begun(supervisor, gone, paused)
         await supervisor.pause(paused, reason="", request_id=ids.new())

@@ -30,6 +30,7 @@ class BatchTokens:
     ref_logprobs: Tensor | None = None  # [N]
     teacher_logprobs: Tensor | None = None  # [N]
     values: Tensor | None = None  # [N], the critic's
+    penalties: Tensor | None = None  # [N], to be taken from each token's reward: kl_penalty_fn
 
     def sequence_sum(self, values: Tensor) -> Tensor:
         """The sum over each response  # [N] -> [S]"""

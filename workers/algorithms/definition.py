@@ -37,6 +37,8 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     advantage_args: dict[str, Any] = {}
     policy_loss: str
     policy_loss_args: dict[str, Any] = {}
+    kl_penalty: str = "none"
+    kl_penalty_args: dict[str, Any] = {}
     kl_loss: str = "none"
     kl_loss_args: dict[str, Any] = {}
     entropy_loss: str = "none"

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec
+from rftd.workers.algorithms import diagnostics
+from rftd.workers.algorithms.advantages.token_advantage import PassField, TokenAdvantage
 from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
+from rftd.workers.algorithms.corrections.chain import Chain
 from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES, EntropyLoss
 from rftd.workers.algorithms.kl_losses import KL_LOSSES, KlLoss
-from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, PolicyLoss
+from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, PolicyLoss, TokenLoss
 from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
 from rftd.workers.algorithms.registry import lookup
 
@@ -26,6 +30,12 @@ class Objective:
     entropy: EntropyLoss
     aggregation: Aggregation
     needs_old_logprobs: bool
+    correction: Chain
+    kl_penalty: KlLoss
+    token_advantage: TokenAdvantage | None = None
+    from_rollouts: bool = True
+    """False if nothing is known about who drew the tokens: rows of a dataset alone."""
+    policy_loss_name: str = ""
 
     @classmethod
     def of(cls, spec: AlgorithmSpec) -> Objective:
@@ -42,24 +52,46 @@ class Objective:
             needs_old_logprobs=lookup(spec.kind).needs.old_logprobs
             or getattr(policy_loss, "needs_old_logprobs", False)
             or (kl.needs_old_logprobs and kl.coef > 0),
+            correction=Chain.of(spec.correction, getattr(policy_loss, "corrections", ())),
+            kl_penalty=KL_LOSSES.open(spec.kl_penalty, spec.kl_penalty_args),
+            from_rollouts=lookup(spec.kind).needs.rollouts,
+            policy_loss_name=spec.policy_loss,
         )
 
     @property
     def needs_reference(self) -> bool:
         """True if log-probabilities under a frozen reference are needed."""
-        return self.kl.coef > 0 or getattr(self.policy_loss, "needs_reference", False)
+        own: bool = getattr(self.policy_loss, "needs_reference", False)
+        return self.kl.coef > 0 or own or "ref_logprobs" in self.pass_fields
 
-    def terms(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of these tokens and what to report of them; both are summed over micro-batches.
+    @property
+    def pass_fields(self) -> frozenset[PassField]:
+        """What must be known of the whole batch before the step; if anything is, a forward pass goes before it."""
+        fields: set[PassField] = set()
+        if self.kl_penalty.coef > 0:
+            fields.add("ref_logprobs")
+        if self.correction.whole_batch:
+            fields.add("logprobs")
+        return frozenset(fields | (self.token_advantage.needs if self.token_advantage else frozenset()))
 
-        `weights` are those of the tokens in the whole batch  # [N] each
+    def terms(
+        self, tokens: LossTokens, weights: TokenWeights[Tensor], *, kl_coef: float | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of these tokens and what to report of them, both to be put together over micro-batches: `joined`.
+
+        `weights` are those of the tokens in the whole batch  # [N] each. `kl_coef`: of this step, if it is adaptive.
+        Raises ConfigError for a loss of another shape.
         """
+        drawn = tokens
+        tokens = self.correction.applied(tokens)
         policy = self.policy_loss.per_token(tokens)
+        self._check_shape(policy, tokens)
         weight, mean = (weights.of_kind, weights.mean_of_kind) if policy.by_kind else (weights.whole, weights.mean)
         if policy.summed:
             weight = mean = weights.mean.new_ones(())
-        loss = (policy.loss * weight).sum()
-        metrics = {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
+        loss = (tokens.corrected(policy.loss) * weight).sum()
+        metrics = diagnostics.of_tokens(drawn, tokens, policy, weights.mean) if self.from_rollouts else {}
+        metrics |= {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
         metrics["actor/pg_loss"] = loss.detach()
         metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
         entropy = self._entropy(tokens, weights)
@@ -71,9 +103,27 @@ class Objective:
             at_token = self.kl.estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
             kl = (at_token * weights.whole).sum()
             metrics["actor/kl_loss"] = kl.detach()
-            loss = loss + self.kl.coef * kl
+            loss = loss + (self.kl.coef if kl_coef is None else kl_coef) * kl
         metrics["actor/final_loss"] = loss.detach()
         return loss, metrics
+
+    def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
+        expected = tokens.logprobs.shape
+        found = {"loss": policy.loss, **policy.metrics}
+        wrong = next((name for name, value in found.items() if value.shape != expected), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"policy loss {self.policy_loss_name!r} gave {wrong} of shape {tuple(found[wrong].shape)} for "
+                f"{expected[0]} tokens",
+                field="algorithm.policy_loss_fn",
+                fix="let per_token return one value for each trained token, before any aggregation",
+            )
+        if tokens.logprobs.requires_grad and not policy.loss.requires_grad:
+            raise ConfigError(
+                f"policy loss {self.policy_loss_name!r} gave a loss without a gradient",
+                field="algorithm.policy_loss_fn",
+                fix="compute it from tokens.logprobs, not from a detached copy",
+            )
 
     def _entropy(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> Tensor:
         entropies = tokens.entropies if self.entropy.coef != 0 else tokens.entropies.detach()

@@ -18,7 +18,7 @@ from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef, RowItem
-from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -162,6 +162,7 @@ def _sample(
         loss_mask=mask,
         logprobs=event.logprobs.view(),
         advantages=np.full(len(mask), advantages[item.member], dtype=np.float32),
+        versions=_versions(event.spans, len(mask)),
         reward=event.reward,
         group=item.group,
         temperature=temperature,
@@ -189,6 +190,16 @@ def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list
             )
         )
     return samples
+
+
+def _versions(spans: Sequence[Span], length: int) -> NDArray[np.int64] | None:
+    """Of the weights that drew each response token; what no span covers was not drawn  # [R]"""
+    if not spans:
+        return None
+    versions = np.full(length, spans[0].version, dtype=np.int64)
+    for span in spans[1:]:
+        versions[span.start : span.end] = span.version
+    return versions
 
 
 def _expect(found: UUID, wanted: UUID, record: Record) -> None:

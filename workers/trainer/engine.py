@@ -22,6 +22,7 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: NDArray[np.uint8]  # [R]
     logprobs: NDArray[np.float32] | None = None  # [R], under the weights that drew it; None for dataset rows
     advantages: NDArray[np.float32] | None = None  # [R]
+    versions: NDArray[np.int64] | None = None  # [R], of the weights that drew each token; None: not known
     reward: float = 0.0
     group: int = -1
     """Index of its group within the batch; -1 without one."""
@@ -52,6 +53,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens with a gradient."""
     metrics: dict[str, float]
     """Under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
+    skipped: str = ""
+    """Why the weights and the optimizer were not touched; empty if they were."""
 
 
 class WeightsSnapshot(Protocol):
@@ -103,7 +106,11 @@ class TrainerEngine(Protocol):
         ...
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """One optimizer step. Raises NonFiniteLossError, weights untouched, if loss or gradient is not finite."""
+        """One optimizer step, or none (`skipped`) if a reward, log-probability, loss or gradient is not finite.
+
+        Raises NonFiniteLossError, weights untouched, at the `trainer.max_nonfinite_steps`-th such batch in a row; how
+        many there were is part of what `save` writes.
+        """
         ...
 
     def checksum(self) -> str:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import DataError, LogLossError
+from rftd.ops.errors import DataError, LogLossError, NonFiniteLossError
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.events.batch import BatchPlanned
@@ -127,11 +127,17 @@ class Execution:
             await self.batch(plan)
 
     async def execute(self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool) -> Executed:
-        """One training step; a plan of another stage begins it. Raises NonFiniteLossError, the weights untouched."""
+        """One training step; a plan of another stage begins it.
+
+        Raises NonFiniteLossError, with the batch named and the weights untouched, after too many that were skipped.
+        """
         if plan.stage != self._stage:
             await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))
             self._stage = plan.stage
-        result = await self.call(lambda: self.engine.train(batch))
+        try:
+            result = await self.call(lambda: self.engine.train(batch))
+        except NonFiniteLossError as error:
+            raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
         return Executed(
             result=result,
             checksum=await self.call(self.engine.checksum),

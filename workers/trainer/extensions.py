@@ -8,6 +8,7 @@ from typing import Any, Final
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.algorithms.corrections.registry import CORRECTIONS
 from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
 from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
@@ -45,6 +46,8 @@ def _named(spec: ExperimentSpec) -> Iterator[tuple[Plugins[Any], str]]:
             (ADVANTAGES, algorithm.advantage),
             (POLICY_LOSSES, algorithm.policy_loss),
             (KL_LOSSES, algorithm.kl_loss),
+            (KL_LOSSES, algorithm.kl_penalty),
+            *((CORRECTIONS, part.kind) for part in algorithm.correction.parts),
             (ENTROPY_LOSSES, algorithm.entropy_loss),
         )
         yield from ((plugins, name) for plugins, name in named if not plugins.builtin(name))

@@ -314,7 +314,10 @@ class Trainer:
             tokens=executed.result.tokens,
             duration_s=self._member.clock.monotonic_s() - began_s,
             metrics=executed.result.metrics,
+            skipped=executed.result.skipped,
         )
+        if done.skipped:
+            self._log.warning("step.skipped", step=done.step, batch=str(done.batch), reason=done.skipped)
         draft = lease.writer.draft(
             done, experiment=self._state.experiment, causation=plan.batch, correlation=plan.batch
         )

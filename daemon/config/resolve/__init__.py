@@ -8,6 +8,7 @@ lora.py        the adapter that is trained instead of the model itself
 lengths.py     model, prompt and response lengths
 tasksets.py    tasksets, datasets, workflows and rewards
 algorithm.py   the algorithm's own defaults and the optimizer
+correction.py  what is done about tokens that older weights drew
 pacing.py      synchronizer to schedule and staleness bound
 mix.py         an expert's rows beside the experiences
 policy.py      policy, replay buffer and capacity to one staleness policy

@@ -6,6 +6,7 @@ import difflib
 from typing import Any, Final
 
 from rftd.daemon.config.issue import Contradiction, Unsupported, WrongValue
+from rftd.daemon.config.resolve.correction import resolve_correction
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.schema.algorithm import Algorithm, Optimizer
 from rftd.daemon.config.schema.trainer import Trainer
@@ -22,6 +23,7 @@ from rftd.workers.plugins import Plugins
 _PARTS: Final[dict[str, Plugins[Any]]] = {
     "advantage": ADVANTAGES,
     "policy_loss": POLICY_LOSSES,
+    "kl_penalty": KL_LOSSES,
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
@@ -97,6 +99,7 @@ def resolve_algorithm(
         loss_scale_factor=given.loss_scale_factor,
         sample_strategy=strategy,
         sample_strategy_args={**default, **(given.sample_strategy_args or {})},
+        correction=resolve_correction(given, from_rollouts=definition.needs.rollouts, notes=notes),
         optimizer=_optimizer(given.optimizer, trainer, total_steps),
     )
 

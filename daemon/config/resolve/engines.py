@@ -78,6 +78,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
         or max(MIN_MICRO_BATCH_TOKENS, math.ceil(2 * model_tokens / ulysses)),
         threads=lifted.get("threads", 1),
         dtype=dtype,
+        max_nonfinite_steps=given.max_nonfinite_steps,
         engine_args=args,
     )
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rftd.daemon.config.schema.rollout_correction import RolloutCorrection
 from rftd.daemon.config.schema.section import Args, Count, Section, Share, inert, section, word
 
 
@@ -34,8 +35,8 @@ class Algorithm(Section):
     sample_strategy_args: Args | None = None
     advantage_fn: Annotated[str | None, word()] = None
     advantage_fn_args: Args | None = None
-    kl_penalty_fn: Annotated[str | None, word()] = inert("none")
-    kl_penalty_fn_args: Args | None = inert(None)
+    kl_penalty_fn: Annotated[str | None, word()] = None
+    kl_penalty_fn_args: Args | None = None
     policy_loss_fn: Annotated[str | None, word()] = None
     policy_loss_fn_args: Args | None = None
     kl_loss_fn: Annotated[str | None, word()] = None
@@ -49,5 +50,5 @@ class Algorithm(Section):
     loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
     """What `seq-mean-token-sum-norm` divides by."""
     enable_router_replay: bool = inert(False)
-    bypass_old_logprobs: bool = inert(True)
-    rollout_correction: Args | None = inert(None)
+    bypass_old_logprobs: bool = True
+    rollout_correction: RolloutCorrection | None = None

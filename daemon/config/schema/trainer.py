@@ -36,6 +36,8 @@ class Trainer(Section):
     use_dynamic_bsz: bool = inert(True)
     use_remove_padding: bool = inert(True)
     balance_batch: bool = inert(True)
+    max_nonfinite_steps: Count = 3
+    """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
     critic_warmup: Natural = inert(0)
     max_token_len_per_gpu: Count | None = None
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1

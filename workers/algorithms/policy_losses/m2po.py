@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rftd.workers.algorithms.corrections.correction import Correction
+from rftd.workers.algorithms.corrections.m2po import M2po
 from rftd.workers.algorithms.policy_losses import arguments
 from rftd.workers.algorithms.policy_losses.policy_loss import LOG_RATIO_LIMIT, LossTokens, TokenLoss
 
@@ -25,6 +27,11 @@ class M2poLoss:
     def __post_init__(self) -> None:
         arguments.at_least(0, m2_threshold=self.m2_threshold)
         arguments.above(0, log_ratio_clip=self.log_ratio_clip)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The mask."""
+        return (M2po(threshold=self.m2_threshold),)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
         """The loss of every token, masked ones too  # [N]"""

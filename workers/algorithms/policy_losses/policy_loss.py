@@ -29,7 +29,7 @@ class LossTokens:
 
     logprobs: Tensor  # [N], with gradient
     entropies: Tensor  # [N], with gradient
-    old_logprobs: Tensor  # [N], under the weights that drew them; zeros for dataset rows
+    old_logprobs: Tensor  # [N], under the weights that drew them, or the proximal ones; zeros for dataset rows
     ref_logprobs: Tensor | None  # [N]
     advantages: Tensor  # [N]
     expert: Tensor  # [N] bool
@@ -39,6 +39,11 @@ class LossTokens:
     """Of the step that is trained; a stage's first is 1."""
     pairs: Pairs | None = None
     """None where rows are no preferences."""
+    versions: Tensor | None = None  # [N] int64, of the weights that drew each token
+    version: int = 0
+    """Of the weights before the step."""
+    multiplier: Tensor | None = None  # [N], of corrections: the objective multiplies the loss with it
+    keep: Tensor | None = None  # [N] bool, of corrections: elsewhere the objective takes no loss
 
     def log_ratio(self) -> Tensor:
         """logprobs - old_logprobs, clamped to ±20  # [N]"""
@@ -50,6 +55,12 @@ class LossTokens:
         sums = zeros.index_add(0, self.sequence, values)
         counts = zeros.index_add(0, self.sequence, values.new_ones(values.shape))
         return (sums / counts.clamp(min=1))[self.sequence]
+
+    def corrected(self, loss: Tensor) -> Tensor:
+        """A loss of each token with multiplier and mask  # [N] -> [N]"""
+        if self.multiplier is not None:
+            loss = loss * self.multiplier
+        return loss if self.keep is None else loss.where(self.keep, loss.new_zeros(()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +79,8 @@ class PolicyLoss(Protocol):
     """A pure function of the tokens. It depends on whole responses at most, never on how they are batched.
 
     What a class may say beside: `needs_old_logprobs` (else as the algorithm says), `needs_reference`, `needs_pairs` (of
-    chosen and rejected responses), `loss_agg_mode`, its default in the place of the algorithm's, and
-    `expert_agg_mode`, of an expert's rows if they are aggregated on their own.
+    chosen and rejected responses), `loss_agg_mode`, its default in the place of the algorithm's, the
+    `corrections` that it is defined by, and `expert_agg_mode`, of an expert's rows if they are aggregated on their own.
     """
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:

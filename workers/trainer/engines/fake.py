@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rftd.ops.errors import DataError, NonFiniteLossError
+from rftd.ops.errors import DataError
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.trainer import nonfinite
 from rftd.workers.trainer.engine import StepResult, TrainBatch
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
@@ -29,6 +30,8 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How long a step takes."""
     nan_at_step: int = 0
     """This stage step has a NaN loss."""
+    nan_steps: int = 1
+    """So do those after it, as many as these in all."""
 
 
 class FakeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,7 @@ class FakeState(msgspec.Struct, frozen=True, kw_only=True):
     weights: str
     optimizer: str
     stage: str
+    nonfinite_in_a_row: int = 0
 
 
 class FakeSnapshot:
@@ -55,6 +59,7 @@ class FakeTrainerEngine:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._args = msgspec.convert(dict(arguments), FakeTrainerArgs)
         self._state = FakeState(weights="", optimizer="", stage="")
+        self._limit = 1
 
     @property
     def deterministic(self) -> bool:
@@ -68,15 +73,18 @@ class FakeTrainerEngine:
 
     def begin_stage(self, stage: StageSpec) -> None:
         self._args = msgspec.convert(dict(stage.trainer.engine_args), FakeTrainerArgs)
+        self._limit = stage.trainer.max_nonfinite_steps
         self._state = FakeState(weights=self._state.weights, optimizer="fresh", stage=stage.name)
 
     def train(self, batch: TrainBatch) -> StepResult:
         if self._args.step_s:
             time.sleep(self._args.step_s)
-        if self._args.nan_at_step == batch.stage_step:
-            raise NonFiniteLossError(
-                f"loss of step {batch.step} is nan", fix="lower the learning rate, or look at the batch's rewards"
-            )
+        bad = range(self._args.nan_at_step, self._args.nan_at_step + self._args.nan_steps)
+        if self._args.nan_at_step and batch.stage_step in bad:
+            in_a_row = self._state.nonfinite_in_a_row + 1
+            reason = nonfinite.skipped(in_a_row, self._limit, batch.step, "the loss is nan")
+            self._state = msgspec.structs.replace(self._state, nonfinite_in_a_row=in_a_row)
+            return StepResult(tokens=0, metrics={"actor/nonfinite_in_a_row": float(in_a_row)}, skipped=reason)
         parts = [self._state.weights.encode(), self._state.optimizer.encode()]
         tokens = 0
         for sample in batch.samples:
@@ -116,6 +124,7 @@ class FakeTrainerEngine:
         self._state = state if stage is not None else FakeState(weights=state.weights, optimizer="", stage="")
         if stage is not None:
             self._args = msgspec.convert(dict(stage.trainer.engine_args), FakeTrainerArgs)
+            self._limit = stage.trainer.max_nonfinite_steps
 
     def close(self) -> None:
         return

@@ -67,9 +67,15 @@ def test_kl(name: str, formula: Callable[..., float], derivative: Callable[..., 
         np.testing.assert_allclose(gradient, [derivative(d, x) for d, x in pairs], rtol=1e-9, atol=1e-12)
 
 
-def test_an_adaptive_coefficient_is_refused() -> None:
-    with pytest.raises(ConfigError, match="adaptive"):
+def test_an_adaptive_coefficient_follows_the_rule() -> None:
+    with pytest.raises(ConfigError, match="target_kl and horizon"):
         KL_LOSSES.open("k2", {"adaptive": True})
+    rule = KL_LOSSES.open("k2", {"adaptive": True, "target_kl": 0.1, "horizon": 100}).rule
+    assert rule is not None
+    assert rule.next(0.5, 0.11, 10) == pytest.approx(0.5 * (1 + 0.1 * 0.1))
+    assert rule.next(0.5, 9.0, 10) == pytest.approx(0.5 * (1 + 0.2 * 0.1))
+    assert rule.next(0.5, 0.0, 10) == pytest.approx(0.5 * (1 - 0.2 * 0.1))
+    assert rule.next(0.5, math.nan, 10) == 0.5
 
 
 @pytest.mark.parametrize("mode", aggregation.AGGREGATIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, TrainError
 from rftd.streams.spec import ExperimentSpec, OptimizerSpec, StageSpec
+from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, TokenLoss
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
 
@@ -117,12 +119,43 @@ def test_nan_leaves_weights_and_optimizer_untouched(
         batch.samples[3], **{poison: np.full(len(batch.samples[3].loss_mask), np.nan, np.float32)}
     )
     samples = [*batch.samples[:3], broken, *batch.samples[4:]]
-    with pytest.raises(NonFiniteLossError, match="step 2"):
-        engine.train(msgspec.structs.replace(batch, samples=samples))
+    skipped = engine.train(msgspec.structs.replace(batch, samples=samples))
+    assert "item 3" in skipped.skipped and skipped.tokens == 0
+    assert all(np.isfinite(value) for value in skipped.metrics.values())
     assert engine.checksum() == twin.checksum()
-    engine.train(batch)
-    twin.train(batch)
+    engine.train(make_batch(3))
+    twin.train(make_batch(3))
     assert engine.checksum() == twin.checksum()
+
+
+class NanLoss:
+    """A policy loss that is no number, with a gradient."""
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        return TokenLoss(loss=tokens.logprobs * float("nan"), metrics={})
+
+
+def test_too_many_skipped_steps_in_a_row_are_an_error(
+    open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The count goes on where a checkpoint left it, and a good step begins it anew."""
+    stage = make_stage()
+    engine = open_engine(stage)
+    good = engine._begun()
+    bad = replace(good, objective=replace(good.objective, policy_loss=NanLoss()))
+    for step, state in enumerate((bad, bad, good, bad, bad), 1):
+        monkeypatch.setattr(engine, "_stage", state)
+        result = engine.train(make_batch(step))
+        assert bool(result.skipped) == (state is bad)
+    assert result.metrics["actor/nonfinite_in_a_row"] == 2
+    engine.save(tmp_path, hf=False)
+    again = open_engine(stage)
+    again.load(tmp_path, stage)
+    assert again.checksum() == engine.checksum()
+    monkeypatch.setattr(again, "_stage", replace(again._begun(), objective=bad.objective))
+    with pytest.raises(NonFiniteLossError, match=r"step 6 was skipped: the loss is nan.*the 2 steps before it"):
+        again.train(make_batch(6))
+    assert again.checksum() == engine.checksum()
 
 
 def test_items_that_cannot_be_trained_are_named(open_engine: Open, make_stage: Make, make_batch: Make) -> None:

@@ -6,6 +6,7 @@ engine.py          `TorchTrainerEngine`: one optimizer step per batch
 arguments.py       its `engine_args`
 packing.py         a batch as micro-batches of token rows, equal prompts computed once (numpy)
 forward.py         log-probabilities of the trained tokens of a micro-batch
+batch_pass.py      those of a whole batch before its step, where an objective needs them
 token_logprobs.py  log-softmax of chosen tokens, in chunks, with a gradient of its own
 optimizer.py       AdamW or SGD, the learning rate of a step, the optimizer's state by name
 model.py           model folders: read, written

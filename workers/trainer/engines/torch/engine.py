@@ -12,13 +12,17 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rftd.ops.errors import ConfigError, NonFiniteLossError, TrainError
+from rftd.ops.errors import ConfigError, TrainError
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.algorithms import diagnostics
+from rftd.workers.algorithms.kl_losses import KlLoss
 from rftd.workers.algorithms.objective import Objective
+from rftd.workers.trainer import nonfinite
 from rftd.workers.trainer.engine import StepResult, TrainBatch
 from rftd.workers.trainer.engines.torch import metrics, saving
 from rftd.workers.trainer.engines.torch.adapter import Adapter
 from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
+from rftd.workers.trainer.engines.torch.batch_pass import batch_pass
 from rftd.workers.trainer.engines.torch.environment import environment
 from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
 from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model
@@ -124,7 +128,7 @@ class TorchTrainerEngine:
         )
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """One optimizer step. Raises NonFiniteLossError, weights and optimizer untouched."""
+        """One optimizer step; or none, weights and optimizer untouched, if something is not finite."""
         stage = self._begun()
         self._check_tokens(batch)
         packed = pack(
@@ -136,12 +140,16 @@ class TorchTrainerEngine:
         )
         if stage.objective.needs_old_logprobs:
             _check_logprobs(batch)
-        tokens = sum(len(micro.targets) for micro in packed)
+        rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
+        reported, reason = {}, nonfinite.unusable(batch.samples)
         try:
-            reported = self._accumulate(stage, packed, batch)
-            norm = self._clip(stage.spec.algorithm.optimizer.grad_clip)
-            self._check_finite(reported.get("actor/final_loss", 0.0), norm, batch)
-            rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
+            if not reason:
+                reported = self._accumulate(stage, packed, batch)
+                norm = reported["actor/grad_norm"] = self._clip(stage.spec.algorithm.optimizer.grad_clip)
+                reason = _not_finite(reported.get("actor/final_loss", 0.0), norm)
+            if reason:
+                return self._skip(batch, reason, rate)
+            tokens = sum(len(micro.targets) for micro in packed)
             if tokens:
                 for group in stage.optimizer.param_groups:
                     group["lr"] = rate
@@ -149,16 +157,40 @@ class TorchTrainerEngine:
                 self._weights_changed()
         finally:
             stage.optimizer.zero_grad(set_to_none=True)
-        self._state = saving.TrainerState(
-            stage=stage.spec.name,
+        reported |= {"actor/lr": rate, "actor/micro_batches": float(len(packed))}
+        if stage.objective.kl.coef > 0:
+            reported["actor/kl_coef"] = self._kl_coef
+        self._state = msgspec.structs.replace(
+            self._state,
             step=batch.step,
             stage_step=batch.stage_step,
-            optimizer=stage.spec.algorithm.optimizer.kind,
+            kl_coef=_next(stage.objective.kl, self._kl_coef, reported.get("actor/kl_loss"), batch),
+            kl_penalty_coef=_next(stage.objective.kl_penalty, self._penalty_coef, reported.get("critic/kl"), batch),
+            nonfinite_in_a_row=0,
         )
-        reported |= {"actor/grad_norm": norm, "actor/lr": rate, "actor/micro_batches": float(len(packed))}
-        if stage.objective.kl.coef > 0:
-            reported["actor/kl_coef"] = stage.objective.kl.coef
-        return StepResult(tokens=tokens, metrics=reported | metrics.of_batch(batch.samples))
+        return StepResult(tokens=tokens, metrics=metrics.of_batch(batch.samples) | reported)
+
+    def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
+        """The version counts, its weights are those before. Raises NonFiniteLossError after too many in a row."""
+        in_a_row = self._state.nonfinite_in_a_row + 1
+        reason = nonfinite.skipped(in_a_row, self._begun().spec.trainer.max_nonfinite_steps, batch.step, reason)
+        self._state = msgspec.structs.replace(
+            self._state, step=batch.step, stage_step=batch.stage_step, nonfinite_in_a_row=in_a_row
+        )
+        figures = {name: value for name, value in metrics.of_batch(batch.samples).items() if math.isfinite(value)}
+        figures |= {"actor/lr": rate, "actor/nonfinite_in_a_row": float(in_a_row)}
+        return StepResult(tokens=0, metrics=figures, skipped=reason)
+
+    @property
+    def _kl_coef(self) -> float:
+        """Of the KL loss, for the next step."""
+        return self._begun().objective.kl.coef if self._state.kl_coef is None else self._state.kl_coef
+
+    @property
+    def _penalty_coef(self) -> float:
+        """Of the KL penalty, for the next step."""
+        own = self._begun().objective.kl_penalty.coef
+        return own if self._state.kl_penalty_coef is None else self._state.kl_penalty_coef
 
     def tensors(self) -> dict[str, Tensor]:
         """What explorers get, by name; not always a copy: read them before the next step."""
@@ -251,22 +283,41 @@ class TorchTrainerEngine:
 
     def _accumulate(self, stage: _Stage, packed: list[MicroBatch], batch: TrainBatch) -> dict[str, float]:
         """Gradients of the whole batch, micro-batch by micro-batch; returns its figures."""
-        sums: dict[str, Tensor] = {}
-        bfloat16 = stage.spec.trainer.dtype == "bfloat16"
-        for micro in packed:
-            if not len(micro.targets):
-                continue
-            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=bfloat16):
-                known = loss_tokens(self._model, stage.reference, micro, self._device, batch.stage_step)
+        figures: dict[str, Tensor] = {}
+        trained = [micro for micro in packed if len(micro.targets)]
+        with self._autocast(stage):
+            whole = batch_pass(
+                self._model,
+                stage.reference,
+                trained,
+                stage.objective,
+                self._device,
+                version=batch.step - 1,
+                penalty_coef=self._penalty_coef,
+            )
+        for micro, passed in zip(trained, whole.parts, strict=True):
+            with self._autocast(stage):
+                known = loss_tokens(
+                    self._model,
+                    stage.reference,
+                    micro,
+                    self._device,
+                    stage_step=batch.stage_step,
+                    version=batch.step - 1,
+                    passed=passed,
+                )
             weights = micro.weights.map(lambda each: tensor(each, self._device))
-            loss, terms = stage.objective.terms(known, weights)
+            loss, terms = stage.objective.terms(known, weights, kl_coef=self._kl_coef)
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in terms.items():
-                sums[name] = sums[name] + value if name in sums else value
-        if not sums:
+                figures[name] = diagnostics.joined(name, figures[name], value) if name in figures else value
+        if not figures:
             return {}
-        values = torch.stack(list(sums.values())).tolist()  # one transfer from the device
-        return dict(zip(sums, values, strict=True))
+        values = torch.stack(list(figures.values())).tolist()  # one transfer from the device
+        return diagnostics.finished(dict(zip(figures, values, strict=True))) | whole.metrics
+
+    def _autocast(self, stage: _Stage) -> torch.autocast:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=stage.spec.trainer.dtype == "bfloat16")
 
     def _clip(self, limit: float) -> float:
         parameters = [value for value in self._model.parameters() if value.grad is not None]
@@ -274,13 +325,6 @@ class TorchTrainerEngine:
         if limit > 0:
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
         return float(norm)
-
-    def _check_finite(self, loss: float, norm: float, batch: TrainBatch) -> None:
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NonFiniteLossError(
-                f"loss of step {batch.step} is {loss}, its gradient has norm {norm}; the weights were not touched",
-                fix="lower the learning rate, or look at the batch's rewards and log-probabilities",
-            )
 
     def _check_tokens(self, batch: TrainBatch) -> None:
         size = self._model.get_input_embeddings().num_embeddings
@@ -290,6 +334,15 @@ class TorchTrainerEngine:
                     f"item {number} of step {batch.step} has token {int(sample.tokens.max())}; the model knows {size}",
                     fix="train with the tokenizer that made the experiences",
                 )
+
+
+def _not_finite(loss: float, norm: float) -> str:
+    return "" if math.isfinite(loss) and math.isfinite(norm) else f"the loss is {loss}, its gradient has norm {norm}"
+
+
+def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
+    """The coefficient of the step after this one; None if it never changes."""
+    return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
 
 
 def _check_logprobs(batch: TrainBatch) -> None:

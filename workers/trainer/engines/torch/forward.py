@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,12 +43,29 @@ def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Te
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passed:
+    """What a pass over the whole batch gave for one micro-batch; None: what it has is right."""
+
+    advantages: Tensor | None = None  # [N]
+    ref_logprobs: Tensor | None = None  # [N]
+    multiplier: Tensor | None = None  # [N]
+    keep: Tensor | None = None  # [N] bool
+
+
 def loss_tokens(
-    model: Any, reference: Any | None, batch: MicroBatch, device: torch.device, stage_step: int
+    model: Any,
+    reference: Any | None,
+    batch: MicroBatch,
+    device: torch.device,
+    *,
+    stage_step: int,
+    version: int,
+    passed: Passed,
 ) -> LossTokens:
     """Everything that a loss may look at, with the policy's gradient."""
-    ref_logprobs = None
-    if reference is not None:
+    ref_logprobs = passed.ref_logprobs
+    if reference is not None and ref_logprobs is None:
         with torch.no_grad(), reference.model() as frozen:
             ref_logprobs, _ = logprobs_of(frozen, batch, device)
     logprobs, entropies = logprobs_of(model, batch, device)
@@ -56,11 +74,15 @@ def loss_tokens(
         entropies=entropies,
         old_logprobs=tensor(batch.old_logprobs, device),
         ref_logprobs=ref_logprobs,
-        advantages=tensor(batch.advantages, device),
+        advantages=tensor(batch.advantages, device) if passed.advantages is None else passed.advantages,
         expert=tensor(batch.expert, device),
         sequence=tensor(batch.sequence, device),
         sequences=batch.sequences,
         stage_step=stage_step,
+        versions=None if batch.versions is None else tensor(batch.versions, device),
+        version=version,
+        multiplier=passed.multiplier,
+        keep=passed.keep,
         pairs=_pairs(batch, device),
     )
 

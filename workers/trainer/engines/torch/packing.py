@@ -41,6 +41,8 @@ class MicroBatch:
     expert: NDArray[np.bool_]  # [N]
     sequence: Ints  # [N], which response of this micro-batch
     sequences: int
+    rewards: Floats  # [sequences]
+    versions: Ints | None  # [N], of the weights that drew the tokens; None if some are not known
     pairs: Ints | None = None  # [S], which pair each response is of; None if the batch has none
     chosen: NDArray[np.bool_] | None = None  # [S]
     pairs_in_batch: int = 0
@@ -79,7 +81,7 @@ def pack(
 def _check(number: int, sample: TrainSample) -> None:
     response = len(sample.tokens) - sample.prompt_tokens
     lengths = {len(sample.loss_mask)}
-    lengths |= {len(part) for part in (sample.logprobs, sample.advantages) if part is not None}
+    lengths |= {len(part) for part in (sample.logprobs, sample.advantages, sample.versions) if part is not None}
     if sample.prompt_tokens < 1 or response < 1 or lengths != {response}:
         raise TrainError(
             f"item {number} has {len(sample.tokens)} tokens, {sample.prompt_tokens} of them the prompt, and arrays of "
@@ -180,6 +182,8 @@ def _micro_batch(
         expert=np.repeat(np.array([sample.expert for sample in chosen], np.bool_), counts),
         sequence=np.repeat(np.arange(len(chosen)), counts),
         sequences=len(chosen),
+        rewards=np.array([sample.reward for sample in chosen], np.float32),
+        versions=_versions(chosen),
         pairs=np.unique([sample.pair for sample in chosen], return_inverse=True)[1] if paired else None,
         chosen=np.array([sample.chosen for sample in chosen], np.bool_) if paired else None,
         pairs_in_batch=paired,
@@ -189,6 +193,20 @@ def _micro_batch(
 def _inverse(temperature: float) -> float:
     """Greedy responses carry log-probabilities at temperature 1."""
     return 1.0 / temperature if temperature > 0 else 1.0
+
+
+def _versions(samples: Sequence[TrainSample]) -> Ints | None:
+    if any(sample.versions is None and not sample.expert for sample in samples):
+        return None
+    versions: Ints = np.concatenate(
+        [
+            np.zeros(np.count_nonzero(sample.loss_mask), np.int64)
+            if sample.versions is None
+            else sample.versions[sample.loss_mask != 0]
+            for sample in samples
+        ]
+    )
+    return versions
 
 
 def _trained(samples: Sequence[TrainSample], parts: Sequence[Floats | None]) -> Floats:

@@ -5,7 +5,7 @@
     huggingface/           the model as transformers reads it, an adapter merged
     optimizer.safetensors  the optimizer's tensors, by parameter
     reference.safetensors  the frozen reference, if the objective needs one
-    trainer_state.json     the stage and step that they belong to
+    trainer_state.json     the stage and step that they belong to, and adaptive coefficients
 
 The schedule is a function of the step and nothing draws random numbers, so there is no state of either.
 """
@@ -38,6 +38,12 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The weight version."""
     stage_step: int
     optimizer: str
+    kl_coef: float | None = None
+    """Of the next step's KL loss, where it is adaptive and has changed."""
+    kl_penalty_coef: float | None = None
+    """Likewise of the KL penalty."""
+    nonfinite_in_a_row: int = 0
+    """Steps up to this one that were skipped because they were not finite."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
