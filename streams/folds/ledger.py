@@ -192,6 +192,7 @@ class Ledger(msgspec.Struct):
                 items[id] = Item(None, item.use, last)
                 continue
             rested = msgspec.structs.replace(entry, eligible_at_ns=0) if entry.eligible_at_ns else entry
+            id = entry.member.experience  # the same object in each place is found faster than an equal one
             items[id] = Item(rested, item.use, last)
             changes[id] = None if last else self._enter(entry, item.use, event.eligible_at_ns)
         self._book(event.stage, items, 1)

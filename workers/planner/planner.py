@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
@@ -151,25 +153,28 @@ class Planner:
         incomplete: bool = False,
     ) -> BatchPlanned:
         groups: dict[GroupRef, int] = {}
-        items = tuple(
-            ExperienceItem(
-                entry.member.experience,
-                entry.member.partition,
-                entry.member.offset,
-                groups.setdefault(entry.group, len(groups)),
-                entry.index,
-                step - 1 - entry.member.oldest_version,
-                entry.uses + 1,
-            )
-            for entry in chosen
-        )
+        items: list[ExperienceItem] = []
+        for group, entries in groupby(chosen, attrgetter("group")):
+            number = groups.setdefault(group, len(groups))
+            items += [
+                ExperienceItem(
+                    entry.member.experience,
+                    entry.member.partition,
+                    entry.member.offset,
+                    number,
+                    entry.index,
+                    step - 1 - entry.member.oldest_version,
+                    entry.uses + 1,
+                )
+                for entry in entries
+            ]
         policy, state = self._state.spine.stage_spec().policy, self._state
         reusable = bool(chosen) and policy.max_uses != 1
         return BatchPlanned(
             batch=derive(state.experiment, "batch", step, state.spine.abandoned.get(step, 0)),
             step=step,
             stage=state.spine.stage,
-            experiences=items,
+            experiences=tuple(items),
             rows=tuple(rows),
             groups=tuple(groups),
             observed=observed_at(positions),

@@ -142,37 +142,38 @@ class Pool:
 
     def _settle(self, groups: Iterable[_Group]) -> None:
         """Puts groups where they belong, now that their experiences are others or have rested."""
-        moved: list[Ready] = []
+        now_ns, moved = self._now_ns, list[Ready]()
         for group in groups:
             entries = group.entries.values()
+            awake = [entry for entry in entries if entry.eligible_at_ns <= now_ns]
+            resting = () if len(awake) == len(entries) else [each.eligible_at_ns for each in entries]
+            rests_until_ns = min((at_ns for at_ns in resting if at_ns > now_ns), default=None)
+            self._resting.move(group, group.rests_until_ns, rests_until_ns)
+            group.rests_until_ns = rests_until_ns
             oldest_version = min(map(_oldest, entries), default=None)
             self._by_version.move(group, group.oldest_version, oldest_version)
             group.oldest_version = oldest_version
-            resting = [entry.eligible_at_ns for entry in entries if entry.eligible_at_ns > self._now_ns]
-            rests_until_ns = min(resting, default=None)
-            self._resting.move(group, group.rests_until_ns, rests_until_ns)
-            group.rests_until_ns = rests_until_ns
-            before, group.ready = group.ready, self._ready(group) if len(resting) < len(entries) else None
-            self._awake += len(entries) - len(resting) - (len(before.entries) if before else 0)
-            if before is not None:
-                self._ordered.remove(before)
+            if group.ready is not None:
+                self._ordered.remove(group.ready)
+                self._awake -= len(group.ready.entries)
+            group.ready = self._ready(group.id, awake) if awake else None
             if group.ready is not None:
                 moved.append(group.ready)
+                self._awake += len(awake)
             elif not entries:
                 del self._groups[group.id.int]
         self._ordered.update(moved)
 
-    def _ready(self, group: _Group) -> Ready:
-        entries = [entry for entry in group.entries.values() if entry.eligible_at_ns <= self._now_ns]
+    def _ready(self, group: UUID, entries: list[Waiting]) -> Ready:
         entries.sort(key=_index)
-        ready = Ready(
-            group.id,
-            entries[0].group.offset,
-            entries[0].sequence,
-            # What is no number is last, for no order has a place for it.
-            max(-math.inf if math.isnan(rank) else rank for rank in map(self._priority, entries)),
-            min(map(_oldest, entries)),
-            entries,
-        )
+        first, oldest_version = entries[0], min(map(_oldest, entries))
+        ready = Ready(group, first.group.offset, first.sequence, self._urgency(entries), oldest_version, entries)
         ready.order = self._order(ready)
         return ready
+
+    def _urgency(self, entries: list[Waiting]) -> float:
+        """The highest priority; what is no number is last, for no order has a place for it."""
+        priorities = list(map(self._priority, entries))
+        if any(map(math.isnan, priorities)):
+            priorities = [-math.inf if math.isnan(each) else each for each in priorities]
+        return max(priorities)
