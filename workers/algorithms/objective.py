@@ -61,8 +61,11 @@ class Objective:
     @property
     def needs_reference(self) -> bool:
         """True if log-probabilities under a frozen reference are needed."""
-        own: bool = getattr(self.policy_loss, "needs_reference", False)
-        return self.kl.coef > 0 or own or "ref_logprobs" in self.pass_fields
+        return (
+            self.kl.coef > 0
+            or "ref_logprobs" in self.pass_fields
+            or getattr(self.policy_loss, "needs_reference", False)
+        )
 
     @property
     def pass_fields(self) -> frozenset[PassField]:
@@ -89,7 +92,9 @@ class Objective:
         weight, mean = (weights.of_kind, weights.mean_of_kind) if policy.by_kind else (weights.whole, weights.mean)
         if policy.summed:
             weight = mean = weights.mean.new_ones(())
-        loss = (tokens.corrected(policy.loss) * weight).sum()
+            loss = policy.loss.sum()
+        else:
+            loss = (tokens.corrected(policy.loss) * weight).sum()
         metrics = diagnostics.of_tokens(drawn, tokens, policy, weights.mean) if self.from_rollouts else {}
         metrics |= {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
         metrics["actor/pg_loss"] = loss.detach()

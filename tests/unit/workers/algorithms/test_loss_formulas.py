@@ -211,7 +211,9 @@ def listed(tokens: LossTokens) -> list[Token]:
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.05, 0.4, 3.0, 40.0])
-@pytest.mark.parametrize(("name", "arguments", "formula"), FORMULAS, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(
+    ("name", "arguments", "formula"), FORMULAS, ids=lambda each: getattr(each, "__qualname__", str(each))[:60]
+)
 def test_values_and_derivatives_are_those_of_the_formula(
     name: str, arguments: dict[str, Any], formula: Formula, scale: float
 ) -> None:

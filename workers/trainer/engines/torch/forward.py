@@ -79,11 +79,11 @@ def loss_tokens(
         sequence=tensor(batch.sequence, device),
         sequences=batch.sequences,
         stage_step=stage_step,
+        pairs=_pairs(batch, device),
         versions=None if batch.versions is None else tensor(batch.versions, device),
         version=version,
         multiplier=passed.multiplier,
         keep=passed.keep,
-        pairs=_pairs(batch, device),
     )
 
 

@@ -41,7 +41,7 @@ class MicroBatch:
     expert: NDArray[np.bool_]  # [N]
     sequence: Ints  # [N], which response of this micro-batch
     sequences: int
-    rewards: Floats  # [sequences]
+    rewards: Floats  # [S]
     versions: Ints | None  # [N], of the weights that drew the tokens; None if some are not known
     pairs: Ints | None = None  # [S], which pair each response is of; None if the batch has none
     chosen: NDArray[np.bool_] | None = None  # [S]
@@ -182,11 +182,11 @@ def _micro_batch(
         expert=np.repeat(np.array([sample.expert for sample in chosen], np.bool_), counts),
         sequence=np.repeat(np.arange(len(chosen)), counts),
         sequences=len(chosen),
-        rewards=np.array([sample.reward for sample in chosen], np.float32),
-        versions=_versions(chosen),
         pairs=np.unique([sample.pair for sample in chosen], return_inverse=True)[1] if paired else None,
         chosen=np.array([sample.chosen for sample in chosen], np.bool_) if paired else None,
         pairs_in_batch=paired,
+        rewards=np.array([sample.reward for sample in chosen], np.float32),
+        versions=_versions(chosen),
     )
 
 
