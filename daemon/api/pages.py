@@ -14,9 +14,11 @@ from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary
 from rftd.storage.queries.steps import EvalRow, RewardPoint, StepRow, list_evals, reward_curve
 from rftd.storage.queries.weights import (
     CheckpointRow,
+    OverdueRow,
     WeightRow,
     WorkerRow,
     list_checkpoints,
+    list_overdue,
     list_weights,
     list_workers,
 )
@@ -76,6 +78,10 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     evals: list[EvalRow]
     weights: list[WeightRow]
     """The newest."""
+    overdue: list[OverdueRow]
+    """The newest windows for which explorers waited longer than `sync_timeout`."""
+    overdue_windows: int
+    """How many there are in all."""
     checkpoints: list[CheckpointRow]
     """The newest that are still there."""
     workers: list[WorkerRow]
@@ -88,11 +94,14 @@ async def page_of(connection: AsyncConnection, experiment: UUID, waiting: str | 
     """The page of one experiment. Raises NotFoundError."""
     checkpoints = await list_checkpoints(connection, experiment)
     detail = await get_experiment(connection, experiment)
+    overdue = await list_overdue(connection, experiment)
     return ExperimentPage(
         experiment=detail,
         reward_curve=thinned(await reward_curve(connection, experiment)),
         evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
         weights=(await list_weights(connection, experiment))[-NEWEST:],
+        overdue=overdue[-NEWEST:],
+        overdue_windows=len(overdue),
         checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],
         workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
         waiting=None if Status(detail.summary.state).ended else waiting,

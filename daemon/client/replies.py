@@ -118,6 +118,19 @@ class Weight(Reply, frozen=True, kw_only=True):
     published_at: str
 
 
+class Overdue(Reply, frozen=True, kw_only=True):
+    """A window for which explorers waited longer than `sync_timeout`."""
+
+    stage: int
+    window: int
+    wanted: int
+    version: int
+    """The one that it ran on instead; -1: it went on waiting."""
+    waited_s: float
+    reason: str
+    overdue_at: str
+
+
 class Checkpoint(Reply, frozen=True, kw_only=True):
     """One checkpoint."""
 
@@ -150,6 +163,8 @@ class Page(Reply, frozen=True, kw_only=True):
     reward_curve: list[Point]
     evals: list[Eval]
     weights: list[Weight]
+    overdue: list[Overdue] = []
+    overdue_windows: int = 0
     checkpoints: list[Checkpoint]
     workers: list[Worker]
     waiting: str | None = None

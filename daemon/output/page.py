@@ -59,6 +59,8 @@ def _lines(page: Page, clock: Clock) -> Iterator[RenderableType]:
         newest = announced[-1]
         published = f"version {newest.version} published {age(newest.published_at, clock)} ago"
         yield _line("weights", Text(f"{published}, {size(newest.size_bytes)}, used by {newest.holders} workers"))
+    if page.overdue:
+        yield _line("overdue", Text(_overdue(page, clock), style="yellow"))
     for position, checkpoint in enumerate(reversed(page.checkpoints[-2:])):
         kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
         text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {checkpoint.path}"
@@ -110,6 +112,14 @@ def _books(books: Books) -> str:
     if books.balance:
         extra.append(f"BOOKS OFF BY {books.balance}")
     return text + (f"; {', '.join(extra)}" if extra else "")
+
+
+def _overdue(page: Page, clock: Clock) -> str:
+    last, stages = page.overdue[-1], page.experiment.stages
+    stage = stages[last.stage].name if last.stage < len(stages) else str(last.stage)
+    others = f"{page.overdue_windows} windows; the last: " if page.overdue_windows > 1 else ""
+    then = f"went on with version {last.version}" if last.version >= 0 else "went on waiting"
+    return f"{others}window {last.window} of {stage} {then} {age(last.overdue_at, clock)} ago: {last.reason}"
 
 
 def _evals(page: Page) -> Iterator[Text]:

@@ -1,11 +1,11 @@
-"""Weight versions and who holds them, from `rftd.weights`; checkpoints, from `rftd.checkpoints`."""
+"""Weight versions and who holds them, from `rftd.weights`; checkpoints; who waited too long, from the spine."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from rftd.storage.projections.projection import Projection, owner_of
-from rftd.storage.tables.weights import Activations, Checkpoints, WeightVersions
+from rftd.storage.tables.weights import Activations, Checkpoints, OverdueWindows, WeightVersions
 from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import checkpoint, weights
@@ -18,6 +18,7 @@ PUBLISHED: Final = Upsert(
 )
 RETIRED: Final = Upsert(WeightVersions, place="retired", owns=("retired_reason",), rule=Rule.LAST)
 ACTIVATED: Final = Upsert(Activations, place="activated", owns=("experiment", "manifest", "checksum", "duration_s"))
+OVERDUE: Final = Upsert(OverdueWindows, place="overdue", owns=("wanted", "version", "waited_s", "reason"))
 COMMITTED: Final = Upsert(
     Checkpoints,
     place="committed",
@@ -68,6 +69,20 @@ def _activated(event: weights.WeightsActivated, decoded: Decoded, changes: Chang
     )
 
 
+def _overdue(event: weights.WeightsOverdue, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        OVERDUE,
+        decoded,
+        experiment=owner_of(decoded),
+        stage=event.stage,
+        number=event.window,
+        wanted=event.wanted,
+        version=event.version,
+        waited_s=event.waited_s,
+        reason=event.reason,
+    )
+
+
 def _committed(event: checkpoint.CheckpointCommitted, decoded: Decoded, changes: Changes) -> None:
     changes.put(
         COMMITTED,
@@ -99,12 +114,13 @@ def _deleted(event: checkpoint.CheckpointDeleted, decoded: Decoded, changes: Cha
 
 PROJECTION: Final = Projection(
     name="weights",
-    version=1,
-    tables=(WeightVersions, Activations, Checkpoints),
+    version=2,
+    tables=(WeightVersions, Activations, OverdueWindows, Checkpoints),
     handlers={
         weights.WeightsPublished: _published,
         weights.WeightsRetired: _retired,
         weights.WeightsActivated: _activated,
+        weights.WeightsOverdue: _overdue,
         checkpoint.CheckpointCommitted: _committed,
         checkpoint.CheckpointDeleted: _deleted,
     },

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Weight versions, checkpoints, and the workers that hold them."""
+"""Weight versions, windows that waited for some, checkpoints, and the workers that hold them."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """Set if its folder is gone."""
 
 
+class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A window for which explorers waited at its sync point for longer than `sync_timeout`."""
+
+    stage: int
+    window: int
+    wanted: int
+    """The version that was waited for; -1: any that is newer."""
+    version: int
+    """The one that it ran on instead; -1: it went on waiting."""
+    waited_s: float
+    reason: str
+    overdue_ns: int
+
+
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. Whether a live one is busy is in its heartbeats, which no table holds."""
 
@@ -102,6 +116,18 @@ async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> lis
             CASE WHEN a.deleted_offset > a.committed_offset THEN a.deleted_reason END AS deleted_reason
         FROM checkpoints a WHERE a.experiment = :experiment AND a.committed_offset IS NOT NULL
         ORDER BY a.step, a.generation""",
+        experiment=experiment.bytes,
+    )
+
+
+async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[OverdueRow]:
+    """Windows that waited too long for weights, in order."""
+    return await fetch(
+        connection,
+        OverdueRow,
+        """SELECT w.stage, w.number AS "window", w.wanted, w.version, w.waited_s, w.reason, w.overdue_ns
+        FROM overdue_windows w WHERE w.experiment = :experiment AND w.overdue_offset IS NOT NULL
+        ORDER BY w.stage, w.number""",
         experiment=experiment.bytes,
     )
 

@@ -6,7 +6,7 @@ tasks        leases, groups
 experiences  experiences (no tokens), retirements
 batches      batches, batch items
 steps        steps, generations, evals
-weights      weight versions, activations, checkpoints
+weights      weight versions, activations, overdue windows, checkpoints
 workers      workers
 progress     positions, fences, events that count once, dead letters, meta
 """

@@ -1,4 +1,4 @@
-"""Weight versions, who holds them, and checkpoints: folded from `rftd.weights` and `rftd.checkpoints`."""
+"""Weight versions, who holds them, and checkpoints: folded from `rftd.weights` and `rftd.checkpoints`; who waited."""
 
 from __future__ import annotations
 
@@ -43,6 +43,26 @@ class Activations(Row, table=True):
     activated_ns: Int
     activated_partition: Int
     activated_offset: Int
+
+
+class OverdueWindows(Row, table=True):
+    """A window of a stage for which explorers waited at its sync point for longer than `sync_timeout`."""
+
+    __tablename__ = "overdue_windows"
+
+    experiment: Key
+    stage: IntKey
+    number: IntKey
+    """Of the window, from 0."""
+    wanted: Int
+    """The version that was waited for; -1: any that is newer."""
+    version: Int
+    """The one that it ran on instead; -1: it went on waiting."""
+    waited_s: Real
+    reason: Text
+    overdue_ns: Int
+    overdue_partition: Int
+    overdue_offset: Int
 
 
 class Checkpoints(Row, table=True):

@@ -6,4 +6,5 @@ r0003_lineage  which weights drew which tokens, and indexes for what came of the
 r0004_leases   the leases of a worker, in order
 r0005_priority whose turn comes first
 r0006_uses     uses, rests, and tags that were changed
+r0007_overdue  windows whose weights were overdue
 """

@@ -94,5 +94,5 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
     handled = {kind for projection in PROJECTIONS for kind in projection.handlers}
     left_out = {d.name for d in definitions() if d.kind not in handled}
     # A retried task shows in its new group, a sync point in the leases of its window; the rest is read from the log.
-    sync_points = {"weights.requested", "weights.answered", "weights.overdue"}
+    sync_points = {"weights.requested", "weights.answered"}
     assert left_out == {"worker.heartbeat", "task.retried", "record.retried", "record.dropped"} | sync_points

@@ -19,6 +19,7 @@ from rftd.storage.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
 from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.weights import WeightsOverdue
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +41,9 @@ def begun(tape: Tape, done: SyntheticRun) -> SyntheticRun:
     run.warm_up()
     run.explore(failed=1)
     run.produce(UUID(int=7), 0, UUID(int=8))
+    for window, version in ((3, 2), (1, -1)):
+        late = WeightsOverdue(stage=1, window=window, wanted=4, version=version, waited_s=60.5, reason="late")
+        tape.write(late, run.id, role="dispatcher")
     return run
 
 
@@ -192,6 +196,12 @@ async def test_announcements_count_only_with_their_step(connection: AsyncConnect
         ("trainer", "stopped"),
     ]
     assert len(await weights.list_workers(connection)) == 6
+
+
+async def test_windows_that_waited_too_long(connection: AsyncConnection, begun: SyntheticRun) -> None:
+    found = await weights.list_overdue(connection, begun.id)
+    assert [(row.stage, row.window, row.wanted, row.version) for row in found] == [(1, 1, 4, -1), (1, 3, 4, 2)]
+    assert (found[0].waited_s, found[0].reason) == (60.5, "late") and found[0].overdue_ns
 
 
 async def test_names(connection: AsyncConnection, done: SyntheticRun, begun: SyntheticRun) -> None:

@@ -37,7 +37,10 @@ def test_schemas_stay(rftd: Rftd) -> None:
         *("staleness_p95", "started_at", "state", "state_at", "step", "submitted_at", "total_steps"),
     ]
     page = json.loads(rftd("get", "small", "--json").out)
-    assert sorted(page) == ["checkpoints", "evals", "experiment", "reward_curve", "waiting", "weights", "workers"]
+    assert sorted(page) == [
+        *("checkpoints", "evals", "experiment", "overdue", "overdue_windows", "reward_curve", "waiting"),
+        *("weights", "workers"),
+    ]
     assert sorted(page["experiment"]["books"]) == [
         *("balance", "cooling", "failed_rollouts", "given_up", "late", "open", "planned", "produced", "retired"),
         *("retired_used", "waiting"),
