@@ -2,6 +2,7 @@
 
 registry     every experiment in the log, by state, folded from the spines
 intake       takes experiments in
+reach        whether weights reach every explorer
 forking      a fork's specification, and what it may change
 preflight    what only the daemon can know before it accepts: models, rows, digests
 obstacle     what an experiment pauses for by itself

@@ -12,6 +12,7 @@ import msgspec
 
 from rftd.daemon.operations import Accepted, Forked
 from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
+from rftd.daemon.supervisor.reach import within_reach
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, iso
@@ -22,7 +23,7 @@ from rftd.streams.envelope import Draft
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept, Status
-from rftd.streams.halves import BOTH, difference, halves_of
+from rftd.streams.halves import BOTH, ROLES, difference, halves_of
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
@@ -42,17 +43,23 @@ class Intake:
         refresh: Callable[[], Awaitable[None]],
         *,
         clock: Clock,
+        roles: frozenset[str] = ROLES,
     ) -> None:
-        """`tidy` ends what was cut off while files were put away, `refresh` brings the entries up to date."""
+        """Workers of the `roles` are started here.
+
+        `tidy` ends what was cut off while files were put away, `refresh` brings the entries up to date.
+        """
         self._refresh = refresh
         self._log = log
         self._entries = entries
         self._writer = writer
         self._tidy = tidy
         self._clock = clock
+        self._roles = roles
 
     async def submit(self, spec: ExperimentSpec, *, request_id: UUID) -> Accepted:
         """See `Operations.submit`; `spec` has passed the preflight."""
+        spec = within_reach(spec, self._roles)
         experiment = self._half(spec, request_id) if spec.half != "both" else derive(request_id, "experiment")
         known = self._entries.get(experiment)
         if known is None:
@@ -154,6 +161,7 @@ class Intake:
             check_parent(shared.spine.spec.name, shared.spine)
         wanted = name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
         spec = await asyncio.to_thread(forked_spec, parent, shared, overrides, name=wanted, labels=labels)
+        spec = within_reach(spec, self._roles)
         notes = lineage_note(experiment, entry.name, shared)
         spec = msgspec.structs.replace(spec, warnings=(*spec.warnings, *notes))
         return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))

@@ -83,7 +83,7 @@ class Supervisor:
         self._desk = Desk(log, self._writer, clock=clock)
         self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
-        self._intake = Intake(log, entries, self._writer, self._tidy, self._refresh, clock=clock)
+        self._intake = Intake(log, entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)

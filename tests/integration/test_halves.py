@@ -182,3 +182,14 @@ async def events(log: EventLog, kind):
             found += [event for record in records if isinstance(event := decode(record).event, kind)]
             offset = records[-1].offset + 1
     return found
+
+
+@on_sqlite
+async def test_weights_in_memory_become_files_if_another_daemon_explores(desk: ForkDesk, executors) -> None:
+    async with two(desk, executors) as (_, trains):
+        experiment = await desk.hand_in(trains, "synchronizer.sync_method=memory")
+        run = await running(trains, experiment)
+        await desk.ended(experiment)
+    assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
+    assert {event.method for event in run.state.weights.published.values()} == {"checkpoint"}
+    assert any("travel as checkpoint files" in text for text in run.state.spine.spec.warnings)
