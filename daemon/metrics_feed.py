@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
-from rftd.ops.metrics import Metrics
+from rftd.ops.metrics import M, Metrics
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
@@ -53,6 +53,8 @@ class MetricsFeed:
         self._born: OrderedDict[UUID, int] = OrderedDict()
         self._first_uses: dict[UUID, int] = {}
         self._states: dict[UUID, tuple[str, int]] = {}
+        self._series: dict[tuple[object, ...], Any] = {}
+        """Of metrics by their labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
             experience.ExperienceProduced: self._produced,
             experience.RolloutFailed: self._failed,
@@ -103,8 +105,17 @@ class MetricsFeed:
         """Drops the series of experiments that ended more than an hour ago."""
         for id in [id for id, ended_ns in self._ended_ns.items() if now_ns - ended_ns > KEPT_AFTER_END_NS]:
             self.metrics.forget(self._label(id))
+            self._series.clear()
             for known in (self._ended_ns, self._names, self._tasksets, self._methods):
                 known.pop(id, None)
+
+    def _of(self, metric: M, *labels: str) -> M:
+        """The series of a metric with these labels."""
+        key = (metric, *labels)
+        found: M | None = self._series.get(key)
+        if found is None:
+            found = self._series[key] = metric.labels(*labels)
+        return found
 
     def _label(self, id: UUID) -> str:
         return self._names.get(id, str(id))
@@ -115,17 +126,17 @@ class MetricsFeed:
         return names[stage] if 0 <= stage < len(names) else ""
 
     def _progress(self, name: str, role: str, decoded: Decoded) -> None:
-        self.metrics.progress_timestamp.labels(name, role).set(decoded.head.time_ns / 1e9)
+        self._of(self.metrics.progress_timestamp, name, role).set(decoded.head.time_ns / 1e9)
 
     def _produced(self, name: str, decoded: Decoded, event: experience.ExperienceProduced) -> None:
         metrics, taskset = self.metrics, self._taskset(decoded, event.stage)
-        metrics.rollouts.labels(name, taskset, "ok" if event.finish == "stop" else "truncated").inc()
-        metrics.rollout_duration.labels(name, taskset).observe(event.duration_s)
-        metrics.rollout_reward.labels(name, taskset).observe(event.reward)
-        metrics.rollout_tokens.labels(name, "prompt").inc(event.prompt_tokens)
-        metrics.rollout_tokens.labels(name, "completion").inc(len(event.tokens) - event.prompt_tokens)
-        metrics.experiences.labels(name, "produce", "ok").inc()
-        metrics.buffered.labels(name, "waiting").inc()
+        self._of(metrics.rollouts, name, taskset, "ok" if event.finish == "stop" else "truncated").inc()
+        self._of(metrics.rollout_duration, name, taskset).observe(event.duration_s)
+        self._of(metrics.rollout_reward, name, taskset).observe(event.reward)
+        self._of(metrics.rollout_tokens, name, "prompt").inc(event.prompt_tokens)
+        self._of(metrics.rollout_tokens, name, "completion").inc(len(event.tokens) - event.prompt_tokens)
+        self._of(metrics.experiences, name, "produce", "ok").inc()
+        self._of(metrics.buffered, name, "waiting").inc()
         self._progress(name, "explorer", decoded)
         self._born[event.experience] = decoded.head.time_ns
         if len(self._born) > _BORN:
@@ -133,92 +144,93 @@ class MetricsFeed:
 
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
-        self.metrics.rollouts.labels(name, self._taskset(decoded, event.stage), outcome).inc()
+        self._of(self.metrics.rollouts, name, self._taskset(decoded, event.stage), outcome).inc()
 
     def _leased(self, name: str, decoded: Decoded, event: task.TaskLeased) -> None:
-        self.metrics.leases.labels(name, "second" if event.reissue else "first").inc()
+        self._of(self.metrics.leases, name, "second" if event.reissue else "first").inc()
 
     def _closed(self, name: str, decoded: Decoded, event: task.GroupClosed) -> None:
         if event.code in GIVEN_UP:
-            self.metrics.groups_given_up.labels(name, event.code).inc()
+            self._of(self.metrics.groups_given_up, name, event.code).inc()
         if len(event.members) > 1 and len({member.reward for member in event.members}) == 1:
-            self.metrics.zero_variance_groups.labels(name).inc()
+            self._of(self.metrics.zero_variance_groups, name).inc()
 
     def _planned(self, name: str, decoded: Decoded, event: batch.BatchPlanned) -> None:
+        staleness, age = self._of(self.metrics.staleness, name), self._of(self.metrics.age, name)
         for item in event.experiences:
-            self.metrics.staleness.labels(name).observe(item.staleness_versions)
+            staleness.observe(item.staleness_versions)
             if (born_ns := self._born.pop(item.experience, None)) is not None:
-                self.metrics.age.labels(name).observe(max(0.0, (event.decided_at_ns - born_ns) / 1e9))
-        self.metrics.experiences.labels(name, "plan", "ok").inc(len(event.experiences))
+                age.observe(max(0.0, (event.decided_at_ns - born_ns) / 1e9))
+        self._of(self.metrics.experiences, name, "plan", "ok").inc(len(event.experiences))
         first = sum(item.use == 1 for item in event.experiences)
-        self.metrics.buffered.labels(name, "waiting").dec(first)
+        self._of(self.metrics.buffered, name, "waiting").dec(first)
         if first:
             self._first_uses[event.batch] = first
 
     def _abandoned(self, name: str, decoded: Decoded, event: batch.BatchAbandoned) -> None:
-        self.metrics.buffered.labels(name, "waiting").inc(self._first_uses.pop(event.batch, 0))
+        self._of(self.metrics.buffered, name, "waiting").inc(self._first_uses.pop(event.batch, 0))
 
     def _retired(self, name: str, decoded: Decoded, event: batch.ExperienceRetired) -> None:
-        self.metrics.experiences.labels(name, "retire", event.reason).inc(len(event.experiences))
+        self._of(self.metrics.experiences, name, "retire", event.reason).inc(len(event.experiences))
         for id in event.experiences:
             self._born.pop(id, None)
         if event.uses == 0:
-            self.metrics.buffered.labels(name, "waiting").dec(len(event.experiences))
+            self._of(self.metrics.buffered, name, "waiting").dec(len(event.experiences))
 
     def _step(self, name: str, decoded: Decoded, event: step.StepCompleted) -> None:
         metrics = self.metrics
         self._first_uses.pop(event.batch, None)
-        metrics.train_step.labels(name).set(event.step)
-        metrics.train_steps.labels(name).inc()
-        metrics.train_step_duration.labels(name).observe(event.duration_s)
-        metrics.train_tokens.labels(name).inc(event.tokens)
+        self._of(metrics.train_step, name).set(event.step)
+        self._of(metrics.train_steps, name).inc()
+        self._of(metrics.train_step_duration, name).observe(event.duration_s)
+        self._of(metrics.train_tokens, name).inc(event.tokens)
         if event.skipped:
-            metrics.nonfinite_steps.labels(name).inc()
+            self._of(metrics.nonfinite_steps, name).inc()
         self._progress(name, "trainer", decoded)
         for key, value in event.metrics.items():
             if key in _LOSSES:
-                metrics.train_loss.labels(name, _LOSSES[key]).set(value)
+                self._of(metrics.train_loss, name, _LOSSES[key]).set(value)
             elif key in _CLIPS:
-                metrics.train_clip_ratio.labels(name, _CLIPS[key]).set(value)
+                self._of(metrics.train_clip_ratio, name, _CLIPS[key]).set(value)
             elif key == "actor/ppo_kl":
-                metrics.train_kl.labels(name, "behaviour").set(value)
+                self._of(metrics.train_kl, name, "behaviour").set(value)
             elif key == "actor/entropy":
-                metrics.train_entropy.labels(name).set(value)
+                self._of(metrics.train_entropy, name).set(value)
             elif key == "actor/grad_norm":
-                metrics.train_grad_norm.labels(name).set(value)
+                self._of(metrics.train_grad_norm, name).set(value)
 
     def _evaluated(self, name: str, decoded: Decoded, event: step.EvalCompleted) -> None:
-        self.metrics.eval_score.labels(name, event.taskset, "score").set(event.score)
+        self._of(self.metrics.eval_score, name, event.taskset, "score").set(event.score)
 
     def _published(self, name: str, decoded: Decoded, event: weights.WeightsPublished) -> None:
         assert decoded.head.experiment is not None
         self._methods[decoded.head.experiment] = event.method
-        self.metrics.weight_version.labels(name, "trainer").set(event.version)
-        self.metrics.weight_sync_bytes.labels(name, event.method).inc(event.size_bytes)
+        self._of(self.metrics.weight_version, name, "trainer").set(event.version)
+        self._of(self.metrics.weight_sync_bytes, name, event.method).inc(event.size_bytes)
 
     def _activated(self, name: str, decoded: Decoded, event: weights.WeightsActivated) -> None:
         assert decoded.head.experiment is not None
         method = self._methods.get(decoded.head.experiment, "")
-        self.metrics.weight_version.labels(name, "explorer").set(event.version)
-        self.metrics.weight_sync_duration.labels(name, method, "load").observe(event.duration_s)
+        self._of(self.metrics.weight_version, name, "explorer").set(event.version)
+        self._of(self.metrics.weight_sync_duration, name, method, "load").observe(event.duration_s)
 
     def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
-        self.metrics.weight_sync_overdue.labels(name, "waits" if event.version < 0 else "goes_on").inc()
+        self._of(self.metrics.weight_sync_overdue, name, "waits" if event.version < 0 else "goes_on").inc()
 
     def _checkpointed(self, name: str, decoded: Decoded, event: checkpoint.CheckpointCommitted) -> None:
-        self.metrics.checkpoint_timestamp.labels(name).set(decoded.head.time_ns / 1e9)
+        self._of(self.metrics.checkpoint_timestamp, name).set(decoded.head.time_ns / 1e9)
 
     def _heartbeat(self, name: str, decoded: Decoded, event: worker.Heartbeat) -> None:
         now_ns = decoded.head.time_ns
-        self.metrics.heartbeat_timestamp.labels(name, event.role).set(now_ns / 1e9)
+        self._of(self.metrics.heartbeat_timestamp, name, event.role).set(now_ns / 1e9)
         state, since_ns = self._states.get(event.worker, (event.state, now_ns))
-        self.metrics.role_state_seconds.labels(name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
+        self._of(self.metrics.role_state_seconds, name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
         self._states[event.worker] = (event.state, now_ns)
 
     def _stopped(self, name: str, decoded: Decoded, event: worker.WorkerStopped) -> None:
         self._states.pop(event.worker, None)
         if event.code == NonFiniteLossError.code:
-            self.metrics.nonfinite_steps.labels(name).inc()
+            self._of(self.metrics.nonfinite_steps, name).inc()
 
     def _lost(self, name: str, decoded: Decoded, event: worker.WorkerLost) -> None:
         self._states.pop(event.worker, None)

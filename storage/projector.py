@@ -28,8 +28,8 @@ from rftd.streams.topics import TRUTH, Partition
 _TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, UsageError)
 """The database or the log does not answer or refuses us, or another projector was faster: read the positions back and
 try again, for somebody may put it right."""
-_LINGER_S: Final = 0.03
-"""After a small batch, so that many small appends become few transactions."""
+_LINGER_S: Final = 0.2
+"""After a small batch, so that many small appends become few transactions; less if somebody waits for a record."""
 
 _logger = logging.getLogger("rftd.projector")
 
@@ -68,6 +68,9 @@ class Projector:
         self._fold: Fold | None = None
         self._committed: Heads = {}
         self._moved = asyncio.Event()
+        self._wanted = 0
+        """Who waits for records."""
+        self._hurry = asyncio.Event()
         self._running = False
 
     @property
@@ -137,7 +140,7 @@ class Projector:
         while self._running:
             if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
                 return
-            await self._moved.wait()
+            await self._move()
         await self._opened()
         before: tuple[Sequence[Record], Folded] | None = None
         async for records in self._below(goals):
@@ -150,7 +153,7 @@ class Projector:
         try:
             async with asyncio.timeout(timeout_s):
                 while self.positions.get(partition, 0) <= offset:
-                    await self._moved.wait()
+                    await self._move()
         except TimeoutError as error:
             raise WaitTimeoutError(
                 f"{partition}@{offset} is not in the tables after {timeout_s} s",
@@ -216,9 +219,31 @@ class Projector:
                 fold = await self._opened()
                 self.last_error = None
                 if len(records) < self._max_records // 4:
-                    await self._clock.sleep(_LINGER_S)
+                    await self._linger()
         finally:
             await subscription.close()
+
+    async def _move(self) -> None:
+        """Returns after the next commit, which does not linger."""
+        self._wanted += 1
+        self._hurry.set()
+        try:
+            await self._moved.wait()
+        finally:
+            self._wanted -= 1
+
+    async def _linger(self) -> None:
+        """Lets records gather, unless somebody waits for them."""
+        self._hurry.clear()
+        if self._wanted:
+            return
+        pause = asyncio.ensure_future(self._clock.sleep(_LINGER_S))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((pause, hurry), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+            hurry.cancel()
 
     async def _apply(self, fold: Fold, records: Sequence[Record]) -> None:
         try:

@@ -56,6 +56,8 @@ from rftd.workers.planner.planner import Planner
 from rftd.workers.taking_up import resumed_follower, snapshots_of
 
 TICK_S = 0.1
+GATHER_S = 0.005
+"""Least time between two turns: what arrives meanwhile is decided on together, for a turn costs more than a record."""
 LOOK_S = 0.5
 STUCK_S = 4.0
 """A run that does not leave its loop for so long waits for the log."""
@@ -109,6 +111,7 @@ class Run:
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
         self._phase, self._appending_s = Phase.READING, 0.0
         self._tracker, self._looked_s = Tracker(), 0.0
+        self._turn_s = 0.0
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
@@ -242,7 +245,7 @@ class Run:
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s, self._phase = TICK_S, Phase.LEADING
         while not (self._stopping or state.spine.ended):
-            await follower.pump(wait_s)
+            await self._gather(follower, wait_s)
             await self._snapshotter.look()
             self._look()
             await self._obey(controller_lease)
@@ -260,8 +263,8 @@ class Run:
                 await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
             dispatched = dispatcher.decide(self._clock.monotonic_s())
             plans = planner.decide(follower.positions, self._clock.now_ns())
-            # What was decided is folded when it is written, so more may be due at once.
-            wait_s = 0.0 if dispatched or plans else TICK_S
+            # What was decided is folded when it is written, so more may be due.
+            wait_s = GATHER_S if dispatched or plans else TICK_S
             await self._append(
                 Decided(dispatcher_lease, "dispatcher", dispatched),
                 Decided(planner_lease, "planner", [Decision(event) for event in plans]),
@@ -274,6 +277,15 @@ class Run:
             await self._tidy(state.spine.spec)
         else:
             await self._snapshotter.take()
+
+    async def _gather(self, follower: Follower, wait_s: float) -> None:
+        """Folds what arrives within `wait_s`, and what follows it until the next turn is due."""
+        if await follower.pump(wait_s):
+            left_s = self._turn_s + GATHER_S - self._clock.monotonic_s()
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+                await follower.pump(0.0)
+        self._turn_s = self._clock.monotonic_s()
 
     async def _tidy(self, spec: ExperimentSpec) -> None:
         """Removes what no event names, now that all is said; while a worker lives elsewhere, it may be its own."""

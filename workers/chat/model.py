@@ -45,18 +45,35 @@ class Model:
         self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
     ) -> Response:
         """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response)."""
-        text = self.tokenizer.chat_text(messages, generation_prompt=True) + reply_prefix
-        return await self.generate(self.tokenizer.encode(text), sampling=sampling)
+        return await self.generate(self.chat_prompt(messages, reply_prefix=reply_prefix), sampling=sampling)
 
     async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
         """What follows a bare text, without a chat template."""
-        return await self.generate(self.tokenizer.encode(prompt, special=True), sampling=sampling)
+        return await self.generate(self.bare_prompt(prompt), sampling=sampling)
+
+    def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "") -> list[int]:
+        """The ids that `chat` asks with."""
+        return self.tokenizer.encode(self.tokenizer.chat_text(messages, generation_prompt=True) + reply_prefix)
+
+    def bare_prompt(self, prompt: str) -> list[int]:
+        """The ids that `complete` asks with."""
+        return self.tokenizer.encode(prompt, special=True)
 
     async def generate(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> Response:
         """What follows these ids.
 
         A prompt over `max_prompt_tokens` is cut at its end and not generated from (`Response.truncated`), or raises
         RolloutError if the experiment forbids truncation.
+        """
+        asked = self.ask(prompt, sampling=sampling)
+        if isinstance(asked, Response):
+            return asked
+        return self.answer(asked, await self._engine.generate(asked))
+
+    def ask(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> GenerationRequest | Response:
+        """The next request of the rollout, for who asks the engine himself; a Response if it is not to be asked.
+
+        Raises RolloutError as `generate` does.
         """
         number, self._calls = self._calls, self._calls + 1
         if not prompt:
@@ -65,12 +82,14 @@ class Model:
         most = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
         if len(prompt) > most:
             return self._truncated(prompt, most)
-        request = GenerationRequest(
+        return GenerationRequest(
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
             sampling=self._sampling(len(prompt), sampling or self.sampling, number),
         )
-        generation = await self._engine.generate(request)
+
+    def answer(self, request: GenerationRequest, generation: Generation) -> Response:
+        """What the engine's answer to `request` says. Raises RolloutError if it is malformed."""
         _check(generation)
         return Response(
             text=self.tokenizer.decode(generation.tokens),

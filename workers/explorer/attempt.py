@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import lru_cache, partial
 from uuid import UUID
 
@@ -10,7 +12,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DataError, RftdError, RolloutError
+from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
@@ -24,6 +26,7 @@ from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.together import Attempt, Ended, Together
 
 
 def rollout_id(group: UUID, rollout: int) -> UUID:
@@ -91,6 +94,55 @@ class Attempts:
             else:
                 return await self._fitting(_experience(id, lease, rollout, result, self._clock.monotonic_s() - began_s))
         return _failed(lease, rollout, error)
+
+    def together(self, lease: TaskLeased, taskset: Taskset) -> Together | None:
+        """For the lease's rollouts as one piece of work; None where each has to be `run` by itself."""
+        if self._spec.threads_each:
+            return None
+        try:
+            return self._runner.together(self._task(taskset, taskset.digest, lease.row, lease.epoch))
+        except DataError:
+            return None  # each rollout will say why
+
+    async def run_each(
+        self, lease: TaskLeased, rollouts: Sequence[int], together: Together
+    ) -> AsyncGenerator[ExperienceProduced | RolloutFailed, None]:
+        """The same as `run` of each, as they end; those that failed are tried again together."""
+        began_s = self._clock.monotonic_s()
+        left = {rollout_id(lease.group, rollout): rollout for rollout in rollouts}
+        errors: dict[UUID, RftdError] = {}
+        for _ in range(self._spec.max_retry_times + 1):
+            seeds = {id: sampling_seed(self._seed, lease.stage, lease.sequence, each) for id, each in left.items()}
+            errors = {}
+            async with together.asked(seeds) as attempt, aclosing(self._ended(lease, attempt, set(seeds))) as ended:
+                async for id, result in ended:
+                    if isinstance(result, RolloutResult):
+                        duration_s = self._clock.monotonic_s() - began_s
+                        yield await self._fitting(_experience(id, lease, left.pop(id), result, duration_s))
+                    else:
+                        errors[id] = result
+            if not left:
+                return
+        for id, rollout in left.items():
+            yield _failed(lease, rollout, errors[id])
+
+    async def _ended(self, lease: TaskLeased, attempt: Attempt, left: set[UUID]) -> AsyncGenerator[Ended, None]:
+        """The rollouts as they end; those that have not in time end with RolloutTimeoutError."""
+        timeout_s = lease.timeout_s or self._spec.max_timeout_s
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while left:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    some = await attempt.some()
+            except TimeoutError:
+                break
+            assert some, "an engine that answers fewer than it was asked"
+            for id, result in some:
+                left.discard(id)
+                yield id, result
+        for id in left:
+            text = f"no result within {timeout_s:g} s"
+            yield id, RolloutTimeoutError(text, where=attempt.where, fix="raise explorer.max_timeout")
 
     async def _fitting(self, event: ExperienceProduced) -> ExperienceProduced:
         """The event, its arrays by reference if they are too large to travel in it: bytes first, then the event."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from pathlib import Path
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from rftd.ops import limits
 from rftd.ops.errors import DataError, RftdError, RolloutError, WeightsElsewhereError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.artifacts import ArtifactStore
-from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
@@ -32,6 +33,7 @@ from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.weights.channel import as_ref
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.together import Together
 
 WEIGHTS_RETRY_S = 0.2
 EVAL_AT_ONCE = 64
@@ -138,7 +140,7 @@ class Explorer:
                 if isinstance(lease, EvalLeased):
                     work = [rollouts.create_task(self._evaluate(lease))]
                 else:
-                    work = [rollouts.create_task(self._rollout(lease, rollout)) for rollout in lease.rollouts]
+                    work = await self._begin(lease, rollouts)
                 self._running[lease.lease] = work
             self._drop(list(view.ended))
             view.ended.clear()
@@ -160,21 +162,59 @@ class Explorer:
         for lease in [lease for lease, tasks in self._running.items() if all(task.done() for task in tasks)]:
             del self._running[lease]
 
+    async def _begin(self, lease: TaskLeased, rollouts: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """A task for the whole lease, or one for each of its rollouts."""
+        together = self._attempts[lease.stage].together(lease, await self._taskset_of(lease))
+        if together is not None:
+            return [rollouts.create_task(self._rollouts(lease, together))]
+        return [rollouts.create_task(self._rollout(lease, rollout)) for rollout in lease.rollouts]
+
+    async def _rollouts(self, lease: TaskLeased, together: Together) -> None:
+        """The rollouts of a lease, as many at once as there are places."""
+        left = list(lease.rollouts)
+        async with self._gate.passing(lease.min_version, pinned=lease.pinned), asyncio.TaskGroup() as others:
+            while left:
+                await self._places.acquire()
+                some = [left.pop(0)]
+                while left and not self._places.locked():
+                    await self._places.acquire()
+                    some.append(left.pop(0))
+                work = self._part(lease, some, together)
+                if left:
+                    others.create_task(work)
+                else:
+                    await work
+
+    async def _part(self, lease: TaskLeased, rollouts: Sequence[int], together: Together) -> None:
+        """Some rollouts of a lease, which hold a place each."""
+        held = len(rollouts)
+        each = self._attempts[lease.stage].run_each(lease, rollouts, together)
+        try:
+            async with self._device(), aclosing(each) as events:
+                async for event in events:
+                    self._places.release()
+                    held -= 1
+                    await self._hand_over(lease, event)
+        finally:
+            for _ in range(held):
+                self._places.release()
+
     async def _rollout(self, lease: TaskLeased, rollout: int) -> None:
         async with self._gate.passing(lease.min_version, pinned=lease.pinned), self._places:
-            stage = self._stage(lease.stage)
-            assert stage.taskset is not None
-            taskset = await self._taskset(stage.taskset, lease.digest)
+            taskset = await self._taskset_of(lease)
             async with self._device():
                 event = await self._attempts[lease.stage].run(lease, rollout, taskset)
-                draft = self._member.writer.draft(
-                    event,
-                    experiment=self._member.experiment,
-                    key=lease.group,
-                    id=event.experience if isinstance(event, ExperienceProduced) else None,
-                    causation=lease.lease,
-                    correlation=lease.group,
-                )
+        await self._hand_over(lease, event)
+
+    async def _hand_over(self, lease: TaskLeased, event: ExperienceProduced | RolloutFailed) -> None:
+        draft = self._member.writer.draft(
+            event,
+            experiment=self._member.experiment,
+            key=lease.group,
+            id=event.experience if isinstance(event, ExperienceProduced) else None,
+            causation=lease.lease,
+            correlation=lease.group,
+        )
         self._member.pulse.rollouts_total += 1
         await self._outbox.put(draft)
 
@@ -294,6 +334,11 @@ class Explorer:
     def _stage(self, index: int) -> StageSpec:
         assert self._view.spine.spec is not None
         return self._view.spine.spec.stages[index]
+
+    async def _taskset_of(self, lease: TaskLeased) -> Taskset:
+        stage = self._stage(lease.stage)
+        assert stage.taskset is not None
+        return await self._taskset(stage.taskset, lease.digest)
 
     async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
         taskset = self._tasksets.get(spec.name)

@@ -24,6 +24,11 @@ class Scorer:
         self._reward = reward
         self._on_thread = on_thread
 
+    @property
+    def quick(self) -> bool:
+        """True if `score` never waits: the reward is one of ours."""
+        return not self._on_thread
+
     async def score(self, response: str, task: Task) -> RewardResult:
         """The reward of a response to a task.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 import msgspec
 
+from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
 from rftd.workers.weights.channel import WeightsRef
 
@@ -92,4 +95,24 @@ class RolloutEngine(Protocol):
 
     async def close(self) -> None:
         """Stops; running requests raise RolloutError. Idempotent."""
+        ...
+
+
+class Answers(Protocol):
+    """The responses to requests that were made together."""
+
+    async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
+        """Those that have come since the last call, by the number of their request; none once all were given."""
+        ...
+
+
+@runtime_checkable
+class GroupEngine(RolloutEngine, Protocol):
+    """An engine that takes several requests from one task, where a task for each would cost more than the tokens."""
+
+    def generate_each(self, requests: Sequence[GenerationRequest]) -> AbstractAsyncContextManager[Answers]:
+        """Responses as they come, each as `generate` would give it. Leaving the context cancels what has not ended.
+
+        The caller bounds how many there are. Entering raises RolloutError if any of them can never run.
+        """
         ...

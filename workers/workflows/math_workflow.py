@@ -29,12 +29,14 @@ class MathWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
+        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation."""
         system_prompt = task.system_prompt
         if system_prompt is None and reward.name == "math_reward":
             system_prompt = THINK_PROMPT
-        messages = with_system_prompt(task, system_prompt)
-        response = await model.chat(messages, reply_prefix=task.reply_prefix or "")
-        return await finish(task, response, reward)
+        return model.chat_prompt(with_system_prompt(task, system_prompt), reply_prefix=task.reply_prefix or "")
 
 
 class MathBoxedWorkflow:
@@ -50,6 +52,9 @@ class MathBoxedWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
+        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation."""
         messages = with_system_prompt(task, self._prompt if task.system_prompt is None else task.system_prompt)
-        response = await model.chat(messages, reply_prefix=task.reply_prefix or "")
-        return await finish(task, response, reward)
+        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")

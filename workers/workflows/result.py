@@ -8,8 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rftd.ops.errors import RolloutError
+from rftd.ops import limits
+from rftd.ops.errors import RftdError, RolloutError
 from rftd.streams.events.experience import Span
+from rftd.workers.tasksets.task import Task
 
 FINISHES = ("stop", "length", "prompt_truncated")
 
@@ -59,6 +61,22 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
                 raise _error(f"{name} {value}, which is not finite")
         if self.finish not in FINISHES:
             raise _error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
+
+
+def named(error: Exception, task: Task) -> RolloutError:
+    """The error as a RolloutError of this task; of a group of errors, the first."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RolloutError):
+        error.where = error.where or task.where
+        return error
+    if isinstance(error, RftdError):
+        where = f"{task.where}, {error.where}" if error.where else task.where
+        return RolloutError(error.what, where=where, field=error.field, fix=error.fix)
+    text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
+    return RolloutError(
+        f"workflow {task.workflow!r} raised {text}", where=task.where, fix="correct the workflow, or this row"
+    )
 
 
 def _error(what: str) -> RolloutError:

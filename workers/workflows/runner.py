@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rftd.ops import limits
 from rftd.ops.errors import ConfigError, RftdError, RolloutError
 from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.chat.model import Model
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.rewards.registry import REWARDS
 from rftd.workers.rewards.scorer import Scorer, open_scorer
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engine import GroupEngine, RolloutEngine
 from rftd.workers.tasksets.task import Task
 from rftd.workers.workflows.registry import WORKFLOWS
-from rftd.workers.workflows.result import RolloutResult
-from rftd.workers.workflows.workflow import Workflow
+from rftd.workers.workflows.result import RolloutResult, named
+from rftd.workers.workflows.together import Together
+from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
 
 class WorkflowRunner:
@@ -26,6 +26,7 @@ class WorkflowRunner:
         self._taskset = taskset
         self._model = model
         self._engine = engine
+        self._groups = engine if isinstance(engine, GroupEngine) else None
         self._tokenizer = tokenizer
         self._workflows: dict[str, Workflow] = {}
         self._scorers: dict[str, Scorer] = {}
@@ -57,8 +58,31 @@ class WorkflowRunner:
             error.where = error.where or task.where
             raise
         except Exception as error:
-            raise _named(error, task) from error
+            raise named(error, task) from error
         return result
+
+    def together(self, task: Task) -> Together | None:
+        """For the task's rollouts as one piece of work; None where each needs its own, or something is amiss with it.
+
+        That takes a workflow of ours that asks once, a reward that never waits, and an engine that answers several.
+        """
+        if self._groups is None or not WORKFLOWS.builtin(task.workflow):
+            return None
+        try:
+            workflow, scorer = self._open(task.workflow, task.reward)
+        except RftdError:
+            return None  # each rollout will say why
+        if not isinstance(workflow, SingleTurn) or not scorer.quick:
+            return None
+        return Together(
+            task,
+            workflow,
+            scorer,
+            engine=self._groups,
+            tokenizer=self._tokenizer,
+            spec=self._model,
+            sampling=self._taskset.sampling,
+        )
 
     def _open(self, name: str, reward: str | None) -> tuple[Workflow, Scorer]:
         """The arguments of the experiment go to the workflow and reward that it names, not to those of single rows."""
@@ -94,16 +118,3 @@ def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
             fix=f"name one of: {', '.join(REWARDS.names())}",
         )
     return str(wanted)
-
-
-def _named(error: Exception, task: Task) -> RolloutError:
-    """The error as a RolloutError of this task; of a group of errors, the first."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, RftdError):
-        where = f"{task.where}, {error.where}" if error.where else task.where
-        return RolloutError(error.what, where=where, field=error.field, fix=error.fix)
-    text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
-    return RolloutError(
-        f"workflow {task.workflow!r} raised {text}", where=task.where, fix="correct the workflow, or this row"
-    )

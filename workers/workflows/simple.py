@@ -25,12 +25,15 @@ class SimpleWorkflow:
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """The one response, with its reward."""
+        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation, or the bare prompt."""
         if task.plaintext:
-            prompt = plain_prompt(task.prompt, system_prompt=task.system_prompt, reply_prefix=task.reply_prefix)
-            return await finish(task, await model.complete(prompt), reward)
+            text = plain_prompt(task.prompt, system_prompt=task.system_prompt, reply_prefix=task.reply_prefix)
+            return model.bare_prompt(text)
         messages = with_system_prompt(task, task.system_prompt)
-        response = await model.chat(messages, reply_prefix=task.reply_prefix or "")
-        return await finish(task, response, reward)
+        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")
 
 
 def with_system_prompt(task: Task, system_prompt: str | None) -> tuple[Message, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from rftd.workers.chat.model import Model
 from rftd.workers.rewards.scorer import Scorer
@@ -22,4 +22,16 @@ class Workflow(Protocol):
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """One finished rollout."""
+        ...
+
+
+@runtime_checkable
+class SingleTurn(Workflow, Protocol):
+    """A workflow that asks once and then has the answer scored: `run` is prompt, generation, `finish`.
+
+    The rollouts of a group then ask together, which costs a small model's explorer half as much.
+    """
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The ids to generate from; the same for every rollout of the task."""
         ...

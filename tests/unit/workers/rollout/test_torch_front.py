@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import DataError, RolloutError
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
+from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
@@ -92,3 +93,25 @@ async def test_leaving_before_being_sent_and_while_waiting(model_of: ModelOf, tm
 async def test_a_missing_model_is_the_caller_s_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no model folder"):
         await opened(tmp_path / "absent")
+
+
+@pytest.mark.anyio
+async def test_requests_made_together_end_as_they_would_alone(model_of: ModelOf, tmp_path: Path) -> None:
+    folder = model_of("llama")
+    engine = await opened(folder)
+    await engine.load_weights(weights_of(folder, tmp_path / "v0"))
+    requests = [request(number, 3 + number) for number in range(5)]
+    found: dict[int, object] = {}
+    async with asyncio.timeout(60), engine.generate_each(requests) as answers:
+        while some := await answers.some():
+            found |= some
+    # The last digits of a log-probability depend on who is in the batch.
+    alone = [await engine.generate(each) for each in requests]
+    assert [cast(Generation, found[number]).tokens for number in range(5)] == [each.tokens for each in alone]
+    async with engine.generate_each(requests):
+        pass
+    assert engine.stats().waiting == 0, "who leaves waits for nothing"
+    async with engine.generate_each(requests) as answers:
+        await engine.close()
+        some = await answers.some()
+    assert len(some) == 5 and all(isinstance(error, RolloutError) for _, error in some)

@@ -14,5 +14,6 @@ draw        which token comes next, and its log-probability
 noise       the random numbers: a function of (seed, position)
 stopping    when a response ends
 running     one request on its way
+waiters     who waits for it: one caller for one, or for several
 trial       a check at opening, that the model is one that all this fits
 """

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import torch
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.loop import DecodeLoop, Swap
 from rftd.workers.rollout.engines.torch.network import Network
 from rftd.workers.rollout.engines.torch.noise import key_of
 from rftd.workers.rollout.engines.torch.running import Finished, Running
 from rftd.workers.rollout.engines.torch.trial import try_model
+from rftd.workers.rollout.engines.torch.waiters import Several, Single, Waiter
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.torch_bytes import tensors_of
@@ -43,7 +45,7 @@ class TorchRolloutEngine:
             failed=lambda error: self._call(partial(self._failed, error)),
         )
         self._room = asyncio.Semaphore(QUEUE_REQUESTS)
-        self._futures: dict[Running, asyncio.Future[Generation]] = {}
+        self._waiters: dict[Running, Waiter] = {}
         self._swaps: set[asyncio.Future[None]] = set()
         self._unsent: list[Running] = []
         self._requests_total = 0
@@ -86,18 +88,38 @@ class TorchRolloutEngine:
         running = self._checked(request)
         async with self._room:
             self._alive()
-            future: asyncio.Future[Generation] = self._asyncio.create_future()
-            self._futures[running] = future
-            self._requests_total += 1
-            # All that are submitted in one turn of the event loop go to the decode thread together.
-            if not self._unsent:
-                self._asyncio.call_soon(self._send)
-            self._unsent.append(running)
+            waiter = Single()
+            self._submit([running], waiter)
             try:
-                return await future
+                return await waiter.response
             finally:
-                if self._futures.pop(running, None) is not None:
-                    self._cancel(running)
+                self._leave([running])
+
+    @asynccontextmanager
+    async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
+        """The responses to several requests, as they come."""
+        runnings = [self._checked(request) for request in requests]
+        waiter = Several(runnings)
+        self._submit(runnings, waiter)
+        try:
+            yield waiter
+        finally:
+            self._leave(runnings)
+
+    def _submit(self, runnings: Sequence[Running], waiter: Waiter) -> None:
+        """All that are submitted in one turn of the event loop go to the decode thread together."""
+        for running in runnings:
+            self._waiters[running] = waiter
+        self._requests_total += len(runnings)
+        if not self._unsent:
+            self._asyncio.call_soon(self._send)
+        self._unsent += runnings
+
+    def _leave(self, runnings: Sequence[Running]) -> None:
+        """Nobody waits for these any more: what has not ended is cancelled."""
+        for running in runnings:
+            if self._waiters.pop(running, None) is not None:
+                self._cancel(running)
 
     async def load_weights(self, weights: WeightsRef) -> str:
         """Reads and verifies beside the running requests, then swaps between two decode steps."""
@@ -128,7 +150,7 @@ class TorchRolloutEngine:
             tokens_total=self._loop.tokens_total,
             requests_total=self._requests_total,
             running=running,
-            waiting=max(0, len(self._futures) - running),
+            waiting=max(0, len(self._waiters) - running),
         )
 
     async def close(self) -> None:
@@ -186,19 +208,16 @@ class TorchRolloutEngine:
 
     def _delivered(self, done: Sequence[Finished]) -> None:
         for finished in done:
-            future = self._futures.pop(finished.running, None)
-            if future is None or future.done():
-                continue
-            if isinstance(finished.result, Generation):
-                future.set_result(finished.result)
-            else:
-                future.set_exception(finished.result)
+            waiter = self._waiters.pop(finished.running, None)
+            if waiter is not None:
+                waiter.take(finished.running, finished.result)
 
     def _failed(self, error: RolloutError) -> None:
         self._error = self._error or error
-        waiters: list[asyncio.Future[Generation] | asyncio.Future[None]] = [*self._futures.values(), *self._swaps]
-        self._futures.clear()
-        for future in waiters:
+        waiters, self._waiters = self._waiters, {}
+        for running, waiter in waiters.items():
+            waiter.take(running, RolloutError(error.what, fix=error.fix))
+        for future in list(self._swaps):
             if not future.done():
                 future.set_exception(RolloutError(error.what, fix=error.fix))
 
