@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
@@ -11,6 +14,9 @@ from rftd.streams.envelope import Record
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import EVERY_PARTITION
+
+GATHER_S: Final = 0.05
+"""Records gather for so long: nobody scrapes more often, and each look costs."""
 
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed) -> None:
@@ -22,6 +28,7 @@ async def follow_metrics(log: EventLog, feed: MetricsFeed) -> None:
         while True:
             for record in await subscription.next(wait_s=5.0):
                 _show(record, feed, fences)
+            await asyncio.sleep(GATHER_S)
     finally:
         await subscription.close()
 

@@ -56,7 +56,7 @@ from rftd.workers.planner.planner import Planner
 from rftd.workers.taking_up import resumed_follower, snapshots_of
 
 TICK_S = 0.1
-GATHER_S = 0.005
+GATHER_S = 0.01
 """Least time between two turns: what arrives meanwhile is decided on together, for a turn costs more than a record."""
 LOOK_S = 0.5
 STUCK_S = 4.0

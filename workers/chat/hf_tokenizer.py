@@ -16,6 +16,10 @@ from rftd.workers.chat.message import Message
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """How a chat template marks what the assistant says."""
+CACHED: Final = 1024
+"""Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
+SHORT_TOKENS: Final = 16
+"""Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
 
 
 class HfTokenizer:
@@ -36,8 +40,9 @@ class HfTokenizer:
         self._template_args = dict(template_args or {})
         self._eos_ids = eos_ids
         # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
-        self._encoded = lru_cache(maxsize=256)(self._encode)
-        self._rendered = lru_cache(maxsize=256)(self._render)
+        self._encoded = lru_cache(maxsize=CACHED)(self._encode)
+        self._rendered = lru_cache(maxsize=CACHED)(self._render)
+        self._decoded = lru_cache(maxsize=CACHED)(self._decode)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -53,6 +58,9 @@ class HfTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, without special tokens and as it was drawn: spaces are not cleaned up."""
+        return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:

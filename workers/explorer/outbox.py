@@ -14,10 +14,12 @@ from rftd.streams.patience import append_when_space
 
 CAPACITY_DRAFTS = 1024
 BATCH_DRAFTS = 256
+GATHER_S = 0.01
+"""Least time between two appends that are not full: one costs the daemon more than the records in it."""
 
 
 class Outbox:
-    """Producers wait when it is full; `run` appends what has gathered while the last append was under way."""
+    """Producers wait when it is full; `run` appends what has gathered since the last append."""
 
     def __init__(self, log: EventLog, clock: Clock, on_full: Callable[[LogFullError], None] | None = None) -> None:
         self._log = log
@@ -31,8 +33,13 @@ class Outbox:
 
     async def run(self) -> None:
         """Appends until cancelled."""
+        next_s = 0.0
         while True:
             drafts = [await self._queue.get()]
+            left_s = next_s - self._clock.monotonic_s()
+            if left_s > 0 and self._queue.qsize() < BATCH_DRAFTS - 1:
+                await self._clock.sleep(min(left_s, GATHER_S))
+            next_s = self._clock.monotonic_s() + GATHER_S
             while len(drafts) < BATCH_DRAFTS and not self._queue.empty():
                 drafts.append(self._queue.get_nowait())
             faults.point("explorer.before_append")

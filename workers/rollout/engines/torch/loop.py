@@ -60,7 +60,7 @@ class DecodeLoop:
         self._network = network
         self._batch = batch
         self._threads = threads
-        self._company = max(1, slots // 8)
+        self._company = max(1, slots // 4)
         self._deliver = deliver
         self._failed = failed
         self._condition = threading.Condition()
