@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from rftd.workers.algorithms import diagnostics
 from rftd.workers.algorithms.kl_losses import KlLoss
 from rftd.workers.algorithms.objective import Objective
 from rftd.workers.trainer import nonfinite
-from rftd.workers.trainer.engine import StepResult, TrainBatch
+from rftd.workers.trainer.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch import metrics, saving
 from rftd.workers.trainer.engines.torch.adapter import Adapter
 from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
@@ -328,6 +329,8 @@ class TorchTrainerEngine:
 
     def _check_tokens(self, batch: TrainBatch) -> None:
         size = self._model.get_input_embeddings().num_embeddings
+        if _max_token(batch.samples) < size:
+            return
         for number, sample in enumerate(batch.samples):
             if len(sample.tokens) and int(sample.tokens.max()) >= size:
                 raise TrainError(
@@ -343,6 +346,11 @@ def _not_finite(loss: float, norm: float) -> str:
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
     """The coefficient of the step after this one; None if it never changes."""
     return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
+
+
+def _max_token(samples: Sequence[TrainSample]) -> int:
+    """The largest id of the batch; -1 without any."""
+    return int(np.concatenate([sample.tokens for sample in samples]).max(initial=0)) if samples else -1
 
 
 def _check_logprobs(batch: TrainBatch) -> None:
