@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 from hashlib import sha1
-from typing import Protocol
-from uuid import UUID
+from typing import Final, Protocol
+from uuid import UUID, SafeUUID
 
 from rftd.ops.clock import Clock
 
@@ -14,6 +14,8 @@ NAMESPACE = UUID("6f6e6520-6c6f-5f67-8000-726674640000")
 """Namespace of every derived id; changing it would make retries look new."""
 _BEGUN = sha1(NAMESPACE.bytes, usedforsecurity=False)
 """Of every derived id's digest: five are made for each rollout."""
+_UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
+"""All but the bits of version and variant."""
 
 
 class Ids(Protocol):
@@ -53,11 +55,19 @@ def _v7(ticks: int, noise: int) -> UUID:
     """RFC 9562 layout: 48 bits of milliseconds, 12 bits of sub-millisecond counter, 62 random bits."""
     milliseconds, counter = ticks >> 12, ticks & 0xFFF
     value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | counter << 64
-    return UUID(int=value | 0b10 << 62 | (noise & (1 << 62) - 1))
+    return _uuid(value | 0b10 << 62 | (noise & (1 << 62) - 1))
+
+
+def _uuid(value: int) -> UUID:
+    """The same as UUID(int=value), whose constructor costs as much as the rest of an id."""
+    made = object.__new__(UUID)
+    object.__setattr__(made, "int", value)
+    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    return made
 
 
 def derive(cause: UUID, *parts: str | int) -> UUID:
     """The id of a thing that follows from `cause`; the same parts give the same id, on any machine."""
     digest = _BEGUN.copy()
     digest.update("/".join((cause.hex, *map(str, parts))).encode())
-    return UUID(bytes=digest.digest()[:16], version=5)
+    return _uuid(int.from_bytes(digest.digest()[:16], "big") & _UNMARKED | 0x5 << 76 | 0b10 << 62)

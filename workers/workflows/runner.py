@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from uuid import UUID
 
 from rftd.ops.errors import ConfigError, RftdError, RolloutError
@@ -30,6 +31,7 @@ class WorkflowRunner:
         self._tokenizer = tokenizer
         self._workflows: dict[str, Workflow] = {}
         self._scorers: dict[str, Scorer] = {}
+        self._single: dict[str, SingleTurn | Literal[False]] = {}
         self._open(taskset.workflow, taskset.reward)
 
     async def run(
@@ -72,11 +74,14 @@ class WorkflowRunner:
             workflow, scorer = self._open(task.workflow, task.reward)
         except RftdError:
             return None  # each rollout will say why
-        if not isinstance(workflow, SingleTurn) or not scorer.quick:
+        single = self._single.get(task.workflow)
+        if single is None:
+            single = self._single[task.workflow] = workflow if isinstance(workflow, SingleTurn) else False
+        if not single or not scorer.quick:
             return None
         return Together(
             task,
-            workflow,
+            single,
             scorer,
             engine=self._groups,
             tokenizer=self._tokenizer,
