@@ -144,6 +144,8 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     repeat_times: int = 1
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
+    greedy_rollouts: int = 0
+    """So many rollouts of each group, the first ones, are drawn greedily for a baseline and are not trained."""
     policy_loss: str = "sft"
     policy_loss_args: dict[str, Any] = {}
     kl_penalty: str = "none"

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec
-from rftd.workers.algorithms.advantages import advantages_of
+from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
@@ -175,7 +175,8 @@ def rollouts(model: Any, sums: Sums, rows: NDArray[Any], settings: Settings, gen
         [response == sums.answers[row] for response, row in zip(responses, repeated, strict=True)], np.float32
     )
     algorithm = make_stage("grpo", settings).algorithm
-    advantages = np.concatenate([advantages_of(algorithm, group) for group in rewards.reshape(len(rows), -1)])
+    groups = [ClosedGroup(rewards=group) for group in rewards.reshape(len(rows), -1)]
+    advantages = np.concatenate(advantages_of(algorithm, groups))
     samples = [
         TrainSample(
             tokens=np.array([*sums.prompts[row], *response], np.uint32),

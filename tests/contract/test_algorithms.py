@@ -12,7 +12,7 @@ import torch
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
-from rftd.workers.algorithms.advantages import advantages_of
+from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup, names
 from rftd.workers.trainer.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
@@ -74,7 +74,7 @@ def make_samples(
     for group in range(groups):
         prompt = rng.integers(7, 120, 5 + group)
         scores = np.ones(members) if rewards == "equal" else rng.random(members)
-        advantages = advantages_of(algorithm, scores.astype(np.float32))
+        advantages = advantages_of(algorithm, [ClosedGroup(rewards=scores.astype(np.float32))])[0]
         for member in range(members):
             length = int(rng.integers(2, 8))
             mask = np.ones(length, np.uint8)
@@ -162,14 +162,3 @@ def test_extreme_ratios_stay_finite(model: Path, name: str, old_logprob: float) 
 def test_a_group_of_one_is_finite(model: Path, name: str) -> None:
     gradient, _ = run(model, name, make_samples(name, members=1))
     assert all(bool(value.isfinite().all()) for value in gradient.values())
-
-
-@pytest.mark.parametrize("name", names())
-def test_advantages_are_a_function_of_the_group_alone(name: str) -> None:
-    algorithm = make_algorithm(name)
-    rewards = np.random.default_rng(0).random(6).astype(np.float32)
-    whole = advantages_of(algorithm, rewards)
-    order = np.array([3, 1, 5, 0, 2, 4])
-    assert whole.dtype == np.float32 and whole.shape == (6,)
-    np.testing.assert_allclose(advantages_of(algorithm, rewards[order]), whole[order], rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(advantages_of(algorithm, rewards), whole)

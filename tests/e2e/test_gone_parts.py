@@ -14,11 +14,11 @@ from third_party import install
 pytestmark = pytest.mark.e2e
 
 PARTS = """
-class Halved:
-    def advantages(self, rewards):
-        return (rewards - rewards.mean()) / 2
-    def informative(self, rewards):
-        return True
+from rftd.workers.algorithms.advantages.advantage import OneGroup
+
+class Halved(OneGroup):
+    def of_group(self, group):
+        return (group.rewards - group.rewards.mean()) / 2
 
 class Odd:
     def score(self, response, truth, task):

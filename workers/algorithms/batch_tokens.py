@@ -29,6 +29,7 @@ class BatchTokens:
     entropies: Tensor | None = None  # [N], likewise
     ref_logprobs: Tensor | None = None  # [N]
     teacher_logprobs: Tensor | None = None  # [N]
+    entropy_signals: Tensor | None = None  # [N], the mean over the vocabulary of p (H + log p), likewise
     values: Tensor | None = None  # [N], the critic's
     penalties: Tensor | None = None  # [N], to be taken from each token's reward: kl_penalty_fn
 

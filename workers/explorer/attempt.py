@@ -18,7 +18,7 @@ from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
-from rftd.streams.spec import RolloutSpec
+from rftd.streams.spec import RolloutSpec, SamplingSpec
 from rftd.workers.explorer.orphans import OrphanedError, Orphans
 from rftd.workers.explorer.threads import on_own_thread
 from rftd.workers.membership import explain
@@ -56,13 +56,18 @@ class Attempts:
         seed: int,
         clock: Clock,
         orphans: Orphans,
+        greedy_rollouts: int = 0,
+        sampling: SamplingSpec | None = None,
     ) -> None:
+        """The first `greedy_rollouts` of each group are drawn greedily, else by `sampling`."""
         self._runner = runner
         self._orphans = orphans
         self._artifacts = artifacts
         self._spec = spec
         self._seed = seed
         self._clock = clock
+        self._greedy_rollouts = greedy_rollouts
+        self._greedy = msgspec.structs.replace(sampling or SamplingSpec(), temperature=0.0)
         # The rollouts of a group are of one task; the digest makes a changed file another one.
         self._task = lru_cache(maxsize=64)(_read_task)
 
@@ -81,7 +86,8 @@ class Attempts:
         for _ in range(self._spec.max_retry_times + 1):
             try:
                 seed = sampling_seed(self._seed, lease.stage, lease.sequence, rollout)
-                work = partial(self._runner.run, task, id, seed=seed)
+                sampling = self._greedy if rollout < self._greedy_rollouts else None
+                work = partial(self._runner.run, task, id, seed=seed, sampling=sampling)
                 result = await self._orphans.bounded(
                     on_own_thread(work) if self._spec.threads_each else work(),
                     lease.timeout_s or self._spec.max_timeout_s,

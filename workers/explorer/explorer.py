@@ -89,6 +89,8 @@ class Explorer:
                 self._attempts[index] = Attempts(
                     runner,
                     each.rollout,
+                    greedy_rollouts=each.algorithm.greedy_rollouts,
+                    sampling=each.taskset.sampling,
                     artifacts=artifacts,
                     seed=spec.seed,
                     clock=self._member.clock,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -23,11 +24,14 @@ from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.topics import Partition
-from rftd.workers.algorithms.advantages.registry import advantages_of
+from rftd.workers.algorithms.advantages.advantage import Substituting
+from rftd.workers.algorithms.advantages.group_metrics import group_metrics
+from rftd.workers.algorithms.advantages.registry import advantage_function
 from rftd.workers.chat.stage_tokenizer import dataset_tokenizer
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.train_row import TrainRow
+from rftd.workers.trainer.closed_groups import closed_group
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.reuse import Reuse
 
@@ -49,19 +53,26 @@ class Assembly:
     async def batch(self, plan: BatchPlanned, first_version: int) -> TrainBatch:
         """The plan's items in order. Raises LogLossError if the log lacks a record that the plan names."""
         stage = self._spec.stages[plan.stage]
-        samples = await self._experiences(plan, stage) if plan.experiences else []
+        samples, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
         if plan.rows:
             samples += await asyncio.to_thread(self._rows, plan.rows, plan.stage, stage, bool(plan.experiences))
-        return TrainBatch(step=plan.step, stage_step=plan.step - first_version, samples=samples)
+        return TrainBatch(step=plan.step, stage_step=plan.step - first_version, samples=samples, metrics=metrics)
 
-    async def _experiences(self, plan: BatchPlanned, stage: StageSpec) -> list[TrainSample]:
+    async def _experiences(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[TrainSample], dict[str, float]]:
+        """The samples in the plan's order, and what to report of their groups."""
         wanted = {Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences}
-        groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
-        records = await self._records(wanted.union(groups))
+        places = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
+        records = await self._records(wanted.union(places))
         self._reuse.note(plan, records)
-        advantages = [
-            _advantages(group, records[place], stage) for group, place in zip(plan.groups, groups, strict=True)
+        closed = [_closed(group, records[place]) for group, place in zip(plan.groups, places, strict=True)]
+        function = advantage_function(stage.algorithm)
+        members = await self._members(closed) if function.member_fields else {}
+        greedy = stage.algorithm.greedy_rollouts
+        views = [
+            closed_group(event, function.member_fields, members=members, greedy=greedy, seed=self._spec.seed)
+            for event in closed
         ]
+        advantages = function.advantages(views)
         temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
         samples = []
         for item in plan.experiences:
@@ -70,8 +81,26 @@ class Assembly:
             _expect(event.experience, item.experience, record)
             if event.tokens.artifact:
                 event = await asyncio.to_thread(self._loaded, event)
-            samples.append(_sample(item, event, advantages[item.group], temperature))
-        return samples
+            trained = event.rollout >= greedy
+            samples.append(_sample(item, event, advantages[item.group], temperature, trained=trained))
+        substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
+        return _substituted(samples, substitutes), group_metrics(function, views)
+
+    async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
+        """The experience of each member of these groups, whether it is in the batch or not."""
+        places = {
+            Position(Partition(topics.EXPERIENCES, member.partition), member.offset): member.experience
+            for group in closed
+            for member in group.members
+        }
+        found: dict[UUID, ExperienceProduced] = {}
+        for place, record in (await self._records(places)).items():
+            if place not in places:
+                continue
+            event = decode_as(record, ExperienceProduced)
+            _expect(event.experience, places[place], record)
+            found[event.experience] = await asyncio.to_thread(self._loaded, event) if event.tokens.artifact else event
+        return found
 
     def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
         """The event with its arrays, which were too large to travel in it."""
@@ -144,18 +173,31 @@ def stretches(places: Iterable[Position]) -> Iterator[tuple[Partition, list[int]
         yield partition, offsets
 
 
-def _advantages(group: GroupRef, record: Record, stage: StageSpec) -> NDArray[np.float32]:
-    """One advantage for each member of the closed group  # [members]"""
+def _closed(group: GroupRef, record: Record) -> GroupClosed:
     closed = decode_as(record, GroupClosed)
     _expect(closed.group, group.group, record)
-    rewards = np.asarray([member.reward for member in closed.members], dtype=np.float32)
-    return advantages_of(stage.algorithm, rewards)
+    return closed
+
+
+def _substituted(samples: list[TrainSample], substitutes: Mapping[int, int]) -> list[TrainSample]:
+    """The samples of one group in the place of those of another, in turn."""
+    by_group: dict[int, list[TrainSample]] = {}
+    for sample in samples:
+        by_group.setdefault(sample.group, []).append(sample)
+    turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
+    return [next(turns[sample.group]) if sample.group in turns else sample for sample in samples]
 
 
 def _sample(
-    item: ExperienceItem, event: ExperienceProduced, advantages: NDArray[np.float32], temperature: float
+    item: ExperienceItem,
+    event: ExperienceProduced,
+    advantages: NDArray[np.float32],
+    temperature: float,
+    *,
+    trained: bool = True,
 ) -> TrainSample:
     mask = event.loss_mask.view()
+    mask = mask if trained else np.zeros_like(mask)
     return TrainSample(
         tokens=event.tokens.view(),
         prompt_tokens=event.prompt_tokens,

@@ -44,6 +44,8 @@ class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     stage_step: int
     """1 for the stage's first."""
     samples: Sequence[TrainSample]
+    metrics: dict[str, float] = {}
+    """What is known of it before it is trained, reported with the step."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,7 +139,7 @@ class Execution:
         except NonFiniteLossError as error:
             raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
         return Executed(
-            result=result,
+            result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),
             checksum=await self.call(self.engine.checksum),
             sha256=await self.call(self.engine.sha256) if sha256 else None,
         )

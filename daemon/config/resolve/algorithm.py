@@ -86,6 +86,7 @@ def resolve_algorithm(
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
     if made["policy_loss"] is not None:
         _check_pairs(getattr(made["policy_loss"], "needs_pairs", False), parts["policy_loss"], definition, notes)
+    greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
     if strategy not in _STRATEGIES:
@@ -93,7 +94,8 @@ def resolve_algorithm(
         notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
     return AlgorithmSpec(
         kind=given.algorithm_type,
-        repeat_times=_repeat_times(given, definition, notes),
+        repeat_times=_repeat_times(given, definition, notes, greedy),
+        greedy_rollouts=greedy,
         **parts,
         loss_agg_mode=given.loss_agg_mode or own_mode or definition.loss_agg_mode,
         loss_scale_factor=given.loss_scale_factor,
@@ -128,7 +130,7 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
     return None
 
 
-def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> int:
+def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:
     asked, kind, default = given.repeat_times, given.algorithm_type, definition.repeat_times
     if not definition.needs.rollouts:
         if asked not in (None, default):
@@ -144,6 +146,9 @@ def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Note
         notes.wrong(
             ("algorithm", "repeat_times"), what, f"set it to 2 or more, or leave it out for {default}", Contradiction
         )
+    if asked <= greedy:
+        what = f"is {asked}, but of each group {greedy} rollout is a greedy baseline: none is left to train"
+        notes.wrong(("algorithm", "repeat_times"), what, f"set it to {greedy + 1} or more", Contradiction)
     return asked
 
 

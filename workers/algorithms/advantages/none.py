@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from rftd.workers.algorithms.advantages.advantage import OneGroup
+from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats
 
 
-class NoAdvantage:
-    """Zero for every rollout."""
+class NoAdvantage(OneGroup):
+    """Zero for every experience."""
 
-    def advantages(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Zeros  # [G] -> [G]"""
-        return np.zeros(len(rewards), np.float32)
-
-    def informative(self, rewards: NDArray[np.float32]) -> bool:
-        """True: no reward decides it."""
-        return True
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """Zeros  # [G]"""
+        return np.zeros(len(group.rewards), np.float32)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rftd.workers.algorithms.batch_tokens import BatchTokens
 
-PassField = Literal["logprobs", "entropies", "ref_logprobs", "teacher_logprobs", "values"]
+PassField = Literal["logprobs", "entropies", "entropy_signals", "ref_logprobs", "teacher_logprobs", "values"]
 """A field of `BatchTokens` that costs a forward pass."""
 
 
-class TokenAdvantage(Protocol):
-    """A pure function of a whole batch, for what rewards alone do not tell: values, a teacher, entropies, a penalty."""
+@runtime_checkable
+class TokenAdvantage(AdvantageFunction, Protocol):
+    """A pure function of a whole batch, for what rewards alone do not tell: values, a teacher, entropies, a penalty.
+
+    It is an advantage function of groups too: what that gives is the batch's `advantages`, to go on from.
+    """
 
     @property
     def needs(self) -> frozenset[PassField]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 from uuid import UUID
 
+import msgspec
 import numpy as np
 import pytest
 from tape import Tape
@@ -20,6 +22,7 @@ from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.trainer.assembly import READ_ALONG_RECORDS, Assembly, stretches
+from rftd.workers.trainer.engine import TrainBatch
 from rftd.workers.trainer.reuse import Reuse
 
 MEMBERS = 4
@@ -43,16 +46,17 @@ class CountingLog(MemoryLog):
 class Closed:
     """A closed group on the tape."""
 
-    def __init__(self, tape: Tape, number: int) -> None:
+    def __init__(self, tape: Tape, number: int, *, rewards: Sequence[float] = range(MEMBERS)) -> None:
         self.id = derive(EXPERIMENT, "group", number)
-        members = [self._produced(tape, rollout) for rollout in range(MEMBERS)]
+        members = [self._produced(tape, rollout, reward) for rollout, reward in enumerate(rewards)]
         self.members = [
-            Member(id, i, at.partition.number, at.offset, i, 0.0, 3, 0, 0) for i, (id, at) in enumerate(members)
+            Member(id, i, at.partition.number, at.offset, rewards[i], 0.0, 3, 0, 0)
+            for i, (id, at) in enumerate(members)
         ]
         event = GroupClosed(group=self.id, sequence=number, stage=0, members=tuple(self.members), failed=0)
         self.place = tape.write(event, EXPERIMENT)
 
-    def _produced(self, tape: Tape, rollout: int) -> tuple[UUID, Position]:
+    def _produced(self, tape: Tape, rollout: int, reward: float) -> tuple[UUID, Position]:
         id = derive(self.id, "experience", rollout)
         event = ExperienceProduced(
             experience=id,
@@ -63,9 +67,9 @@ class Closed:
             tokens=Array.of([7, 8, rollout], "u4"),
             prompt_tokens=1,
             loss_mask=Array.of([1, 1], "u1"),
-            logprobs=Array.of([-0.5, -0.25], "f4"),
+            logprobs=Array.of([-0.5 - rollout, -0.25], "f4"),
             spans=(Span(0, 0, 0, 2),),
-            reward=float(rollout),
+            reward=reward,
         )
         return id, tape.write(event, EXPERIMENT, partition=HERE)
 
@@ -89,8 +93,9 @@ def planned(step: int, groups: Sequence[Closed], use: int, max_uses: int) -> Bat
     )
 
 
-def assembly_on(log: MemoryLog, max_uses: int) -> Assembly:
+def assembly_on(log: MemoryLog, max_uses: int = 1, **algorithm: Any) -> Assembly:
     """Of an experiment of one stage that uses experiences so often."""
+    objective = AlgorithmSpec(kind="grpo", repeat_times=MEMBERS, advantage="grpo", policy_loss="ppo")
     stage = StageSpec(
         name="rft",
         kind="both",
@@ -98,7 +103,7 @@ def assembly_on(log: MemoryLog, max_uses: int) -> Assembly:
         total_steps=9,
         batch_size=2,
         train_batch_size=2 * MEMBERS,
-        algorithm=AlgorithmSpec(kind="grpo", repeat_times=MEMBERS, advantage="grpo", policy_loss="ppo"),
+        algorithm=msgspec.structs.replace(objective, **algorithm),
         model=ModelSpec(path="none", max_model_len=8, max_prompt_tokens=4, max_response_tokens=4),
         policy=PolicySpec(max_uses=max_uses),
     )
@@ -140,6 +145,50 @@ async def test_what_lies_between_is_not_read() -> None:
     batch = await assembly_on(log, 1).batch(planned(1, [groups[0], groups[-1]], 1, 1), 0)
     assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert log.read_records <= 2 * MEMBERS + READ_ALONG_RECORDS + 2 < 20 * MEMBERS
+
+
+def advantages_in(batch: TrainBatch) -> list[float]:
+    return [float(sample.advantages[0]) for sample in batch.samples if sample.advantages is not None]
+
+
+@pytest.mark.anyio
+async def test_ranks_are_those_of_the_whole_group_even_if_a_part_of_it_is_trained() -> None:
+    tape, log = Tape(), CountingLog()
+    group = Closed(tape, 0, rewards=[1.0] * MEMBERS)
+    await log.append(tape.drafts)
+    plan = planned(1, [group], 1, 1)
+    assembly = assembly_on(log, advantage_args={"rank_penalty": 0.4})
+    whole = advantages_in(await assembly.batch(plan, 0))
+    assert whole == sorted(whole), "the least likely answer, the last, is worth most"
+    assert whole[0] < 0 < whole[-1]
+    part = msgspec.structs.replace(plan, experiences=plan.experiences[2:3])
+    assert advantages_in(await assembly.batch(part, 0)) == whole[2:3]
+
+
+@pytest.mark.anyio
+async def test_a_greedy_baseline_is_not_trained() -> None:
+    tape, log = Tape(), CountingLog()
+    plan = planned(1, [Closed(tape, 0, rewards=[0.5, 0.0, 1.0, 0.5])], 1, 1)
+    await log.append(tape.drafts)
+    batch = await assembly_on(log, advantage="remax", greedy_rollouts=1).batch(plan, 0)
+    assert advantages_in(batch) == [0.0, -0.5, 0.5, 0.0]
+    assert [int(sample.loss_mask.sum()) for sample in batch.samples] == [0, 2, 2, 2]
+
+
+@pytest.mark.anyio
+async def test_a_group_that_teaches_nothing_is_replaced_by_another_of_the_batch() -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, 0), Closed(tape, 1, rewards=[1.0] * MEMBERS), Closed(tape, 2)]
+    await log.append(tape.drafts)
+    plan = planned(1, groups, 1, 1)
+    assembly = assembly_on(log, advantage_args={"std_threshold": 0.0, "duplicate_experiences": True})
+    batch = await assembly.batch(plan, 0)
+    again = await assembly.batch(plan, 0)
+    trained = [sample.group for sample in batch.samples]
+    assert trained in ([0] * 8 + [2] * 4, [0] * 4 + [2] * 8)
+    assert trained == [sample.group for sample in again.samples]
+    assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3] * 3
+    assert batch.metrics["group_advantages/reward_std/min"] == 0.0
 
 
 def test_stretches_end_where_the_next_place_is_far() -> None:

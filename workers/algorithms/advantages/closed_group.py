@@ -1,0 +1,62 @@
+"""`ClosedGroup`: what an advantage function sees of one closed group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+MemberField = Literal["mean_logprobs", "step_rewards", "states"]
+"""A field that the close of a group does not tell: the record of each member is read for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosedGroup:
+    """The G experiences that a group closed with, in the order of its members; what nobody needs is None.
+
+    A rollout leaves one experience, or one for each of its steps; then they have one run.
+    """
+
+    rewards: Floats  # [G]
+    runs: Ints | None = None  # [G], which rollout; None: each its own
+    steps: Ints | None = None  # [G], which step of it; None: each its only one
+    greedy: NDArray[np.bool_] | None = None  # [G], not sampled, but drawn greedily for a baseline; None: none of them
+    mean_logprobs: Floats | None = None  # [G], over the trained tokens
+    step_rewards: Floats | None = None  # [G], what the step itself brought; NaN where the workflow did not say
+    states: tuple[str, ...] | None = None  # [G], equal where steps began in the same state; empty where unknown
+    seed: int = 0
+    """Of its place in the experiment: what is drawn by chance is drawn from it."""
+
+    def __post_init__(self) -> None:
+        for name in ("runs", "steps", "greedy", "mean_logprobs", "step_rewards", "states"):
+            found = getattr(self, name)
+            if found is not None and len(found) != len(self.rewards):
+                raise ValueError(f"{name} has {len(found)} entries for {len(self.rewards)} members")
+
+    @property
+    def run(self) -> Ints:
+        """Which rollout each experience belongs to  # [G]"""
+        return np.arange(len(self.rewards), dtype=np.int64) if self.runs is None else self.runs
+
+    @property
+    def step(self) -> Ints:
+        """Which step of it each is  # [G]"""
+        return np.zeros(len(self.rewards), np.int64) if self.steps is None else self.steps
+
+    def exact_rewards(self) -> NDArray[np.float64]:
+        """The rewards in float64, for sums  # [G]"""
+        return np.asarray(self.rewards, np.float64)
+
+    def draws(self) -> NDArray[np.float64]:
+        """A number in [0, 1) for each experience, of its run and step: not of the order of the members  # [G]"""
+        return np.array(
+            [
+                np.random.default_rng([self.seed, int(a), int(b)]).random()
+                for a, b in zip(self.run, self.step, strict=True)
+            ]
+        )

@@ -1,0 +1,64 @@
+"""`jsd`: a generalised Jensen-Shannon divergence between student and teacher, token by token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages.none import NoAdvantage
+from rftd.workers.algorithms.advantages.ppo import check_share
+from rftd.workers.algorithms.advantages.token_advantage import PassField
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rftd.workers.algorithms.batch_tokens import BatchTokens
+
+FORMS = ("published", "gradient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsdAdvantage(NoAdvantage):
+    """-kl_coef (lambda (t - M) + (1 - lambda) (s - M)), M = log(lambda e^t + (1 - lambda) e^s); lambda 0: t - s,
+    lambda 1: s - t; t and s are log-probabilities of teacher and student. Rewards play no part.
+    """
+
+    kl_coef: float = 1.0
+    lambda_coef: float = 0.5
+    temperature: float | None = None
+    """Log-probabilities are divided by it first."""
+    chunk_size: int | None = None
+    """Of no effect: nothing here is as large as a vocabulary."""
+    form: str = "published"
+    """`published` is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on.
+    `gradient`: -kl_coef (1 - lambda) (s - M), which follows the divergence downhill."""
+
+    def __post_init__(self) -> None:
+        check_share("lambda_coef", self.lambda_coef)
+        if self.temperature is not None and not self.temperature > 0:
+            raise ConfigError(
+                f"temperature is {self.temperature}", field="advantage_fn_args.temperature", fix="use one above 0"
+            )
+        if self.form not in FORMS:
+            raise ConfigError(f"form is {self.form!r}", field="advantage_fn_args.form", fix=f"use {' or '.join(FORMS)}")
+
+    @property
+    def needs(self) -> frozenset[PassField]:
+        """The teacher's log-probabilities."""
+        return frozenset({"teacher_logprobs"})
+
+    def token_advantages(self, batch: BatchTokens) -> Tensor:
+        """Not whitened  # [N]"""
+        assert batch.teacher_logprobs is not None, "jsd was not given the log-probabilities of a teacher"
+        share, heat = self.lambda_coef, self.temperature or 1.0
+        teacher, student = batch.teacher_logprobs / heat, batch.old_logprobs / heat
+        if share == 0:
+            return self.kl_coef * (teacher - student)
+        if share == 1:
+            return self.kl_coef * (student - teacher)
+        mixture = (teacher + math.log(share)).logaddexp(student + math.log1p(-share))
+        if self.form == "gradient":
+            return -self.kl_coef * (1 - share) * (student - mixture)
+        return -self.kl_coef * (share * (teacher - mixture) + (1 - share) * (student - mixture))

@@ -1,0 +1,26 @@
+"""Mean and standard deviation of a group's rewards, as group-relative advantages take them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Exact = NDArray[np.float64]
+
+
+def moments(values: Exact) -> tuple[float, float]:
+    """The mean and the unbiased std; of a single value 0 and 1, so that its advantage is the value itself."""
+    if len(values) < 2:
+        return 0.0, 1.0
+    return float(values.mean()), float(values.std(ddof=1))
+
+
+def std_of_all(groups: list[Exact]) -> float:
+    """The unbiased std over the values of all groups together; 1 if they are fewer than two."""
+    values = np.concatenate(groups) if groups else np.zeros(0)
+    return float(values.std(ddof=1)) if len(values) > 1 else 1.0
+
+
+def spread_out(values: Exact, threshold: float | None) -> bool:
+    """True if the unbiased std is above the threshold, or there is none; a single value has no std."""
+    return threshold is None or (len(values) > 1 and moments(values)[1] > threshold)

@@ -1,0 +1,71 @@
+"""`step_wise_grpo`: each run's last reward relative to the group, for all of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+from rftd.workers.algorithms.advantages.grpo import check_common
+from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
+
+STD_LEVELS = ("group", "batch", "none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepWiseGrpoAdvantage:
+    """(reward of the last step - mean) / (std + epsilon) over the runs of a group, given to every step of the run."""
+
+    epsilon: float = 1e-6
+    enable_step_norm: bool = False
+    """Divide by the number of steps, so that each run counts the same."""
+    std_threshold: float | None = None
+    """Groups whose runs have a std that is not above it are not informative."""
+    std_cal_level: str = "group"
+    """`batch`: the std is that of all runs of the batch; `none`: not divided by it."""
+
+    greedy_rollouts: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        check_common(self.epsilon, self.std_threshold, self.std_cal_level, STD_LEVELS)
+
+    @property
+    def member_fields(self) -> frozenset[MemberField]:
+        """Nothing."""
+        return frozenset()
+
+    def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
+        """In float64, rounded once at the end; zero where a group is not informative  # each [G]"""
+        found = [last_rewards(group) for group in groups]
+        whole = std_of_all([rewards for rewards, _, _ in found])
+        return [self._of(*each, whole) for each in found]
+
+    def informative(self, group: ClosedGroup) -> bool:
+        """False if the std over the runs is at or below `std_threshold`; a single run has none."""
+        return spread_out(last_rewards(group)[0], self.std_threshold)
+
+    def _of(
+        self, rewards: NDArray[np.float64], run: NDArray[np.int64], counts: NDArray[np.int64], whole: float
+    ) -> Floats:
+        if not spread_out(rewards, self.std_threshold):
+            return np.zeros(len(run), np.float32)
+        mean, std = moments(rewards)
+        divisor = {"group": std + self.epsilon, "batch": whole + self.epsilon, "none": 1.0}[self.std_cal_level]
+        scores = (rewards - mean) / divisor
+        return (scores / counts if self.enable_step_norm else scores)[run].astype(np.float32)
+
+
+def last_rewards(group: ClosedGroup) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """The reward of the last step of each of R runs, which run each experience is of, and the steps of each run.
+
+    # [R], [G], [R]
+    """
+    names, run, counts = np.unique(group.run, return_inverse=True, return_counts=True)
+    last = np.zeros(len(names), np.int64)
+    for place in np.argsort(group.step, kind="stable"):
+        last[run[place]] = place
+    return group.exact_rewards()[last], run, counts
