@@ -14,6 +14,7 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, OptimizerSpec
 from rftd.workers.algorithms import registry
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.algorithms.advantages.token_advantage import TokenAdvantage
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
@@ -86,6 +87,9 @@ def resolve_algorithm(
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
     if made["policy_loss"] is not None:
         _check_pairs(getattr(made["policy_loss"], "needs_pairs", False), parts["policy_loss"], definition, notes)
+    if isinstance(made["advantage"], TokenAdvantage):
+        fix = f"leave it out for {definition.advantage}"
+        notes.wrong(("algorithm", "advantage_fn"), f"{parts['advantage']} cannot be run yet", fix, Unsupported)
     greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}

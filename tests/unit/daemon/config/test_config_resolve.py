@@ -90,6 +90,17 @@ def test_arguments_are_laid_over_the_functions_defaults(load: Load, errors: Erro
     assert "algorithm.kl_loss_fn" in text
 
 
+def test_the_advantage_function_is_checked_with_the_file(load: Load, errors: Errors) -> None:
+    algorithm = load(overrides=["algorithm.advantage_fn=rloo"]).spec.stages[0].algorithm
+    assert (algorithm.advantage, algorithm.greedy_rollouts) == ("rloo", 0)
+    baseline = load(overrides=["algorithm.advantage_fn=remax"]).spec.stages[0].algorithm
+    assert baseline.greedy_rollouts == 1
+    (text,) = errors(overrides=["algorithm.advantage_fn=rlo"])
+    assert "algorithm.advantage_fn" in text and "did you mean 'rloo'" in text
+    (text,) = errors(overrides=["algorithm.advantage_fn=gigpo", "algorithm.advantage_fn_args={gamma: 2}"])
+    assert "algorithm.advantage_fn_args" in text and "gamma is 2" in text
+
+
 def test_an_algorithm_that_cannot_be_run_is_said_to_be(errors: Errors) -> None:
     (text,) = errors(overrides=["algorithm.algorithm_type=dapo"])
     assert "is in the guide, but cannot be run yet" in text
