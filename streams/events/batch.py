@@ -89,7 +89,8 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
 
     experiences: tuple[UUID, ...]
     reason: str
-    """`stale`, `group_incomplete`, `stage_ended`, `capacity`, `collected` (nothing is trained in its stage)."""
+    """`stale`, `group_incomplete`, `uninformative` (by the advantage function), `stage_ended`, `capacity`, `collected`
+    (nothing is trained in its stage)."""
     uses: int
     decided_at_ns: int
     observed: tuple[ObservedAt, ...] = ()

@@ -10,7 +10,7 @@ from rftd.ops import limits
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec import AlgorithmSpec, PolicySpec
 
 
 @pytest.mark.anyio
@@ -38,6 +38,24 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert sum(state.ledger.books.retired.values()) == 0
+    assert (await fake_world.verified(log)).clean
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("style", ["fixed", "fully_async"])
+async def test_groups_that_teach_nothing_are_replaced(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, style: str
+) -> None:
+    algorithm = AlgorithmSpec(
+        kind="grpo", repeat_times=4, advantage="grpo", advantage_args={"std_threshold": 0.0}, policy_loss="ppo"
+    )
+    timeline = fake_world.fixed(1, 0) if style == "fixed" else {}
+    spec = fake_world.spec(tmp_path, algorithm=algorithm, **timeline)
+    state = await fake_world.completed(log, spec, clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    books = state.ledger.counts()
+    assert books["planned"] == 5 * 16 and books["balance"] == 0
+    assert state.ledger.books.retired["uninformative"] % 4 == 0 < state.ledger.books.retired["uninformative"]
     assert (await fake_world.verified(log)).clean
 
 

@@ -122,6 +122,7 @@ class Desk:
         version: int = 0,
         priority: float = 0.0,
         duration_s: float = 0.0,
+        spread: float = 0.0,
     ) -> None:
         """Some of the lease's rollouts succeed."""
         for rollout in rollouts:
@@ -136,7 +137,7 @@ class Desk:
                 loss_mask=Array.of([1, 1], "u1"),
                 logprobs=Array.of(np.array([-1.0, -1.0]), "f4"),
                 spans=(experience.Span(version, 0, 0, 2),),
-                reward=1.0,
+                reward=1.0 + spread * rollout,
                 priority=priority,
                 duration_s=duration_s,
             )
@@ -173,11 +174,12 @@ class Desk:
         self.put(leased, partition=Partition(topics.TASKS, slot))
         return leased
 
-    def supply(self, groups: int, *, version: int = 0, priority: float = 0.0) -> None:
-        """So many closed groups of full size."""
+    def supply(self, groups: int, *, version: int = 0, priority: float = 0.0, spread: float = 0.0) -> None:
+        """So many closed groups of full size; each reward is larger than the one before by `spread`."""
         for _ in range(groups):
             sequence = self.state.groups.next_sequence.get(0, 0)
-            self.produce(self.lease(sequence, self.id), range(REPEAT), version=version, priority=priority)
+            lease = self.lease(sequence, self.id)
+            self.produce(lease, range(REPEAT), version=version, priority=priority, spread=spread)
         self.obey(close_groups(self.state, stage_over=False))
 
     def execute(self) -> int:

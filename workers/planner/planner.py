@@ -18,6 +18,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import PolicySpec, StageSpec
 from rftd.streams.topics import Partition
+from rftd.workers.planner.judge import Judge
 from rftd.workers.planner.rows import rows_of_step
 from rftd.workers.planner.shelf import Shelf, by_uses
 from rftd.workers.policies.policy import PolicyView, Retirement
@@ -59,6 +60,7 @@ class Planner:
         self._state = state
         self._oldest_flight = oldest_flight or (lambda: oldest_flight_of(state))
         self._shelf = Shelf(state)
+        self._judge = Judge()
 
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
         """What to retire, or the next batches to plan; empty while there is nothing to decide.
@@ -80,6 +82,8 @@ class Planner:
             return [self._plan(each, positions, now_ns, rows=self._rows(stage, each)) for each in range(step, last + 1)]
         if incomplete := self._incomplete(stage):
             return self._retired([Retirement("group_incomplete", incomplete)], positions, now_ns)
+        if idle := self._judge.idle(stage, self._shelf.fresh(), RETIRED_AT_ONCE):
+            return self._retired([Retirement("uninformative", idle)], positions, now_ns)
         return self._explored(stage, step, last, positions, now_ns)
 
     def _rows(self, stage: StageSpec, step: int) -> Sequence[RowItem]:

@@ -38,6 +38,13 @@ class Shelf:
         self._pool.awake(now_ns)
         return self._policy, self._pool
 
+    def fresh(self) -> Iterable[Waiting]:
+        """What the pool has not taken in yet: all that waits, or what changed since it was last asked for."""
+        state = self._state
+        if self._pool is None or self._stage != state.spine.stage:
+            return state.ledger.waiting.values()
+        return (entry for entry in (state.touched or {}).values() if entry is not None)
+
     def take(self, chosen: Sequence[Waiting]) -> None:
         """Leaves these out of the pool until it is asked for again: then they are what the ledger says."""
         assert self._pool is not None

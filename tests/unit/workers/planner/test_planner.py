@@ -12,7 +12,7 @@ from desk import BATCH, REPEAT, Desk, stage_of
 from rftd.ops.ids import derive
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired, GroupRef
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
-from rftd.streams.spec import PolicySpec, TasksetSpec
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
 from rftd.workers.planner import shelf
 from rftd.workers.planner.planner import Planner, plan_ahead
@@ -121,6 +121,25 @@ def test_groups_with_too_few_members_are_retired_first() -> None:
     (retired,) = decided(desk)
     assert retired.reason == "group_incomplete" and len(retired.experiences) == 1
     assert isinstance(decided(desk)[0], BatchPlanned)
+
+
+THRESHOLD = AlgorithmSpec(
+    kind="grpo", repeat_times=REPEAT, advantage="grpo", advantage_args={"std_threshold": 0.0}, policy_loss="ppo"
+)
+
+
+def test_groups_that_teach_nothing_are_retired_and_others_planned() -> None:
+    desk = Desk(stage_of(algorithm=THRESHOLD))
+    desk.supply(2)
+    desk.supply(1, spread=0.5)
+    (retired,) = decided(desk)
+    assert isinstance(retired, ExperienceRetired)
+    assert retired.reason == "uninformative" and len(retired.experiences) == 2 * REPEAT
+    assert decided(desk) == []
+    desk.supply(1, spread=0.5)
+    (plan,) = decided(desk)
+    assert isinstance(plan, BatchPlanned) and len(plan.experiences) == BATCH
+    assert desk.state.ledger.counts()["balance"] == 0
 
 
 def test_a_decision_that_was_not_written_is_made_again() -> None:
