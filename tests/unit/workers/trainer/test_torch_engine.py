@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, TrainError
-from rftd.streams.spec import ExperimentSpec, OptimizerSpec, StageSpec
+from rftd.streams.spec import ExperimentSpec, LoraSpec, OptimizerSpec, StageSpec
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, TokenLoss
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
@@ -217,3 +217,26 @@ def test_a_stage_goes_on_with_another_objective_and_rate(
     plain.save(tmp_path / "sgd", hf=False)
     same.load(tmp_path / "sgd", make_stage())
     same.train(make_batch(3))
+
+
+@pytest.mark.parametrize("lora", [None, LoraSpec(rank=4)])
+def test_layers_computed_again_give_equal_weights(
+    open_engine: Open, make_stage: Make, make_batch: Make, lora: LoraSpec | None
+) -> None:
+    """And they are: each layer runs twice."""
+    stage = make_stage()
+    stage = msgspec.structs.replace(stage, model=msgspec.structs.replace(stage.model, lora=lora))
+    trainer = msgspec.structs.replace(stage.trainer, engine_args={"gradient_checkpointing": True})
+    plain, again = open_engine(stage), open_engine(msgspec.structs.replace(stage, trainer=trainer))
+    calls = {"plain": 0, "again": 0}
+    for name, engine in (("plain", plain), ("again", again)):
+        mlp = engine._learner.model.get_decoder().layers[0].mlp
+
+        def count(*_: object, name: str = name) -> None:
+            calls[name] += 1
+
+        mlp.register_forward_pre_hook(count)
+        for step in (1, 2):
+            engine.train(make_batch(step))
+    assert again.checksum() == plain.checksum()
+    assert calls["again"] == 2 * calls["plain"]

@@ -17,6 +17,8 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """`auto`: cuda if there is one and the experiment is not deterministic."""
     prefix_sharing: Literal["auto", "always", "never"] = "auto"
     """Compute equal prompts of a micro-batch once. `auto`: for architectures known to take attention masks whole."""
+    gradient_checkpointing: bool = False
+    """Keep one state per layer and compute the rest again for the gradient: less memory, a third more time."""
     lora_publish: Literal["merged", "adapter"] = "merged"
     """With `model.lora_configs`: explorers get whole weights, or the adapter alone, which they add to their base."""
 

@@ -26,7 +26,7 @@ from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
 from rftd.workers.trainer.engines.torch.batch_pass import batch_pass
 from rftd.workers.trainer.engines.torch.environment import environment
 from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
-from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model
+from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model, recompute_layers
 from rftd.workers.trainer.engines.torch.optimizer import (
     learning_rate,
     make_optimizer,
@@ -104,6 +104,8 @@ class TorchTrainerEngine:
         else:
             merged = arguments.lora_publish == "merged"
             self._policy = Adapter(model, self._base, lora, seed=experiment.seed, merged=merged)
+        if arguments.gradient_checkpointing:
+            recompute_layers(model)
         self._weights_changed()
 
     def begin_stage(self, stage: StageSpec) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from rftd.ops.errors import DataError
+from rftd.ops.errors import ConfigError, DataError
 from rftd.workers.pretrained import read_model
 
 TOKENIZER_FILES: Final = (
@@ -66,6 +66,21 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
 def tensors_of(model: Any) -> dict[str, Tensor]:
     """Every weight by name; one that two layers share appears once. Detached, not copied."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def recompute_layers(model: Any) -> None:
+    """Lets each decoder layer keep only what goes in, for the backward pass to compute it again. Raises ConfigError."""
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"{model.config.model_type} models compute no layer again",
+            field="trainer.engine_args.gradient_checkpointing",
+            fix="leave it out",
+        )
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    # Only layers in training do; what lies in them stays as it is, without dropout.
+    for module in model.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            module.training = True
 
 
 def can_share_prefixes(model: Any) -> bool:
