@@ -66,7 +66,7 @@ CAPACITY = 4096
 """Experiences that wait, or have rested; beyond it the lowest go."""
 OFFERED_PER_S = 1.6 * TRINITY_WRITTEN_PER_S
 BURST_S = 0.02
-CAPACITY_ROLLOUTS = 1024
+CAPACITY_ROLLOUTS = 2048
 """Leased ahead to the explorer."""
 AHEAD_BATCHES = 1024
 """So wide a window that nobody waits: what is too much goes by the capacity."""
@@ -81,6 +81,8 @@ class Rates(msgspec.Struct, frozen=True):
     dropped_per_s: float
     cooling: int
     waiting: int
+    projector_lag_records: int
+    """Records that are not in the tables at the end; 0 where there are none (Kafka)."""
     cores: dict[str, float]
     """Of each process, and of all that the machine did."""
 
@@ -124,13 +126,15 @@ class BenchExecutor:
 
 
 @asynccontextmanager
-async def opened(data: Path, url: str, clock: SystemClock, ids: SystemIds) -> AsyncIterator[tuple[EventLog, str]]:
-    """The log, and where workers reach it: an empty `url` is SQLite."""
+async def opened(
+    data: Path, url: str, clock: SystemClock, ids: SystemIds
+) -> AsyncIterator[tuple[EventLog, str, Projector | None]]:
+    """The log, where workers reach it, and the projector if there is one: an empty `url` is SQLite."""
     if url:
         settings = parse_kafka(url)
         await ensure_topics(settings)
         kafka = await KafkaLog.open(settings, clock=clock, ids=ids)
-        yield kafka, url
+        yield kafka, url, None
         await kafka.close()
         return
     with TemporaryDirectory(prefix="rftd-") as runtime:
@@ -141,7 +145,7 @@ async def opened(data: Path, url: str, clock: SystemClock, ids: SystemIds) -> As
         socket = Path(runtime) / "log.sock"
         async with LogServer(log, socket, file=log.path), asyncio.TaskGroup() as tasks:
             projecting = tasks.create_task(projector.run())
-            yield log, f"unix:{socket}"
+            yield log, f"unix:{socket}", projector
             projecting.cancel()
         await engine.dispose()
         await log.close()
@@ -152,7 +156,7 @@ async def daemon(data: Path, url: str, measured_s: float, offered_per_s: float) 
     tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
-    async with opened(data, url, clock, ids) as (log, address):
+    async with opened(data, url, clock, ids) as (log, address, projector):
         executor = BenchExecutor(address, offered_per_s)
         writer = Writer(source="bench", clock=clock, ids=ids)
         experiment = derive(ids.new(), "experiment")
@@ -164,10 +168,11 @@ async def daemon(data: Path, url: str, measured_s: float, offered_per_s: float) 
         async with asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(run.drive())
             rates = await watch(log, run, executor, clock, measured_s)
+            lag = await projector.lag_records() if projector is not None else 0
             driving.cancel()
         for handle in executor.started.values():
             handle.kill()
-    return rates
+    return msgspec.structs.replace(rates, projector_lag_records=lag)
 
 
 class Counts(NamedTuple):
@@ -204,6 +209,7 @@ async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemC
         dropped_per_s=round(dropped),
         cooling=len(ledger.cooling),
         waiting=len(ledger.waiting),
+        projector_lag_records=0,
         cores={name: round((spent[name] - cpu[name]) / span_s, 2) for name in cpu},
     )
 

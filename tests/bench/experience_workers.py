@@ -106,28 +106,23 @@ async def explore(
     responses = Responses(0)
     in_flight = asyncio.Semaphore(APPENDS_IN_FLIGHT)
 
-    def drafts_of(lease: TaskLeased) -> list[Draft]:
-        return [
-            member.writer.draft(
-                responses.event(
-                    group=lease.group,
-                    rollout=rollout,
-                    stage=lease.stage,
-                    lease=lease.lease,
-                    version=max(0, view.spine.version),
-                ),
-                experiment=experiment,
-                key=lease.group,
-                id=experience_id(rollout_id(lease.group, rollout)),
-                causation=lease.lease,
-                correlation=lease.group,
-            )
-            for rollout in lease.rollouts
-        ]
+    def draft_of(lease: TaskLeased, rollout: int) -> Draft:
+        version = max(0, view.spine.version)
+        event = responses.event(
+            group=lease.group, rollout=rollout, stage=lease.stage, lease=lease.lease, version=version
+        )
+        return member.writer.draft(
+            event,
+            experiment=experiment,
+            key=lease.group,
+            id=event.experience,
+            causation=lease.lease,
+            correlation=lease.group,
+        )
 
     async def answer(lease: TaskLeased) -> None:
         async with in_flight:
-            await log.append(drafts_of(lease))
+            await log.append([draft_of(lease, rollout) for rollout in lease.rollouts])
 
     due_s = clock.monotonic_s()
 
