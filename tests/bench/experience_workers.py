@@ -12,6 +12,7 @@ import numpy as np
 
 from rftd.daemon.log_source import connect_log
 from rftd.ops.clock import SystemClock
+from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.streams import topics
@@ -92,6 +93,7 @@ async def explore(
 
     With `groups_per_s` at that steady pace, the groups of each `burst_s` together; else as fast as it can.
     """
+    tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(url, clock=clock, ids=ids)
