@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -30,3 +31,34 @@ def test_every_pace_survives_kills(embedded_scene: Scene, chance: random.Random)
     uses = Counter(item.use for plan in embedded_scene.events(BatchPlanned) for item in plan.experiences)
     assert uses[2], "nothing was used again"
     assert any(lease.window > 0 for lease in embedded_scene.events(TaskLeased)), "nobody came to a sync point"
+
+
+@pytest.mark.e2e
+@pytest.mark.servers
+@pytest.mark.parametrize("pair", ["production"], indirect=True)
+def test_what_rests_on_kafka_survives_the_daemon(scene: Scene) -> None:
+    """It is killed while experiences rest: the next one lets them rest as long, and uses each as often as it may."""
+    from killing import REUSE, UNBOUNDED
+    from scene import EXPERIMENT
+
+    limited = REUSE.replace("priority_fn_args: {", "priority_fn: decay_limit_randomization, priority_fn_args: {")
+    name = scene.submit(EXPERIMENT, *SHORT, *UNBOUNDED, limited)
+    scene.until_step(name, 6)
+    assert scene.kill("daemon", name)
+    page = scene.until_ended(name)
+    assert page.experiment.summary.state == "completed", page.experiment.summary
+    books = page.experiment.books
+    assert (books.balance, books.waiting, books.cooling) == (0, 0, 0)
+    assert scene.host.restarts == 1
+    report = scene.verified()
+    assert report.clean, report.findings
+    plans = sorted(scene.events(BatchPlanned), key=lambda plan: plan.step)
+    rested_ns: dict[UUID, int] = {}
+    uses: Counter[UUID] = Counter()
+    for plan in plans:
+        for item in plan.experiences:
+            uses[item.experience] += 1
+            assert item.use == uses[item.experience] <= plan.max_uses == 3
+            assert plan.decided_at_ns >= rested_ns.get(item.experience, 0)
+            rested_ns[item.experience] = plan.eligible_at_ns
+    assert len(plans) == 16 and max(uses.values()) > 1

@@ -26,7 +26,6 @@ from rftd.daemon.settings import Settings
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.sqlite_view import SqliteView
 from rftd.streams.codec import decode
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import Report
@@ -202,19 +201,18 @@ class Scene:
         return False
 
     def events(self, kind: type[E]) -> list[E]:
-        """Every event of a kind in the embedded log, partition by partition."""
+        """Every event of a kind in the log, partition by partition."""
+        kafka, clock = self.environ.get("RFTD_KAFKA"), SystemClock()
 
         async def read() -> list[E]:
-            log, found = await SqliteView.open(self.data.log), list[E]()
-            try:
-                for partition in sorted(await log.heads()):
+            found = list[E]()
+            async with log_to_read(self.data, kafka, clock=clock, ids=SystemIds(clock)) as log:
+                for partition, head in sorted((await log.heads()).items()):
                     offset = 0
-                    while records := await log.read(partition, offset):
+                    while offset < head.next_offset and (records := await log.read(partition, offset)):
                         offset = records[-1].offset + 1
                         events = (decode(record).event for record in records)
                         found += [event for event in events if isinstance(event, kind)]
-            finally:
-                await log.close()
             return found
 
         return asyncio.run(read())
