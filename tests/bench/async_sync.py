@@ -33,6 +33,32 @@ from rftd.workers.forecast.system import System
 BAR_RATIO, BAR_OPTIMUM = 2.77, 0.90
 
 
+def sizes_parser() -> argparse.ArgumentParser:
+    """The options for the sizes of a run: those of docs/benchmarks.md unless they are given."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--median", type=float, default=2.0, help="seconds; what does not scale with it is ours")
+    parser.add_argument("--train-time", type=float, default=2.0, help="medians, if all units train")
+    parser.add_argument("--units", type=int, default=16)
+    parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--repeat-times", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=8)
+    return parser
+
+
+def asked_of(chosen: argparse.Namespace, *, publish_s: float) -> tuple[Asked, LongTail]:
+    """What the simulator is asked for these options, and the lengths of rollouts."""
+    asked = Asked(
+        units=chosen.units,
+        slots=chosen.slots,
+        batch=chosen.batch,
+        repeat_times=chosen.repeat_times,
+        train_s=chosen.train_time * chosen.median,
+        publish_s=publish_s,
+    )
+    return asked, LongTail(median_s=chosen.median)
+
+
 def sizes_of(system: System, chosen: argparse.Namespace, lengths: LongTail, steps: int) -> Sizes:
     """A run's sizes on the split."""
     return Sizes(
@@ -47,26 +73,11 @@ def sizes_of(system: System, chosen: argparse.Namespace, lengths: LongTail, step
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--median", type=float, default=2.0, help="seconds; what does not scale with it is ours")
+    parser = sizes_parser()
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--sync-steps", type=int, default=8)
-    parser.add_argument("--train-time", type=float, default=2.0, help="medians, if all units train")
-    parser.add_argument("--units", type=int, default=16)
-    parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--repeat-times", type=int, default=2)
-    parser.add_argument("--processes", type=int, default=8)
     chosen = parser.parse_args()
-    lengths = LongTail(median_s=chosen.median)
-    asked = Asked(
-        units=chosen.units,
-        slots=chosen.slots,
-        batch=chosen.batch,
-        repeat_times=chosen.repeat_times,
-        train_s=chosen.train_time * chosen.median,
-        publish_s=0.1,
-    )
+    asked, lengths = asked_of(chosen, publish_s=0.1)
     system = system_of(asked, None, chosen.batch, lengths)
     report = compare(stages_of(asked, None), system, lengths, steps=60, seed=1)
     apart = report.synchronous.disaggregated.system

@@ -11,7 +11,6 @@ next. `hasty` is `hard_bound`, which drops what took too long. `p` is of the two
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -20,11 +19,10 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from async_sync import sizes_of
+from async_sync import asked_of, sizes_of, sizes_parser
 from timed_run import ASYNC, timed_run
 
-from rftd.workers.forecast.asked import Asked, stages_of, system_of
-from rftd.workers.forecast.long_tail import LongTail
+from rftd.workers.forecast.asked import stages_of, system_of
 from rftd.workers.forecast.report import compare
 
 BAR = 0.05
@@ -35,27 +33,12 @@ POLICIES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = sizes_parser()
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--real-steps", type=int, default=20)
-    parser.add_argument("--median", type=float, default=2.0, help="seconds, of the real run")
-    parser.add_argument("--train-time", type=float, default=2.0, help="medians, if all units train")
-    parser.add_argument("--units", type=int, default=16)
-    parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--repeat-times", type=int, default=2)
-    parser.add_argument("--processes", type=int, default=8)
     chosen = parser.parse_args()
-    lengths = LongTail(median_s=chosen.median)
-    asked = Asked(
-        units=chosen.units,
-        slots=chosen.slots,
-        batch=chosen.batch,
-        repeat_times=chosen.repeat_times,
-        train_s=chosen.train_time * chosen.median,
-        publish_s=0.05,
-    )
+    asked, lengths = asked_of(chosen, publish_s=0.05)
     system = system_of(asked, None, chosen.batch, lengths)
     (base,) = stages_of(asked, None)
     stages = [
