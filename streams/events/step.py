@@ -21,6 +21,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     sha256: str | None = None
     """The same by sha256: in deterministic mode and at checkpoints."""
     items: int
+    """Experiences and rows of the plan; a row of preferences is two sequences."""
     tokens: int
     """Tokens with a gradient."""
     duration_s: float

@@ -83,9 +83,9 @@ def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
     assert not [warning for warning in submission.warnings if "no effect" in warning]
 
 
-@pytest.mark.parametrize("name", ["demo", "gsm8k"])
+@pytest.mark.parametrize("name", ["demo", "gsm8k", "sft", "dpo", "cpt"])
 def test_the_examples_load(name: str, tmp_path: Path) -> None:
-    overrides = () if name == "demo" else ("project=p", "name=n")
+    overrides = () if name != "gsm8k" else ("project=p", "name=n")
     text = (ROOT / "examples" / f"{name}.yaml").read_text()
     assert load_text(text, name, overrides=overrides, environ={}, cwd=tmp_path).spec.stages
 

@@ -159,7 +159,7 @@ class Rerun:
             step=number,
             stage=plan.stage,
             batch=plan.batch,
-            items=len(batch.samples),
+            items=len(plan.experiences) + len(plan.rows),
             tokens=executed.result.tokens,
             generation=recorded.generation,
             recorded=recorded.checksum,

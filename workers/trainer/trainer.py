@@ -310,7 +310,7 @@ class Trainer:
             generation=self._state.spine.generation,
             checksum=executed.checksum,
             sha256=executed.sha256,
-            items=len(batch.samples),
+            items=len(plan.experiences) + len(plan.rows),
             tokens=executed.result.tokens,
             duration_s=self._member.clock.monotonic_s() - began_s,
             metrics=executed.result.metrics,
