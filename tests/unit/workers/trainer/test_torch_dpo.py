@@ -1,0 +1,132 @@
+"""A step on preferences against a loop of torch over whole pairs, and what the reference of a stage does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
+from rftd.workers.trainer.engine import TrainBatch, TrainSample
+from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+
+Open = Callable[[StageSpec], TorchTrainerEngine]
+Make = Callable[..., Any]
+BETA = 0.5
+
+
+def pairs(step: int = 1, count: int = 5) -> TrainBatch:
+    """Pairs of random answers of various lengths, some tokens masked."""
+    rng = np.random.default_rng(step)
+    samples = []
+    for pair in range(count):
+        prompt = rng.integers(7, 120, int(rng.integers(3, 9)))
+        for chosen in (True, False):
+            length = int(rng.integers(1, 8))
+            mask = rng.random(length) < 0.8
+            mask[-1] = True
+            samples.append(
+                TrainSample(
+                    tokens=np.concatenate([prompt, rng.integers(7, 120, length)]).astype(np.uint32),
+                    prompt_tokens=len(prompt),
+                    loss_mask=mask.astype(np.uint8),
+                    pair=pair,
+                    chosen=chosen,
+                )
+            )
+    return TrainBatch(step=step, stage_step=step, samples=samples)
+
+
+@pytest.fixture
+def make_dpo(make_stage: Make) -> Callable[..., StageSpec]:
+    """A DPO stage; the KL term of the guide's default is left out unless it has a coefficient."""
+
+    def make(*, kl_coef: float = 0.0, lr: float = 1.0, **settings: Any) -> StageSpec:
+        algorithm = AlgorithmSpec(
+            kind="dpo",
+            advantage="none",
+            policy_loss="dpo",
+            policy_loss_args={"beta": BETA, "label_smoothing": 0.1},
+            kl_loss="k2",
+            kl_loss_args={"kl_coef": kl_coef},
+            optimizer=OptimizerSpec(kind="sgd", lr=lr, weight_decay=0.0, grad_clip=0.0),
+        )
+        stage: StageSpec = make_stage("sft", **settings)
+        return msgspec.structs.replace(stage, name="dpo", algorithm=algorithm)
+
+    return make
+
+
+def looped(model: Path, reference: Path, samples: Sequence[TrainSample]) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient: each response alone through the whole models, each pair by the formula."""
+    policy, frozen = (AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32) for each in (model, reference))
+
+    def likelihood(of: Any, sample: TrainSample) -> torch.Tensor:
+        ids = torch.tensor(sample.tokens.astype(np.int64))[None]
+        logits = of(input_ids=ids).logits[0, sample.prompt_tokens - 1 : -1]
+        logprobs = torch.log_softmax(logits, -1).gather(1, ids[0, sample.prompt_tokens :, None])[:, 0]
+        return (logprobs * torch.tensor(sample.loss_mask)).sum()
+
+    total = torch.zeros(())
+    numbers = sorted({sample.pair for sample in samples})
+    for number in numbers:
+        sums = {}
+        for sample in samples:
+            if sample.pair == number:
+                with torch.no_grad():
+                    base = likelihood(frozen, sample)
+                sums[sample.chosen] = likelihood(policy, sample) - base
+        z = BETA * (sums[True] - sums[False])
+        loss = -0.9 * torch.nn.functional.logsigmoid(z) - 0.1 * torch.nn.functional.logsigmoid(-z)
+        total = total + loss / len(numbers)
+    total.backward()  # type: ignore[no-untyped-call]
+    return total.item(), {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+@pytest.mark.parametrize("budget_tokens", [8192, 16])
+@pytest.mark.parametrize("prefix_sharing", ["auto", "never"])
+def test_the_gradient_is_that_of_the_formula(
+    tiny_model: Path, tmp_path: Path, open_engine: Open, make_dpo: Make, prefix_sharing: str, budget_tokens: int
+) -> None:
+    engine = open_engine(make_dpo(prefix_sharing=prefix_sharing, budget_tokens=budget_tokens))
+    engine.train(pairs(1))  # away from the reference
+    engine.save(tmp_path, hf=True)
+    before = {name: value.clone() for name, value in engine.tensors().items()}
+    batch = pairs(2)
+    order = np.random.default_rng(0).permutation(len(batch.samples))
+    result = engine.train(msgspec.structs.replace(batch, samples=[batch.samples[i] for i in order]))
+    loss, gradient = looped(tmp_path / "actor" / "huggingface", tiny_model, batch.samples)
+    assert result.metrics["actor/dpo_loss"] == pytest.approx(loss, rel=1e-5)
+    for name, value in gradient.items():
+        torch.testing.assert_close(before[name] - engine.tensors()[name], value, rtol=1e-4, atol=5e-6)
+
+
+def test_the_reference_is_kept_without_a_kl_term_and_saved(open_engine: Open, make_dpo: Make, tmp_path: Path) -> None:
+    engine, twin = open_engine(make_dpo()), open_engine(make_dpo())
+    first = engine.train(pairs(1)).metrics
+    assert first["actor/chosen_reward"] == first["actor/rejected_reward"] == 0.0
+    assert "actor/kl_loss" not in first and "actor/kl_coef" not in first
+    engine.save(tmp_path, hf=False)
+    twin.load(tmp_path, make_dpo())
+    one, two = engine.train(pairs(2)), twin.train(pairs(2))
+    assert one.metrics["actor/chosen_reward"] != 0.0 and one.metrics == two.metrics
+    assert engine.checksum() == twin.checksum()
+    assert "actor/kl_loss" in open_engine(make_dpo(kl_coef=0.1)).train(pairs(1)).metrics
+
+
+def test_pairs_without_trained_tokens_change_nothing(open_engine: Open, make_dpo: Make) -> None:
+    engine, twin, batch = open_engine(make_dpo()), open_engine(make_dpo()), pairs(1)
+    empty = [
+        msgspec.structs.replace(each, pair=each.pair + 100, loss_mask=np.zeros_like(each.loss_mask))
+        for each in pairs(3, 2).samples
+    ]
+    engine.train(msgspec.structs.replace(batch, samples=[*batch.samples, *empty]))
+    twin.train(batch)
+    for name, value in engine.tensors().items():
+        torch.testing.assert_close(value, twin.tensors()[name], rtol=1e-5, atol=1e-6)
