@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import DataError, LogLossError, NonFiniteLossError
+from rftd.ops.errors import DataError, LogLossError, NonFiniteLossError, RftdError
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.events.batch import BatchPlanned
@@ -122,9 +122,15 @@ class Execution:
         return self._ahead[1]
 
     async def build_ahead(self, plan: BatchPlanned | None) -> None:
-        """Builds the batch of a plan while the one before it trains."""
-        if plan is not None and plan.stage in self._state.spine.first_versions:
-            await self.batch(plan)
+        """Builds the batch of a plan while the one before it trains.
+
+        What fails is raised when that batch is due: it must not take the step before it along.
+        """
+        try:
+            if plan is not None and plan.stage in self._state.spine.first_versions:
+                await self.batch(plan)
+        except* RftdError:
+            pass
 
     async def execute(self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool) -> Executed:
         """One training step; a plan of another stage begins it.
