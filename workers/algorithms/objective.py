@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms import diagnostics
+from rftd.workers.algorithms.advantages.registry import token_advantage
 from rftd.workers.algorithms.advantages.token_advantage import PassField, TokenAdvantage
 from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.algorithms.corrections.chain import Chain
@@ -53,6 +54,7 @@ class Objective:
             or getattr(policy_loss, "needs_old_logprobs", False)
             or (kl.needs_old_logprobs and kl.coef > 0),
             correction=Chain.of(spec.correction, getattr(policy_loss, "corrections", ())),
+            token_advantage=token_advantage(spec),
             kl_penalty=KL_LOSSES.open(spec.kl_penalty, spec.kl_penalty_args),
             from_rollouts=lookup(spec.kind).needs.rollouts,
             policy_loss_name=spec.policy_loss,
@@ -66,6 +68,11 @@ class Objective:
             or "ref_logprobs" in self.pass_fields
             or getattr(self.policy_loss, "needs_reference", False)
         )
+
+    @property
+    def sees_whole_batch(self) -> bool:
+        """True if something is computed from the whole batch before the step."""
+        return bool(self.pass_fields) or self.token_advantage is not None
 
     @property
     def pass_fields(self) -> frozenset[PassField]:

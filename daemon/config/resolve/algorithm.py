@@ -28,6 +28,8 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
+_PASSED: Final = frozenset({"logprobs", "entropies", "ref_logprobs"})
+"""What trainer engines compute over a whole batch before its step."""
 _STRATEGIES: Final = ("default", "staleness_control", "mix", "warmup")
 """`warmup` is the older name of `default`."""
 _GUIDE: Final = (
@@ -87,9 +89,9 @@ def resolve_algorithm(
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
     if made["policy_loss"] is not None:
         _check_pairs(getattr(made["policy_loss"], "needs_pairs", False), parts["policy_loss"], definition, notes)
-    if isinstance(made["advantage"], TokenAdvantage):
-        fix = f"leave it out for {definition.advantage}"
-        notes.wrong(("algorithm", "advantage_fn"), f"{parts['advantage']} cannot be run yet", fix, Unsupported)
+    if isinstance(made["advantage"], TokenAdvantage) and (missing := sorted(made["advantage"].needs - _PASSED)):
+        what = f"{parts['advantage']} cannot be run yet: it needs {', '.join(missing)}"
+        notes.wrong(("algorithm", "advantage_fn"), what, f"leave it out for {definition.advantage}", Unsupported)
     greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}

@@ -99,6 +99,9 @@ def test_the_advantage_function_is_checked_with_the_file(load: Load, errors: Err
     assert "algorithm.advantage_fn" in text and "did you mean 'rloo'" in text
     (text,) = errors(overrides=["algorithm.advantage_fn=gigpo", "algorithm.advantage_fn_args={gamma: 2}"])
     assert "algorithm.advantage_fn_args" in text and "gamma is 2" in text
+    assert load(overrides=["algorithm.advantage_fn=clipb"]).spec.stages[0].algorithm.advantage == "clipb"
+    (text,) = errors(overrides=["algorithm.advantage_fn=ppo"])
+    assert "algorithm.advantage_fn" in text and "needs values" in text
 
 
 def test_an_algorithm_that_cannot_be_run_is_said_to_be(errors: Errors) -> None:

@@ -48,7 +48,7 @@ def batch_pass(
     for advantages of another shape.
     """
     fields = objective.pass_fields
-    if not fields or not any(len(micro.targets) for micro in packed):
+    if not objective.sees_whole_batch or not any(len(micro.targets) for micro in packed):
         return BatchPass([Passed()] * len(packed), {})
     batch = _tokens(model, reference, packed, fields, device, version=version)
     metrics: dict[str, float] = {}
@@ -63,6 +63,7 @@ def batch_pass(
     if objective.token_advantage is not None:
         advantages = objective.token_advantage.token_advantages(batch)
         _check_shape(advantages, batch)
+        advantages = advantages.masked_fill(batch.expert, 0.0)
     if advantages is not None:
         batch = replace(batch, advantages=advantages)
         metrics |= {
