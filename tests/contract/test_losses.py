@@ -10,8 +10,10 @@ import pytest
 import torch
 from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
-from rftd.workers.algorithms.aggregation import AGGREGATIONS, Aggregation, TokenWeights
-from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
+from rftd.streams.spec import AlgorithmSpec
+from rftd.workers.algorithms import diagnostics
+from rftd.workers.algorithms.aggregation import AGGREGATIONS, TokenWeights
+from rftd.workers.algorithms.corrections.chain import Chain
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
 from rftd.workers.algorithms.objective import Objective
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
@@ -26,13 +28,17 @@ every_kl = pytest.mark.parametrize("name", [name for name in KL_LOSSES.names() i
 
 
 def objective_of(name: str, *, mode: str = "token-mean", kl: str = "none", entropy: str = "none") -> Objective:
-    return Objective(
-        policy_loss=POLICY_LOSSES.open(name),
-        kl=KL_LOSSES.open(kl, {"kl_coef": 0.5}),
-        entropy=ENTROPY_LOSSES.open(entropy, {"entropy_coef": 0.25}),
-        aggregation=Aggregation(mode),
-        needs_old_logprobs=True,
+    spec = AlgorithmSpec(
+        kind="grpo",
+        policy_loss=name,
+        kl_loss=kl,
+        kl_loss_args={"kl_coef": 0.5},
+        entropy_loss=entropy,
+        entropy_loss_args={"entropy_coef": 0.25},
+        loss_agg_mode=mode,
     )
+    # A mask of the whole batch is made before its step, by an engine: here each token is kept.
+    return dataclasses.replace(Objective.of(spec), correction=Chain())
 
 
 def weights_of(objective: Objective, tokens: LossTokens) -> TokenWeights[torch.Tensor]:
@@ -47,15 +53,15 @@ def summed(
 ) -> tuple[torch.Tensor, dict[str, float], torch.Tensor]:
     """Loss, figures and gradient of a batch that is computed in these micro-batches."""
     weights = weights_of(objective, tokens)
-    total, figures = torch.zeros((), dtype=tokens.logprobs.dtype), dict[str, float]()
+    total, figures = torch.zeros((), dtype=tokens.logprobs.dtype), dict[str, torch.Tensor]()
     for part in parts:
         taken, places = responses_of(tokens, part)
         loss, metrics = objective.terms(taken, weights.map(lambda each, places=places: each[places]))  # type: ignore[misc]
         total = total + loss
         for key, value in metrics.items():
-            figures[key] = figures.get(key, 0.0) + float(value)
+            figures[key] = diagnostics.joined(key, figures[key], value) if key in figures else value
     (gradient,) = torch.autograd.grad(total, tokens.logprobs)
-    return total.detach(), figures, gradient
+    return total.detach(), {key: float(value) for key, value in figures.items()}, gradient
 
 
 @every_loss

@@ -137,13 +137,14 @@ def test_every_rule_of_verify_is_explained() -> None:
     assert named == [*CHECKER_RULES, *RULES]
 
 
-def test_errors_page_is_up_to_date() -> None:
-    path = ROOT / "tests" / "golden" / "make_errors_page.py"
-    spec = importlib.util.spec_from_file_location("make_errors_page", path)
+@pytest.mark.parametrize("name", ["errors", "algorithms"])
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    path = ROOT / "tests" / "golden" / f"make_{name}_page.py"
+    spec = importlib.util.spec_from_file_location(f"make_{name}_page", path)
     assert spec is not None and spec.loader is not None
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
-    assert (ROOT / "docs" / "errors.md").read_text() == page.text(), "run tests/golden/make_errors_page.py"
+    assert (ROOT / "docs" / f"{name}.md").read_text() == page.text(), f"run {path.relative_to(ROOT)}"
 
 
 @pytest.mark.usefixtures("third_parties")

@@ -31,6 +31,8 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     source: str
     """Where it was published."""
+    when: str = ""
+    """When to use it."""
     repeat_times: int = 1
     """Rollouts of one task, unless the experiment says otherwise."""
     advantage: str = "none"

@@ -8,14 +8,23 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.plugins import Plugins
 
+_HERE: Final = "rftd.workers.algorithms.definitions"
+
 ALGORITHMS: Final = Plugins[AlgorithmDefinition](
     "algorithm type",
     group="rftd.algorithms",
     table={
-        "grpo": "rftd.workers.algorithms.grpo:GRPO",
-        "sft": "rftd.workers.algorithms.sft:SFT",
-        "dpo": "rftd.workers.algorithms.dpo:DPO",
-        "cpt": "rftd.workers.algorithms.cpt:CPT",
+        "grpo": f"{_HERE}.grpo:GRPO",
+        "dapo": f"{_HERE}.dapo:DAPO",
+        "gspo": f"{_HERE}.gspo:GSPO",
+        "cispo": f"{_HERE}.cispo:CISPO",
+        "sapo": f"{_HERE}.sapo:SAPO",
+        "m2po": f"{_HERE}.m2po:M2PO",
+        "mix": f"{_HERE}.mix:MIX",
+        "mix_chord": f"{_HERE}.mix_chord:MIX_CHORD",
+        "sft": f"{_HERE}.sft:SFT",
+        "cpt": f"{_HERE}.cpt:CPT",
+        "dpo": f"{_HERE}.dpo:DPO",
     },
 )
 

@@ -98,6 +98,9 @@ def resolve_algorithm(
     if strategy not in _STRATEGIES:
         fix = f"rftd has: {', '.join(_STRATEGIES)}"
         notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
+    if definition.needs.expert_data and strategy != "mix":
+        what = f"is {strategy}, but {definition.name} learns from an expert's rows beside its rollouts"
+        notes.wrong(("algorithm", "sample_strategy"), what, "leave it out, or write mix", Contradiction)
     return AlgorithmSpec(
         kind=given.algorithm_type,
         repeat_times=_repeat_times(given, definition, notes, greedy),

@@ -51,3 +51,16 @@ def test_without_mix_there_are_no_rows_and_an_unused_buffer_is_mentioned(load: L
 def test_what_cannot_be_mixed_is_refused(errors: Errors, overrides: list[str], field: str, says: str, fix: str) -> None:
     (text,) = errors(overrides=overrides)
     assert field in text and says in text and fix in text, text
+
+
+def test_algorithms_of_an_expert_mix_by_themselves_and_not_without_rows(load: Load, errors: Errors) -> None:
+    for kind in ("mix", "mix_chord"):
+        stage = load(overrides=[f"algorithm.algorithm_type={kind}", BUFFER, "buffer.train_batch_size=16"]).spec.stages[
+            0
+        ]
+        assert (stage.algorithm.sample_strategy, stage.expert_rows) == ("mix", 8)
+        assert (stage.algorithm.policy_loss, stage.algorithm.entropy_loss) == (kind, "mix")
+        (text,) = errors(overrides=[f"algorithm.algorithm_type={kind}"])
+        assert "auxiliary_buffers" in text and "there is no such buffer" in text
+    (text,) = errors(overrides=["algorithm.algorithm_type=mix", "algorithm.sample_strategy=default"])
+    assert "algorithm.sample_strategy" in text and "an expert's rows" in text

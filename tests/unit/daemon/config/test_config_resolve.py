@@ -104,8 +104,32 @@ def test_the_advantage_function_is_checked_with_the_file(load: Load, errors: Err
     assert "algorithm.advantage_fn" in text and "needs values" in text
 
 
+def test_how_token_losses_become_one_is_said_by_the_user_the_loss_or_the_algorithm(load: Load) -> None:
+    def mode(*overrides: str) -> str:
+        return load(overrides=[f"algorithm.{each}" for each in overrides]).spec.stages[0].algorithm.loss_agg_mode
+
+    assert mode() == "token-mean"
+    assert mode("algorithm_type=gspo") == mode("policy_loss_fn=gspo") == "seq-mean-token-mean"
+    assert mode("policy_loss_fn=rec", "policy_loss_fn_args={clip_mode: gspo-one-side}") == "seq-mean-token-mean"
+    assert mode("algorithm_type=gspo", "loss_agg_mode=token-mean") == "token-mean"
+    scaled = load(overrides=["algorithm.loss_agg_mode=seq-mean-token-sum-norm", "algorithm.loss_scale_factor=100"])
+    assert scaled.spec.stages[0].algorithm.loss_scale_factor == 100.0
+
+
+def test_each_type_has_its_own_repeat_times(load: Load) -> None:
+    for kind, repeat_times in (("grpo", 8), ("dapo", 16), ("gspo", 2)):
+        (stage,) = load(overrides=[f"algorithm.algorithm_type={kind}", "algorithm.repeat_times=null"]).spec.stages
+        assert stage.algorithm.repeat_times == repeat_times
+
+
+def test_a_loss_of_rollouts_is_refused_where_there_are_rows_only(errors: Errors) -> None:
+    rows = ["mode=train", "algorithm.algorithm_type=sft", "algorithm.policy_loss_fn=ppo"]
+    texts = errors(overrides=rows)
+    assert any("algorithm.policy_loss_fn" in text and "log-probabilities of rollouts" in text for text in texts)
+
+
 def test_an_algorithm_that_cannot_be_run_is_said_to_be(errors: Errors) -> None:
-    (text,) = errors(overrides=["algorithm.algorithm_type=dapo"])
+    (text,) = errors(overrides=["algorithm.algorithm_type=jsd"])
     assert "is in the guide, but cannot be run yet" in text
     (text,) = errors(overrides=["algorithm.algorithm_type=gropo"])
     assert "did you mean 'grpo'?" in text

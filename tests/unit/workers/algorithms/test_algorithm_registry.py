@@ -28,8 +28,8 @@ def test_sft_needs_no_rollouts() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="gpro") as raised:
-        lookup("gpro")
+    with pytest.raises(ConfigError, match="grpoo") as raised:
+        lookup("grpoo")
     assert raised.value.fix and "'grpo'" in raised.value.fix
 
 

@@ -184,7 +184,7 @@ def test_the_entropy_of_mix_leaves_an_experts_rows_out() -> None:
     weights = objective.aggregation.weights(masks, EXPERTS).map(lambda each: torch.tensor(each)[tokens.sequence])
     loss, metrics = objective.terms(tokens, weights)
     own = tokens.entropies[~tokens.expert].mean()
-    assert float(metrics["actor/entropy_loss"]) == pytest.approx(float(own))
+    assert float(metrics["actor/entropy_loss"]) == pytest.approx(float(own.detach()))
     (gradient,) = torch.autograd.grad(loss, tokens.entropies)
     assert not gradient[tokens.expert].any() and bool((gradient[~tokens.expert] < 0).all())
 

@@ -9,6 +9,7 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 GRPO: Final = AlgorithmDefinition(
     name="grpo",
     summary="Advantage = reward relative to its group, in standard deviations; PPO's clipped policy loss.",
+    when="The first choice for tasks with a verifiable reward: no critic, few settings.",
     source="Shao et al. 2024, DeepSeekMath, arXiv 2402.03300",
     repeat_times=8,  # as in the guides' examples; two are the least
     advantage="grpo",

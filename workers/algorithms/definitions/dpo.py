@@ -10,6 +10,7 @@ DPO: Final = AlgorithmDefinition(
     name="dpo",
     summary="Direct preference optimization: raises the likelihood of chosen responses over that of rejected ones.",
     source="Rafailov et al. 2023, arXiv 2305.18290",
+    when="Pairs of a better and a worse answer are at hand, and neither a reward nor rollouts.",
     repeat_times=2,  # two responses to each prompt
     policy_loss="dpo",
     policy_loss_args={"beta": 0.1, "label_smoothing": 0.0},
