@@ -6,7 +6,7 @@ token_advantage.py  `TokenAdvantage`: of each token of a batch, beside that, bef
 registry.py         the table of both
 moments.py          mean and standard deviation of a group
 group_metrics.py    what to report of a batch's groups
-none.py, grpo.py, reinforce.py, remax.py, rloo.py, opmd.py, asymre.py, rec.py, step_wise_grpo.py, gigpo.py
+none.py, grpo.py, reinforce.py, remax.py, rloo.py, opmd.py, asymre.py, best.py, rec.py, step_wise_grpo.py, gigpo.py
                     one file for each function of groups
 token_rows.py       returns from the ends of responses, whitening
 ppo.py, reinforceplusplus.py, on_policy_distill.py, jsd.py, clipb.py, clipv.py

@@ -27,6 +27,7 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "opmd_verl": f"{_HERE}.opmd:OpmdAdvantage",
         "asymre": f"{_HERE}.asymre:AsymreAdvantage",
         "asymre_verl": f"{_HERE}.asymre:AsymreAdvantage",
+        "best": f"{_HERE}.best:BestAdvantage",
         "rec": f"{_HERE}.rec:RecAdvantage",
         "step_wise_grpo": f"{_HERE}.step_wise_grpo:StepWiseGrpoAdvantage",
         "gigpo": f"{_HERE}.gigpo:GigpoAdvantage",

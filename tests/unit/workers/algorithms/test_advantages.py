@@ -127,6 +127,12 @@ def test_asymre_shifts_the_mean() -> None:
     assert values("asymre", group(*REWARDS), group(2.0)) == [near([r - shifted for r in REWARDS]), [2.0]]
 
 
+def test_best_chooses_the_best_of_a_group() -> None:
+    function = ADVANTAGES.open("best")
+    groups = [ClosedGroup(rewards=np.array(each, np.float32)) for each in ([0, 1, 0.5, 1], [1, 1], [0.2])]
+    assert [each.tolist() for each in function.advantages(groups)] == [[0, 1, 0, 1], [0, 0], [1]]
+
+
 def test_rec_takes_off_the_mean_and_accepts_a_group_of_one() -> None:
     mean, std = statistics.mean(REWARDS), statistics.pstdev(REWARDS)
     assert values("rec", group(*REWARDS), group(2.0)) == [near([r - mean for r in REWARDS]), [2.0]]
