@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec
+from rftd.streams.spec import AlgorithmSpec, LoraSpec, OptimizerSpec, StageSpec
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
 
@@ -130,3 +130,17 @@ def test_pairs_without_trained_tokens_change_nothing(open_engine: Open, make_dpo
     twin.train(batch)
     for name, value in engine.tensors().items():
         torch.testing.assert_close(value, twin.tensors()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_an_adapter_is_compared_with_its_beginning(open_engine: Open, make_dpo: Make, tmp_path: Path) -> None:
+    stage = make_dpo(lr=0.5)
+    stage = msgspec.structs.replace(stage, model=msgspec.structs.replace(stage.model, lora=LoraSpec(rank=4, alpha=8)))
+    engine, twin = open_engine(stage), open_engine(stage)
+    batch = pairs(1)
+    figures = [engine.train(batch).metrics for _ in range(6)]
+    assert figures[0]["actor/chosen_reward"] == figures[0]["actor/rejected_reward"] == 0.0
+    margins = [each["actor/chosen_reward"] - each["actor/rejected_reward"] for each in figures]
+    assert margins[-1] > margins[1] > 0 and figures[-1]["actor/dpo_loss"] < figures[0]["actor/dpo_loss"]
+    engine.save(tmp_path, hf=False)
+    twin.load(tmp_path, stage)
+    assert twin.train(pairs(2)).metrics == engine.train(pairs(2)).metrics
