@@ -38,6 +38,7 @@ _LOSSES: Final = {
     "actor/entropy_loss": "entropy",
     "actor/sft_loss": "sft",
 }
+_MASKED: Final = {"correction/masked_positive": "positive", "correction/masked_negative": "negative"}
 _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
 
 
@@ -187,13 +188,19 @@ class MetricsFeed:
         if event.skipped:
             self._of(metrics.nonfinite_steps, name).inc()
         self._progress(name, "trainer", decoded)
+        # Where the loss takes another policy for the old one, ppo_kl is not about that which drew the tokens.
+        behaviour = event.metrics.get("mismatch/k3/mean", event.metrics.get("actor/ppo_kl"))
+        if behaviour is not None:
+            self._of(metrics.train_kl, name, "behaviour").set(behaviour)
         for key, value in event.metrics.items():
             if key in _LOSSES:
                 self._of(metrics.train_loss, name, _LOSSES[key]).set(value)
             elif key in _CLIPS:
                 self._of(metrics.train_clip_ratio, name, _CLIPS[key]).set(value)
-            elif key == "actor/ppo_kl":
-                self._of(metrics.train_kl, name, "behaviour").set(value)
+            elif key in _MASKED:
+                self._of(metrics.train_masked, name, _MASKED[key]).set(value)
+            elif key == "mismatch/ess":
+                self._of(metrics.train_effective, name).set(value)
             elif key == "actor/entropy":
                 self._of(metrics.train_entropy, name).set(value)
             elif key == "actor/grad_norm":

@@ -131,6 +131,12 @@ class Metrics:
         self.train_kl = self._gauge("rftd_train_kl_nats", "Mean per-token KL against ref", "ref")
         self.train_entropy = self._gauge("rftd_train_entropy_nats", "Mean per-token policy entropy")
         self.train_clip_ratio = self._gauge("rftd_train_clip_ratio", "Share of tokens clipped", "side")
+        self.train_masked = self._gauge(
+            "rftd_train_masked_ratio", "Share of tokens that corrections left out, by sign of advantage", "advantage"
+        )
+        self.train_effective = self._gauge(
+            "rftd_train_effective_sample_ratio", "Which share of the tokens the batch is worth to the present weights"
+        )
         self.train_grad_norm = self._gauge("rftd_train_grad_norm", "Global gradient norm before clipping")
         self.nonfinite_steps = self._counter(
             "rftd_train_nonfinite_steps_total", "Steps skipped because loss or gradient was not finite"

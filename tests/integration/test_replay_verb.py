@@ -222,6 +222,25 @@ def test_an_experiment_that_never_trained(rftd: Rftd, play: Play, fake_world: An
     assert said.status == 3 and "nothing to replay" in said.err
 
 
+def test_steps_that_were_skipped_are_skipped_again(rftd: Rftd, play: Play, fake_world: Any, tmp_path: Path) -> None:
+    """By a trainer that took the history up, too: three in a row would have been one too many."""
+    spec = fake_world.spec(tmp_path)
+    nan = TrainerSpec(engine="fake", engine_args={"nan_at_step": 2, "nan_steps": 2})
+    stages = (spec.stages[0], msgspec.structs.replace(spec.stages[1], trainer=nan))
+    root = play(msgspec.structs.replace(spec, stages=stages), die_at=6)
+    with tables(root) as (connection, parts):
+        done = [
+            event for _, _, event in events(connection, parts["rftd.experiments"]) if isinstance(event, StepCompleted)
+        ]
+    first = min(step.step for step in done if step.stage == 1)
+    skipped = {step.step for step in done if step.skipped}
+    assert skipped == {first + 1, first + 2} and all("loss is nan" in step.skipped for step in done if step.tokens == 0)
+    checksums = {step.step: step.checksum for step in done}
+    assert checksums[first] == checksums[first + 1] == checksums[first + 2] != checksums[first + 3]
+    assert rftd("replay", "fake", "--check").status == 0
+    assert rftd("verify").status == 0
+
+
 def test_a_nan_is_named(rftd: Rftd, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     play()
     begin = FakeTrainerEngine.begin_stage

@@ -204,7 +204,7 @@ def _sample(
         loss_mask=mask,
         logprobs=event.logprobs.view(),
         advantages=np.full(len(mask), advantages[item.member], dtype=np.float32),
-        versions=_versions(event.spans, len(mask)),
+        versions=versions_of(event.spans, len(mask)),
         reward=event.reward,
         group=item.group,
         temperature=temperature,
@@ -234,7 +234,7 @@ def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list
     return samples
 
 
-def _versions(spans: Sequence[Span], length: int) -> NDArray[np.int64] | None:
+def versions_of(spans: Sequence[Span], length: int) -> NDArray[np.int64] | None:
     """Of the weights that drew each response token; what no span covers was not drawn  # [R]"""
     if not spans:
         return None

@@ -17,6 +17,7 @@ from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode
 from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
 from rftd.streams.events.registry import Event
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat
@@ -104,6 +105,32 @@ def test_sync_points_that_took_too_long_are_counted() -> None:
     values = samples(feed.metrics)
     assert values["rftd_weight_sync_overdue_total{experiment=small,then=goes_on}"] == 1
     assert values["rftd_weight_sync_overdue_total{experiment=small,then=waits}"] == 2
+
+
+def test_what_a_step_says_of_older_tokens_is_shown() -> None:
+    run = SyntheticRun(Tape()).write()
+    feed, tape = fed(run), run.tape
+    figures = {"actor/ppo_kl": 0.0, "mismatch/k3/mean": 0.25, "mismatch/ess": 0.5, "correction/masked_negative": 0.125}
+    for number, (skipped, metrics) in enumerate((("", figures), ("the loss is nan", {}))):
+        done = StepCompleted(
+            batch=tape.ids.new(),
+            step=50 + number,
+            stage=1,
+            generation=0,
+            checksum="c",
+            items=1,
+            tokens=1,
+            duration_s=1.0,
+            metrics=metrics,
+            skipped=skipped,
+        )
+        tape.write(done, run.id, role="trainer")
+        feed.observe(decode(tape.records[-1]))
+    values = samples(feed.metrics)
+    assert values["rftd_train_kl_nats{experiment=small,ref=behaviour}"] == 0.25
+    assert values["rftd_train_effective_sample_ratio{experiment=small}"] == 0.5
+    assert values["rftd_train_masked_ratio{advantage=negative,experiment=small}"] == 0.125
+    assert values["rftd_train_nonfinite_steps_total{experiment=small}"] == 1
 
 
 def test_labels_are_few(run: SyntheticRun) -> None:

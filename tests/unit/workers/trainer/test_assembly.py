@@ -21,7 +21,7 @@ from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
 from rftd.streams.topics import Partition
-from rftd.workers.trainer.assembly import READ_ALONG_RECORDS, Assembly, stretches
+from rftd.workers.trainer.assembly import READ_ALONG_RECORDS, Assembly, stretches, versions_of
 from rftd.workers.trainer.engine import TrainBatch
 from rftd.workers.trainer.reuse import Reuse
 
@@ -124,6 +124,20 @@ async def test_what_is_used_again_is_read_once(max_uses: int) -> None:
     for one, other in zip(first.samples, again.samples, strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_array_equal(one.advantages, other.advantages)
+
+
+@pytest.mark.parametrize(
+    ("spans", "versions"),
+    [
+        ((Span(3, 0, 0, 2), Span(4, 0, 2, 5), Span(6, 1, 5, 6)), [3, 3, 4, 4, 4, 6]),
+        ((Span(3, 0, 0, 2), Span(5, 0, 4, 6)), [3, 3, 3, 3, 5, 5]),
+        ((Span(0, 0, 0, 6),), [0] * 6),
+    ],
+)
+def test_each_token_has_the_version_that_drew_it(spans: tuple[Span, ...], versions: list[int]) -> None:
+    found = versions_of(spans, 6)
+    assert found is not None and found.tolist() == versions
+    assert versions_of((), 6) is None
 
 
 @pytest.mark.anyio
