@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import httpx
+import msgspec
 import pytest
+
+from rftd.daemon.api.place import show
+from rftd.daemon.client.replies import Page
+from rftd.streams.events.weights import WeightsOverdue
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +37,16 @@ async def test_one_page_by_name_id_and_prefix(client: httpx.AsyncClient, house) 
     assert books["produced"] == books["waiting"] + books["planned"] + sum(books["retired"].values())
     assert [point["step"] for point in page["reward_curve"]] == [3, 4, 5]
     assert {row["state"] for row in page["workers"]} == {"live", "lost", "stopped"}
+
+
+async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.AsyncClient, house) -> None:
+    late = WeightsOverdue(stage=1, window=2, wanted=4, version=-1, waited_s=60.0, reason="late")
+    house.run.tape.write(late, house.run.id, role="dispatcher")
+    [position] = await house.log.append(house.run.tape.drafts[-1:])
+    told = await get(client, "/v1/experiments/small", after=show(position))
+    page = msgspec.convert(told, Page)
+    assert [(row.window, row.version, row.reason) for row in page.overdue] == [(2, -1, "late")]
+    assert page.overdue_windows == 1 and page.overdue[0].overdue_at.endswith("Z")
 
 
 async def test_steps_are_paged(client: httpx.AsyncClient) -> None:
