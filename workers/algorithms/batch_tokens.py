@@ -17,7 +17,7 @@ class BatchTokens:
     """
 
     old_logprobs: Tensor  # [N], under the weights that drew them; zeros for dataset rows
-    advantages: Tensor  # [N], of the rollout's group
+    advantages: Tensor  # [N], of the rollout's group, less the penalties
     rewards: Tensor  # [S], one for each response
     expert: Tensor  # [N] bool
     sequence: Tensor  # [N] int64, which response; ascending

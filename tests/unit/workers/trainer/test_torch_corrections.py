@@ -193,10 +193,28 @@ def penalised(stage: StageSpec, **arguments: Any) -> StageSpec:
     return corrected(stage, "rollout", kl_penalty="k1", kl_penalty_args=arguments)
 
 
-def test_a_penalty_is_taken_from_advantages(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
-    """At the stage's first step the reference is the policy itself."""
+def test_the_loss_of_m2po_brings_its_mask(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
+    batch = drawn(make_batch())
+    base = make_stage(optimizer=PLAIN, budget_tokens=16)
+    got, result = one_step(
+        open_engine(corrected(base, "rollout", policy_loss="m2po", policy_loss_args={"m2_threshold": 0.02})), batch
+    )
+    parts = corrected(base, "rollout", ("m2po", {"threshold": 0.02}), policy_loss="importance_sampling")
+    expected, _ = one_step(open_engine(parts), batch)
+    assert_near(got, expected)
+    assert 0 < result.metrics["correction/masked"] < 1
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "clipb"])
+def test_a_penalty_is_taken_from_advantages(
+    open_engine: Open, make_stage: Make, make_batch: Make, advantage: str
+) -> None:
+    """At the stage's first step the reference is the policy itself. A function of tokens sees what is left."""
     batch, coef = make_batch(), 0.5
     stage = penalised(make_stage(optimizer=PLAIN, budget_tokens=16), kl_coef=coef)
+    arguments = {"mu": 1e9} if advantage == "clipb" else {}
+    algorithm = msgspec.structs.replace(stage.algorithm, advantage=advantage, advantage_args=arguments)
+    stage = msgspec.structs.replace(stage, algorithm=algorithm)
     got, result = one_step(open_engine(stage), batch)
     probe = open_engine(make_stage(optimizer=PLAIN))
     samples = [with_penalty(probe, sample, coef) for sample in batch.samples]

@@ -57,8 +57,8 @@ def batch_pass(
         assert batch.ref_logprobs is not None
         kl = objective.kl_penalty.estimate(batch.old_logprobs, batch.ref_logprobs, batch.old_logprobs)
         kl = kl.masked_fill(batch.expert, 0.0)
-        batch = replace(batch, penalties=penalty_coef * kl)
         advantages = batch.advantages - penalty_coef * kl
+        batch = replace(batch, penalties=penalty_coef * kl, advantages=advantages)
         metrics |= {"critic/kl": float(kl.mean()), "critic/kl_coef": penalty_coef}
     if objective.token_advantage is not None:
         advantages = objective.token_advantage.token_advantages(batch)
