@@ -87,24 +87,11 @@ class RoleLease:
 
         Raises FencedError if a newer owner exists: the drafts then have no effect, and this process must stop.
         """
-        return await self.append_with(drafts, ())
-
-    async def append_with(
-        self, drafts: Sequence[Draft], others: Iterable[tuple[RoleLease, Sequence[Draft]]]
-    ) -> list[Position]:
-        """The same for drafts of several roles that this process holds, in one append and one reading back."""
-        together = [*drafts]
-        leases = [self] if drafts else []
-        for lease, more in others:
-            if more:
-                together += more
-                leases.append(lease)
-        if not together:
+        if not drafts:
             return []
-        positions = await append_when_space(self._log, together, clock=self._clock)
+        positions = await append_when_space(self._log, drafts, clock=self._clock)
         await self._follower.reach(positions)
-        for lease in leases:
-            lease.check()
+        self.check()
         return positions
 
     async def confirm(self) -> None:

@@ -262,13 +262,11 @@ class Run:
                 drafts = [writer.draft(event, experiment=state.experiment) for event in lost]
                 await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
             dispatched = dispatcher.decide(self._clock.monotonic_s())
+            await self._append(Decided(dispatcher_lease, "dispatcher", dispatched))
+            # What was decided is folded by now: groups that just closed can be in this turn's plans.
             plans = planner.decide(follower.positions, self._clock.now_ns())
-            # What was decided is folded when it is written, so more may be due.
+            await self._append(Decided(planner_lease, "planner", [Decision(event) for event in plans]))
             wait_s = GATHER_S if dispatched or plans else TICK_S
-            await self._append(
-                Decided(dispatcher_lease, "dispatcher", dispatched),
-                Decided(planner_lease, "planner", [Decision(event) for event in plans]),
-            )
         self._leaving.set()
         self._phase = Phase.DRAINING
         await fleet.drain()
@@ -312,19 +310,15 @@ class Run:
             ids=self._ids,
         )
 
-    async def _append(self, *decided: Decided) -> None:
-        """Writes what was decided on one state, in one append: none of it rests on the other parts of it."""
-        decided = tuple(part for part in decided if part.decisions)
-        if not decided:
+    async def _append(self, decided: Decided) -> None:
+        """Writes what was decided, and folds it."""
+        if not decided.decisions:
             return
-        for part in decided:
-            faults.point(f"{part.role}.before_append")
-        first, *others = ((part.lease, self._drafts(part)) for part in decided)
+        faults.point(f"{decided.role}.before_append")
         self._appending_s = self._clock.monotonic_s()
-        await first[0].append_with(first[1], others)
+        await decided.lease.append(self._drafts(decided))
         self._appending_s = 0.0
-        for part in decided:
-            faults.point(f"{part.role}.after_append")
+        faults.point(f"{decided.role}.after_append")
 
     def _drafts(self, decided: Decided) -> list[Draft]:
         writer, experiment = decided.lease.writer, self.state.experiment

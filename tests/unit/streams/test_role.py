@@ -16,7 +16,6 @@ from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
 from rftd.streams.codec import Decoded
 from rftd.streams.events.batch import ExperienceRetired
-from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.fencing import Role
 from rftd.streams.follower import Follower
 from rftd.streams.role import RoleLease
@@ -126,25 +125,6 @@ async def test_a_role_of_several_partitions_is_held_in_all_or_not_at_all() -> No
     await second.acquire("dispatcher", (TASKS,))
     with pytest.raises(FencedError, match=str(TASKS)):
         await lease.append([draft(lease, "spine")])
-
-
-@pytest.mark.anyio
-async def test_several_roles_append_together_and_each_is_checked() -> None:
-    log = MemoryLog()
-    daemon, rival = Owner(log), Owner(log)
-    planner, controller = await daemon.acquire("planner"), await daemon.acquire("controller")
-    paused = controller.writer.draft(ExperimentPaused(reason="x"), experiment=EXPERIMENT)
-    positions = await planner.append_with([draft(planner, "one")], [(controller, [paused])])
-    assert [position.offset for position in positions] == [2, 3]
-    assert daemon.seen.reasons == ["one"]
-    await rival.follower.catch_up()
-    await rival.acquire("controller")
-    again = controller.writer.draft(ExperimentPaused(reason="y"), experiment=EXPERIMENT)
-    with pytest.raises(FencedError, match="controller"):
-        await planner.append_with([draft(planner, "two")], [(controller, [again])])
-    everything = (await reader(log)).seen
-    assert everything.reasons == ["one", "two"]  # the planner's part stands: its role was not taken
-    assert [each.event.reason for each in everything.events if isinstance(each.event, ExperimentPaused)] == ["x"]
 
 
 @pytest.mark.anyio
