@@ -167,3 +167,29 @@ def test_extreme_ratios_stay_finite(model: Path, name: str, old_logprob: float) 
 def test_a_group_of_one_is_finite(model: Path, name: str) -> None:
     gradient, _ = run(model, name, make_samples(name, members=1))
     assert all(bool(value.isfinite().all()) for value in gradient.values())
+
+
+@pytest.mark.parametrize("name", [name for name in names() if lookup(name).needs.expert_data])
+def test_an_experts_rows_are_learnt_beside_rollouts_whatever_the_micro_batches(model: Path, name: str) -> None:
+    """The gradient of a mixed batch is that of its two losses, each over its own rows."""
+    samples = make_samples(name)
+    expert = [
+        msgspec.structs.replace(
+            sample,
+            logprobs=np.zeros(len(sample.loss_mask), np.float32),
+            advantages=np.zeros(len(sample.loss_mask), np.float32),
+            expert=True,
+        )
+        for sample in samples[:4]
+    ]
+    mixed = [*samples[4:], *expert]
+    whole, first = run(model, name, mixed)
+    parts, second = run(model, name, mixed, budget_tokens=16)
+    assert second.metrics["actor/micro_batches"] > first.metrics["actor/micro_batches"]
+    assert_near(whole, parts)
+    rollouts, _ = run(model, name, samples[4:])
+    assert any(not torch.allclose(whole[key], rollouts[key]) for key in whole)
+    assert {"actor/usual/ppo_kl"} <= first.metrics.keys()
+    for key, value in first.metrics.items():
+        if key.startswith(("actor/usual", "actor/expert")):
+            assert second.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key

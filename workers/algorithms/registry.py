@@ -19,6 +19,7 @@ ALGORITHMS: Final = Plugins[AlgorithmDefinition](
         "gspo": f"{_HERE}.gspo:GSPO",
         "cispo": f"{_HERE}.cispo:CISPO",
         "sapo": f"{_HERE}.sapo:SAPO",
+        "reinforceplusplus": f"{_HERE}.reinforceplusplus:REINFORCEPLUSPLUS",
         "rloo": f"{_HERE}.rloo:RLOO",
         "opmd": f"{_HERE}.opmd:OPMD",
         "asymre": f"{_HERE}.asymre:ASYMRE",
