@@ -15,6 +15,7 @@ from rftd.streams.events.task import TaskLeased
 if TYPE_CHECKING:
     from scene import Scene
 
+REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 SHORT = ("stages=[]", "buffer.total_steps=16", "explorer.eval_interval=1000", "trainer.engine_args.step_s=0.03")
 
 
@@ -34,6 +35,7 @@ def test_every_pace_survives_kills(embedded_scene: Scene, chance: random.Random)
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.parametrize("pair", ["production"], indirect=True)
 def test_what_rests_on_kafka_survives_the_daemon(scene: Scene) -> None:
@@ -41,8 +43,8 @@ def test_what_rests_on_kafka_survives_the_daemon(scene: Scene) -> None:
     from killing import REUSE, UNBOUNDED
     from scene import EXPERIMENT
 
-    limited = REUSE.replace("priority_fn_args: {", "priority_fn: decay_limit_randomization, priority_fn_args: {")
-    name = scene.submit(EXPERIMENT, *SHORT, *UNBOUNDED, limited)
+    limited = f"{REPLAY}.priority_fn=decay_limit_randomization"
+    name = scene.submit(EXPERIMENT, *SHORT, *UNBOUNDED, *REUSE, limited)
     scene.until_step(name, 6)
     assert scene.kill("daemon", name)
     page = scene.until_ended(name)

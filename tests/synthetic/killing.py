@@ -35,19 +35,21 @@ A task whose explorers die on each of its attempts would be given up, and the we
 """
 REUSE = (
     "buffer.trainer_input.experience_buffer.replay_buffer"
-    "={enable: true, priority_fn_args: {decay: 0.6}, reuse_cooldown_time: 0.3}"
+    "={enable: true, priority_fn_args: {decay: 0.6}, reuse_cooldown_time: 0.2}",
+    "explorer.rollout_model.extra_engine_args.latency_s=0.4",
 )
+"""Overrides: what has rested is trained again long before there is enough that is new."""
 PACES = {
-    "explorer_driven": ("synchronizer={sync_style: explorer_driven, sync_interval: 2, sync_offset: 1}", REUSE),
+    "explorer_driven": ("synchronizer={sync_style: explorer_driven, sync_interval: 2, sync_offset: 1}", *REUSE),
     "trainer_driven": (
         "synchronizer={sync_style: trainer_driven, explorer_sync_interval: 1, trainer_sync_interval: 2}",
-        REUSE,
+        *REUSE,
     ),
     "fixed": (
         "synchronizer={sync_style: fixed, explorer_sync_interval: 2, trainer_sync_interval: 1, sync_offset: 1}",
         "trainer.save_interval=3",
     ),
-    "reuse": (REUSE,),
+    "reuse": REUSE,
 }
 """Overrides of `scene.EXPERIMENT` for other paces than its own: reuse with cooldown, and styles with sync points."""
 UNBOUNDED = ("algorithm.sample_strategy=default", "algorithm.sample_strategy_args={}")
