@@ -105,3 +105,5 @@ DATABASE_STATEMENT_TIMEOUT_S: Final = 30.0
 DATABASE_LOCK_TIMEOUT_S: Final = 10.0
 PROJECTOR_RIVAL_S: Final = 5.0
 """A projector waits for this long until the one before it has let go of the database."""
+STATE_CHARS: Final = 256
+"""Of the state that a step of a rollout began in: a hash, not the state itself."""

@@ -20,6 +20,19 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: int
 
 
+class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One step of a rollout that consists of several: a prompt of its own, and a response."""
+
+    tokens: int
+    """Of prompt and response: so many of the experience's, after those of the steps before."""
+    prompt_tokens: int
+    reward: float
+    step_reward: float | None = None
+    """What the step itself brought, if the workflow says so."""
+    state: str = ""
+    """Equal where steps began in the same state of their environment; empty if unknown."""
+
+
 @event("experience.produced", stream=topics.EXPERIENCES)
 class ExperienceProduced(Event, frozen=True, kw_only=True):
     """One finished rollout: what a trainer learns from. Key: the group. Consumed by dispatcher, planner and trainer.
@@ -33,9 +46,9 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     stage: int
     lease: UUID
     tokens: Array
-    """Prompt and response ids  # [T] u4"""
+    """Prompt and response ids; of each step after those of the step before  # [T] u4"""
     prompt_tokens: int
-    """The first so many of them are the prompt."""
+    """The first so many of them are the prompt; with `steps`, so many of all steps together."""
     loss_mask: Array
     """1 where a response token is trained  # [T - prompt_tokens] u1"""
     logprobs: Array
@@ -47,6 +60,8 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
     duration_s: float = 0.0
+    steps: tuple[RunStep, ...] = ()
+    """Empty if the rollout is one sequence. They are trained together; what is of response tokens follows on."""
 
 
 @event("rollout.failed", stream=topics.EXPERIENCES)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rftd.ops import limits
+from rftd.streams import topics
 from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import decode
+from rftd.streams.envelope import Record
+from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import AlgorithmSpec, PolicySpec
+from rftd.workers.chat.model import Model
+from rftd.workers.rewards.scorer import Scorer
+from rftd.workers.tasksets.task import Task
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.simple import finish
 
 
 @pytest.mark.anyio
@@ -39,6 +50,49 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert sum(state.ledger.books.retired.values()) == 0
     assert (await fake_world.verified(log)).clean
+
+
+async def fake_records(log: EventLog) -> list[Record]:
+    """Everything in the stream of experiences."""
+    heads = await log.heads()
+    found: list[Record] = []
+    for partition, head in heads.items():
+        if partition.stream == topics.EXPERIENCES:
+            found += await log.read(partition, 0, max_records=head.next_offset)
+    return found
+
+
+class TwoSteps:
+    """Asks once, and again about the answer; the second answer is scored."""
+
+    default_reward = "exact_match_reward"
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> list[RolloutResult]:
+        steps = []
+        for number, prompt in enumerate(("1+1=", "2+2=")):
+            result = await finish(task, await model.complete(prompt), reward)
+            steps.append(msgspec.structs.replace(result, state=f"{task.row}.{number}"))
+        return steps
+
+
+@pytest.mark.anyio
+async def test_a_rollout_of_several_steps_is_one_experience(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(WORKFLOWS._table, "two_steps", f"{__name__}:TwoSteps")
+    algorithm = AlgorithmSpec(kind="grpo", repeat_times=4, advantage="gigpo", policy_loss="ppo")
+    spec = fake_world.spec(tmp_path, algorithm=algorithm)
+    stage = spec.stages[1]
+    assert stage.taskset is not None
+    taskset = msgspec.structs.replace(stage.taskset, workflow="two_steps")
+    spec = msgspec.structs.replace(spec, stages=(spec.stages[0], msgspec.structs.replace(stage, taskset=taskset)))
+    state = await fake_world.completed(log, spec, clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    assert state.ledger.counts()["planned"] == 5 * 16 and state.ledger.counts()["balance"] == 0
+    assert (await fake_world.verified(log)).clean
+    events = [decode(record).event for record in await fake_records(log)]
+    produced = [event for event in events if isinstance(event, ExperienceProduced)]
+    assert produced and all(len(event.steps) == 2 for event in produced)
 
 
 @pytest.mark.anyio

@@ -103,7 +103,7 @@ class Attempts:
 
     def together(self, lease: TaskLeased, taskset: Taskset) -> Together | None:
         """For the lease's rollouts as one piece of work; None where each has to be `run` by itself."""
-        if self._spec.threads_each:
+        if self._spec.threads_each or self._greedy_rollouts:
             return None
         try:
             return self._runner.together(self._task(taskset, taskset.digest, lease.row, lease.epoch))
@@ -194,4 +194,5 @@ def _experience(
         metrics=result.metrics,
         finish=result.finish,
         duration_s=duration_s,
+        steps=result.steps,
     )

@@ -5,6 +5,7 @@ engines/    one file or folder for each engine
 reuse       records that later batches may hold too
 assembly    a plan, with the records that it names, as a batch of arrays
 nonfinite   batches that give no finite step: skipped, until there were too many in a row
+run_steps   the steps of an experience as sequences of their own
 closed_groups  the groups of a plan, as advantage functions see them
 history     where to take the history up: the newest good checkpoint
 execution   planned batches on an engine, whoever asks

@@ -31,9 +31,10 @@ from rftd.workers.chat.stage_tokenizer import dataset_tokenizer
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.train_row import TrainRow
-from rftd.workers.trainer.closed_groups import closed_group
+from rftd.workers.trainer.closed_groups import closed_group, entry_of
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.reuse import Reuse
+from rftd.workers.trainer.run_steps import steps_of
 
 READ_ALONG_RECORDS: Final = 16
 """So far apart may two records of a batch lie that are read as one stretch."""
@@ -74,15 +75,16 @@ class Assembly:
         ]
         advantages = function.advantages(views)
         temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
-        samples = []
+        samples: list[Sequence[TrainSample]] = []
         for item in plan.experiences:
             record = records[Position(Partition(topics.EXPERIENCES, item.partition), item.offset)]
             event = decode_as(record, ExperienceProduced)
             _expect(event.experience, item.experience, record)
             if event.tokens.artifact:
                 event = await asyncio.to_thread(self._loaded, event)
-            trained = event.rollout >= greedy
-            samples.append(_sample(item, event, advantages[item.group], temperature, trained=trained))
+            view, values = views[item.group], advantages[item.group]
+            own = [float(values[entry_of(view, event.rollout, step)]) for step in range(max(1, len(event.steps)))]
+            samples.append(_run_samples(item, event, own, temperature, trained=event.rollout >= greedy))
         substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
         return _substituted(samples, substitutes), group_metrics(function, views)
 
@@ -179,37 +181,40 @@ def _closed(group: GroupRef, record: Record) -> GroupClosed:
     return closed
 
 
-def _substituted(samples: list[TrainSample], substitutes: Mapping[int, int]) -> list[TrainSample]:
-    """The samples of one group in the place of those of another, in turn."""
-    by_group: dict[int, list[TrainSample]] = {}
-    for sample in samples:
-        by_group.setdefault(sample.group, []).append(sample)
+def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]) -> list[TrainSample]:
+    """The samples of all runs; those of one group in the place of those of another, in turn."""
+    by_group: dict[int, list[Sequence[TrainSample]]] = {}
+    for run in runs:
+        by_group.setdefault(run[0].group, []).append(run)
     turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
-    return [next(turns[sample.group]) if sample.group in turns else sample for sample in samples]
+    chosen = (next(turns[run[0].group]) if run[0].group in turns else run for run in runs)
+    return [sample for run in chosen for sample in run]
 
 
-def _sample(
-    item: ExperienceItem,
-    event: ExperienceProduced,
-    advantages: NDArray[np.float32],
-    temperature: float,
-    *,
-    trained: bool = True,
-) -> TrainSample:
-    mask = event.loss_mask.view()
-    mask = mask if trained else np.zeros_like(mask)
-    return TrainSample(
-        tokens=event.tokens.view(),
-        prompt_tokens=event.prompt_tokens,
-        loss_mask=mask,
-        logprobs=event.logprobs.view(),
-        advantages=np.full(len(mask), advantages[item.member], dtype=np.float32),
-        versions=versions_of(event.spans, len(mask)),
-        reward=event.reward,
-        group=item.group,
-        temperature=temperature,
-        staleness_versions=item.staleness_versions,
-    )
+def _run_samples(
+    item: ExperienceItem, event: ExperienceProduced, advantages: Sequence[float], temperature: float, *, trained: bool
+) -> Sequence[TrainSample]:
+    """One for each step of the experience, or the only one."""
+    versions = versions_of(event.spans, len(event.loss_mask))
+    samples, place = [], 0
+    for part, advantage in zip(steps_of(event), advantages, strict=True):
+        length = len(part.loss_mask)
+        samples.append(
+            TrainSample(
+                tokens=part.tokens,
+                prompt_tokens=part.step.prompt_tokens,
+                loss_mask=part.loss_mask if trained else np.zeros_like(part.loss_mask),
+                logprobs=part.logprobs,
+                advantages=np.full(length, advantage, dtype=np.float32),
+                versions=None if versions is None else versions[place : place + length],
+                reward=part.step.reward,
+                group=item.group,
+                temperature=temperature,
+                staleness_versions=item.staleness_versions,
+            )
+        )
+        place += length
+    return samples
 
 
 def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, MemberField
+from rftd.workers.trainer.run_steps import StepArrays, steps_of, whole_run
 
 
 def closed_group(
@@ -25,19 +27,39 @@ def closed_group(
 
     What is drawn by chance follows from the experiment's seed and the group's place, as sampling does (rule 14).
     """
-    rollouts = np.array([member.rollout for member in event.members], np.int64)
-    events = [members[member.experience] for member in event.members] if fields else []
-    return ClosedGroup(
-        rewards=np.array([member.reward for member in event.members], np.float32),
-        runs=rollouts,
-        greedy=rollouts < greedy if greedy else None,
-        mean_logprobs=np.array([_mean_logprob(each) for each in events], np.float32)
-        if "mean_logprobs" in fields
-        else None,
-        seed=derive(NAMESPACE, "advantages", seed, event.stage, event.sequence).int,
+    own = derive(NAMESPACE, "advantages", seed, event.stage, event.sequence).int
+    rollouts = [member.rollout for member in event.members]
+    if not fields:
+        return _view(rollouts, [member.reward for member in event.members], greedy=greedy, seed=own)
+    found: list[tuple[int, int, StepArrays]] = []
+    for rollout, produced in zip(rollouts, [members[member.experience] for member in event.members], strict=True):
+        parts = steps_of(produced) if "steps" in fields else [whole_run(produced)]
+        found += [(rollout, number, part) for number, part in enumerate(parts)]
+    steps = [part.step for _, _, part in found]
+    return _view(
+        [run for run, _, _ in found],
+        [step.reward for step in steps],
+        greedy=greedy,
+        seed=own,
+        steps=np.array([number for _, number, _ in found], np.int64) if "steps" in fields else None,
+        mean_logprobs=np.array([part.mean_logprob for _, _, part in found], np.float32),
+        step_rewards=np.array([math.nan if s.step_reward is None else s.step_reward for s in steps], np.float32),
+        states=tuple(step.state for step in steps),
     )
 
 
-def _mean_logprob(event: ExperienceProduced) -> float:
-    trained = event.logprobs.view()[event.loss_mask.view() != 0]
-    return float(trained.mean(dtype=np.float64)) if len(trained) else 0.0
+def _view(runs: list[int], rewards: list[float], *, greedy: int, seed: int, **more: object) -> ClosedGroup:
+    which = np.array(runs, np.int64)
+    return ClosedGroup(
+        rewards=np.array(rewards, np.float32),
+        runs=which,
+        greedy=which < greedy if greedy else None,
+        seed=seed,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def entry_of(view: ClosedGroup, rollout: int, step: int) -> int:
+    """The entry of the group that holds what this step has: its own, or that of the whole rollout."""
+    places = np.flatnonzero(view.run == rollout)
+    return int(places[step if view.steps is not None else 0])

@@ -4,6 +4,7 @@ In reading order:
 
 workflow       `Workflow`: the seam
 result         `RolloutResult`: what a workflow gives back, and its checks
+steps          several steps of one rollout as one result
 trajectory     builds a result turn by turn
 registry       every workflow by name (entry-point group `rftd.workflows`)
 simple         one prompt, one response, one reward

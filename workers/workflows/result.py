@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError, RolloutError
-from rftd.streams.events.experience import Span
+from rftd.streams.events.experience import RunStep, Span
 from rftd.workers.tasksets.task import Task
 
 FINISHES = ("stop", "length", "prompt_truncated")
@@ -35,6 +35,12 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     """`stop`, `length` or `prompt_truncated`."""
     text: str = ""
     """The last response, for logs and people."""
+    step_reward: float | None = None
+    """Of one step of several: what it brought itself, for `gigpo`."""
+    state: str = ""
+    """Of one step of several: equal where steps began in the same state of their environment, for `gigpo`."""
+    steps: tuple[RunStep, ...] = ()
+    """Made by `joined`: the parts of which this is all."""
 
     def check(self, max_model_len: int) -> None:
         """Raises RolloutError, in words for the workflow's author, if the parts do not fit together."""
@@ -59,6 +65,10 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
             if not math.isfinite(value):
                 raise _error(f"{name} {value}, which is not finite")
+        if self.step_reward is not None and not math.isfinite(self.step_reward):
+            raise _error(f"step_reward {self.step_reward}, which is not finite")
+        if len(self.state) > limits.STATE_CHARS:
+            raise _error(f"a state of {len(self.state)} characters, more than {limits.STATE_CHARS}: give its hash")
         if self.finish not in FINISHES:
             raise _error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from rftd.workers.rollout.engine import GroupEngine, RolloutEngine
 from rftd.workers.tasksets.task import Task
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult, named
+from rftd.workers.workflows.steps import joined
 from rftd.workers.workflows.together import Together
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
@@ -52,16 +54,20 @@ class WorkflowRunner:
         )
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
-            result = await workflow.run(task, model, scorer)
-            if not isinstance(result, RolloutResult):
-                raise RolloutError(f"the workflow gave a {type(result).__name__}, not a RolloutResult")
-            result.check(self._model.max_model_len)
+            given = await workflow.run(task, model, scorer)
+            results = list(given) if isinstance(given, Sequence) else [given]
+            for result in results:
+                if not isinstance(result, RolloutResult):
+                    raise RolloutError(f"the workflow gave a {type(result).__name__}, not a RolloutResult")
+                result.check(self._model.max_model_len)
+            if not results:
+                raise RolloutError("the workflow gave no step of a rollout", fix="return at least one RolloutResult")
         except RolloutError as error:
             error.where = error.where or task.where
             raise
         except Exception as error:
             raise named(error, task) from error
-        return result
+        return joined(results)
 
     def together(self, task: Task) -> Together | None:
         """For the task's rollouts as one piece of work; None where each needs its own, or something is amiss with it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from rftd.workers.chat.model import Model
@@ -20,8 +21,11 @@ class Workflow(Protocol):
     default_reward: ClassVar[str | None]
     """Used where neither the row nor the experiment names one; None: naming one is required."""
 
-    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
-        """One finished rollout."""
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult | Sequence[RolloutResult]:
+        """One finished rollout; several results are its steps in their order, each a sequence with its own prompt.
+
+        The last one's reward is the rollout's. All steps are one experience, and are trained in one batch.
+        """
         ...
 
 

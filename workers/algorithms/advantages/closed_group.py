@@ -11,15 +11,19 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-MemberField = Literal["mean_logprobs", "step_rewards", "states"]
-"""A field that the close of a group does not tell: the record of each member is read for it."""
+MemberField = Literal["mean_logprobs", "steps", "step_rewards", "states"]
+"""What the close of a group does not tell: the record of each member is read for it.
+
+`steps`: each step of a rollout is an entry of its own; else a rollout is one entry, and all of its steps have its
+advantage.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosedGroup:
     """The G experiences that a group closed with, in the order of its members; what nobody needs is None.
 
-    A rollout leaves one experience, or one for each of its steps; then they have one run.
+    Each is a rollout; of rollouts that consist of several steps each is a step, if the function asks for `steps`.
     """
 
     rewards: Floats  # [G]

@@ -41,8 +41,8 @@ class GigpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Step rewards and states."""
-        return frozenset({"step_rewards", "states"})
+        """Steps, what they brought, and the states that they began in."""
+        return frozenset({"steps", "step_rewards", "states"})
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """In float64, rounded once at the end  # each [G]"""

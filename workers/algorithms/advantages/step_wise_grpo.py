@@ -35,8 +35,8 @@ class StepWiseGrpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Nothing."""
-        return frozenset()
+        """Steps, if they are counted."""
+        return frozenset({"steps"} if self.enable_step_norm else ())
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """In float64, rounded once at the end; zero where a group is not informative  # each [G]"""

@@ -96,3 +96,22 @@ async def test_an_error_is_tried_as_often(tmp_path: Path) -> None:
     runner = Runner(fails=True)
     failed = await ended(tmp_path, runner, max_s=600.0, timeout_s=0.0)
     assert runner.began == 3 and failed.code == RolloutError.code
+
+
+def test_a_group_with_a_greedy_rollout_does_not_ask_together(tmp_path: Path) -> None:
+    """For together all of them are drawn in the same way."""
+    runner = cast(Any, type("Asks", (), {"together": lambda *_: "all at once"})())
+    made = [
+        Attempts(
+            runner,
+            RolloutSpec(),
+            artifacts=ArtifactStore(tmp_path),
+            seed=1,
+            clock=SystemClock(),
+            orphans=Orphans(logger()),
+            greedy_rollouts=greedy,
+        )
+        for greedy in (0, 1)
+    ]
+    lease = cast(Any, type("Lease", (), {"row": 0, "epoch": 0})())
+    assert [each.together(lease, cast(Any, Rows())) for each in made] == ["all at once", None]

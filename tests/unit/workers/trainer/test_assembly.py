@@ -17,7 +17,7 @@ from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef
-from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.experience import ExperienceProduced, RunStep, Span
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
 from rftd.streams.topics import Partition
@@ -43,10 +43,19 @@ class CountingLog(MemoryLog):
         return found
 
 
+def _steps(rollout: int, reward: float) -> tuple[RunStep, ...]:
+    """Two steps of one trained token each: [7], then 8 and the number. The first brings the number."""
+    state = f"begun{rollout % 2}"
+    return (RunStep(1, 0, 9.0, float(rollout), state), RunStep(2, 1, reward, None, "alone" if rollout == 0 else ""))
+
+
 class Closed:
     """A closed group on the tape."""
 
-    def __init__(self, tape: Tape, number: int, *, rewards: Sequence[float] = range(MEMBERS)) -> None:
+    def __init__(
+        self, tape: Tape, number: int, *, rewards: Sequence[float] = range(MEMBERS), steps: bool = False
+    ) -> None:
+        self._steps = steps
         self.id = derive(EXPERIMENT, "group", number)
         members = [self._produced(tape, rollout, reward) for rollout, reward in enumerate(rewards)]
         self.members = [
@@ -70,6 +79,7 @@ class Closed:
             logprobs=Array.of([-0.5 - rollout, -0.25], "f4"),
             spans=(Span(0, 0, 0, 2),),
             reward=reward,
+            steps=_steps(rollout, reward) if self._steps else (),
         )
         return id, tape.write(event, EXPERIMENT, partition=HERE)
 
@@ -203,6 +213,38 @@ async def test_a_group_that_teaches_nothing_is_replaced_by_another_of_the_batch(
     assert trained == [sample.group for sample in again.samples]
     assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3] * 3
     assert batch.metrics["group_advantages/reward_std/min"] == 0.0
+
+
+@pytest.mark.anyio
+async def test_each_step_is_a_sequence_with_the_advantage_of_its_rollout() -> None:
+    tape, log = Tape(), CountingLog()
+    plan = planned(1, [Closed(tape, 0, steps=True)], 1, 1)
+    await log.append(tape.drafts)
+    batch = await assembly_on(log).batch(plan, 0)
+    assert [sample.tokens.tolist() for sample in batch.samples[:4]] == [[7], [8, 0], [7], [8, 1]]
+    assert [sample.prompt_tokens for sample in batch.samples[:2]] == [0, 1]
+    assert [sample.reward for sample in batch.samples[:2]] == [9.0, 0.0]
+    assert all(len(sample.loss_mask) == 1 for sample in batch.samples)
+    assert [sample.logprobs.tolist() for sample in batch.samples[2:4] if sample.logprobs is not None] == [
+        [-1.5],
+        [-0.25],
+    ]
+    found = advantages_in(batch)
+    assert found[::2] == found[1::2] == sorted(found[::2])
+    again = advantages_in(await assembly_on(log, advantage="step_wise_grpo").batch(plan, 0))
+    assert again == found, "the last step's reward is the rollout's"
+
+
+@pytest.mark.anyio
+async def test_functions_of_steps_see_each_of_them() -> None:
+    tape, log = Tape(), CountingLog()
+    plan = planned(1, [Closed(tape, 0, steps=True)], 1, 1)
+    await log.append(tape.drafts)
+    plain = advantages_in(await assembly_on(log, advantage="step_wise_grpo").batch(plan, 0))
+    halved = assembly_on(log, advantage="step_wise_grpo", advantage_args={"enable_step_norm": True})
+    assert advantages_in(await halved.batch(plan, 0)) == pytest.approx([each / 2 for each in plain])
+    gigpo = advantages_in(await assembly_on(log, advantage="gigpo", advantage_args={"omega": 2.0}).batch(plan, 0))
+    assert gigpo == pytest.approx([-3.5, -1.5, -2.5, -0.5, 2.5, 0.5, 3.5, 1.5], rel=1e-5)
 
 
 def test_stretches_end_where_the_next_place_is_far() -> None:
