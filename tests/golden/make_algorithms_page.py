@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rftd.workers.algorithms import aggregation
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.algorithms.corrections.registry import CORRECTIONS
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
@@ -73,10 +74,25 @@ assert set(reported) >= {"pg_clipfrac", "ppo_kl"}
 distance = from_tensors.kl("k3", logprobs=logprobs, ref_logprobs=old_logprobs, mask=mask)
 assert abs(distance.item() - 0.004837) < 1e-5  # e^-0.1 - 1 + 0.1
 ```
+
+Advantages are functions of whole groups, of numpy arrays:
+
+```python
+import numpy as np
+
+from rftd.workers.algorithms.advantages import ADVANTAGES, ClosedGroup
+
+group = ClosedGroup(rewards=np.array([1.0, 0.0, 0.0, 1.0], np.float32))
+(advantages,) = ADVANTAGES.open("rloo").advantages([group])
+assert np.allclose(advantages, [2 / 3, -2 / 3, -2 / 3, 2 / 3])
+```
 """
 
 KL: Final = """ In the formulas d is logprob - reference logprob. k2 for a loss, for its gradient is that of the KL; k1
 or k3 for a figure; low_var_kl where the policy may drift far; corrected_k3 where tokens are of older weights."""
+
+CORRECTED: Final = """ Multipliers and masks over any policy loss, for tokens that older weights drew; w is the ratio of
+the weights before the step to those that drew the token."""
 
 
 def text() -> str:
@@ -94,6 +110,7 @@ def text() -> str:
             _parts("Advantage functions", "advantage_fn", ADVANTAGES),
             _parts("KL losses", "kl_loss_fn", KL_LOSSES, KL),
             _parts("Entropy losses", "entropy_loss_fn", ENTROPY_LOSSES),
+            _parts("Corrections", "rollout_correction", CORRECTIONS, CORRECTED),
             _aggregations(),
         ]
     )
@@ -145,7 +162,9 @@ def _shown(arguments: dict[str, Any]) -> str:
 def _value(value: object) -> str:
     if isinstance(value, str):
         return value
-    return json.dumps(value)
+    if value is inspect.Parameter.empty or value is dataclasses.MISSING:
+        return "required"
+    return json.dumps(value).replace("Infinity", ".inf")
 
 
 def _parts(title: str, field: str, plugins: Plugins[Any], said: str = "") -> str:
