@@ -271,6 +271,12 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     dtype: str = "float32"
     max_nonfinite_steps: int = 3
     """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
+    critic_path: str = ""
+    """Where a critic begins; empty: where the policy does."""
+    critic_warmup_steps: int = 0
+    """Before this step of the stage only the critic learns."""
+    teacher_path: str = ""
+    """Of an algorithm that learns from one."""
     engine_args: dict[str, Any] = {}
 
 

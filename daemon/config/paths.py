@@ -34,7 +34,17 @@ def absolute_paths(
         for key in ("model_path", "critic_model_path", "chat_template_path"):
             if isinstance(model.get(key), str) and model[key]:
                 model[key] = _absolute(model[key], cwd, exists)
+    for section, entries, key in (("model", "lora_configs", "path"), ("explorer", "auxiliary_models", "model_path")):
+        found = _at(tree, section, entries)
+        for entry in found if isinstance(found, list) else ():
+            if isinstance(entry, dict) and isinstance(entry.get(key), str) and entry[key]:
+                entry[key] = _absolute(entry[key], cwd, exists)
     _walk(tree, (), cwd, exists)
+
+
+def _at(tree: dict[str, Any], section: str, key: str) -> Any:
+    found = tree.get(section)
+    return found.get(key) if isinstance(found, dict) else None
 
 
 def _walk(node: Any, path: FieldPath, cwd: Path, exists: Callable[[str], bool]) -> None:

@@ -30,6 +30,12 @@ def _stage(stage: StageSpec) -> StageSpec:
     if stage.trainer.engine != "fake":
         _model(stage.model.path)
         _adapter(stage.model)
+        for path, field in (
+            (stage.trainer.critic_path, "model.critic_model_path"),
+            (stage.trainer.teacher_path, "explorer.auxiliary_models"),
+        ):
+            if path:
+                _model(path, field)
     taskset = _counted(stage.taskset) if stage.taskset else None
     dataset = _counted(stage.dataset, trained=True) if stage.dataset else None
     evals = tuple(_counted(each) for each in stage.evals)
@@ -76,12 +82,12 @@ def _known(name: str, known: tuple[str, ...], what: str) -> None:
         raise ConfigError(f"no {what} {name!r} in this daemon", fix=f"one of {', '.join(known)}")
 
 
-def _model(path: str) -> None:
+def _model(path: str, field: str = "model.model_path") -> None:
     folder = Path(path)
     if not folder.is_dir() or not (folder / "config.json").is_file():
         raise DataError(
             f"no model in {path!r}" if folder.is_dir() else f"no such model folder: {path!r}",
-            field="model.model_path",
+            field=field,
             fix="give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)",
         )
 

@@ -29,7 +29,7 @@ class BatchTokens:
     entropies: Tensor | None = None  # [N], likewise
     ref_logprobs: Tensor | None = None  # [N]
     teacher_logprobs: Tensor | None = None  # [N]
-    entropy_signals: Tensor | None = None  # [N], the mean over the vocabulary of p (H + log p), likewise
+    entropy_signals: Tensor | None = None  # [N], the mean of p (H + log p) over what might be drawn, likewise
     values: Tensor | None = None  # [N], the critic's
     penalties: Tensor | None = None  # [N], to be taken from each token's reward: kl_penalty_fn
 

@@ -54,8 +54,8 @@ class Objective:
             or getattr(policy_loss, "needs_old_logprobs", False)
             or (kl.needs_old_logprobs and kl.coef > 0),
             correction=Chain.of(spec.correction, getattr(policy_loss, "corrections", ())),
-            token_advantage=token_advantage(spec),
             kl_penalty=KL_LOSSES.open(spec.kl_penalty, spec.kl_penalty_args),
+            token_advantage=token_advantage(spec),
             from_rollouts=lookup(spec.kind).needs.rollouts,
             policy_loss_name=spec.policy_loss,
         )

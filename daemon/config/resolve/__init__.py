@@ -15,6 +15,7 @@ policy.py      policy, replay buffer and capacity to one staleness policy
 progress.py    whether that policy can go on at all
 collecting.py  mode explore without anybody who trains
 colocate.py    mode colocate: explorer and trainer take turns
+companions.py  a critic or a teacher beside the model
 engines.py     which engines run it, and on what
 scheduling.py  how rollouts are given out, and what is not waited for
 """

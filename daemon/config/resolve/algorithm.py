@@ -14,7 +14,6 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, OptimizerSpec
 from rftd.workers.algorithms import registry
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.advantages.token_advantage import TokenAdvantage
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
@@ -28,8 +27,6 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
-_PASSED: Final = frozenset({"logprobs", "entropies", "ref_logprobs"})
-"""What trainer engines compute over a whole batch before its step."""
 _STRATEGIES: Final = ("default", "staleness_control", "mix", "warmup")
 """`warmup` is the older name of `default`."""
 _GUIDE: Final = (
@@ -89,9 +86,6 @@ def resolve_algorithm(
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
     if made["policy_loss"] is not None:
         _check_pairs(getattr(made["policy_loss"], "needs_pairs", False), parts["policy_loss"], definition, notes)
-    if isinstance(made["advantage"], TokenAdvantage) and (missing := sorted(made["advantage"].needs - _PASSED)):
-        what = f"{parts['advantage']} cannot be run yet: it needs {', '.join(missing)}"
-        notes.wrong(("algorithm", "advantage_fn"), what, f"leave it out for {definition.advantage}", Unsupported)
     greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}

@@ -8,6 +8,7 @@ from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.collecting import collecting, collects
 from rftd.daemon.config.resolve.colocate import in_turns, with_turns
+from rftd.daemon.config.resolve.companions import with_companions
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
 from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
 from rftd.daemon.config.resolve.lora import resolve_lora
@@ -43,6 +44,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     if definition is None:
         return None
     algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
+    trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.rollout_model import RolloutModel
+from rftd.daemon.config.schema.rollout_model import AuxiliaryModel, RolloutModel
 from rftd.daemon.config.schema.section import Count, Natural, Seconds, Section, Url, inert, section, word
 
 
@@ -48,7 +48,7 @@ class Explorer(Section):
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
     max_repeat_times_per_runner: Count | None = None
     rollout_model: RolloutModel = section(RolloutModel)
-    auxiliary_models: list[RolloutModel] = inert([])
+    auxiliary_models: list[AuxiliaryModel] = []
     eval_interval: Natural = 100
     eval_on_startup: bool = True
     bench_on_latest_checkpoint: bool = inert(False)

@@ -47,7 +47,7 @@ class Model(Section):
     """`model`."""
 
     model_path: str = ""
-    critic_model_path: str = inert("", why="no algorithm with a critic can be run yet")
+    critic_model_path: str = ""
     trust_remote_code: bool = False
     custom_chat_template: str | None = None
     chat_template_path: str | None = inert(None)

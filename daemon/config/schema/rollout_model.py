@@ -56,3 +56,9 @@ class RolloutModel(Section):
     node_rank: Natural = inert(0)
     enable_return_routed_experts: bool = inert(False)
     weight_sync_buffer_size: Natural = inert(1024)
+
+
+class AuxiliaryModel(RolloutModel):
+    """A model beside the one that is trained: the first is the teacher of an algorithm that has one."""
+
+    model_path: str | None = None

@@ -38,7 +38,7 @@ class Trainer(Section):
     balance_batch: bool = inert(True)
     max_nonfinite_steps: Count = 3
     """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
-    critic_warmup: Natural = inert(0)
+    critic_warmup: Natural = 0
     max_token_len_per_gpu: Count | None = None
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
     fix_actor_microbatch_loss_scale: bool = inert(False)
@@ -52,7 +52,9 @@ class Trainer(Section):
     max_checkpoints_to_keep: Natural = 0
     """0 = all."""
     megatron: Megatron = section(Megatron, is_inert=True)
-    trainer_config: Args | None = inert(None)
+    trainer_config: Args | None = inert(
+        None, why="but for critic.optim.lr, critic.cliprange_value and critic.grad_clip of an algorithm with a critic"
+    )
     trainer_config_path: str = ""
     """The older spelling: the client reads the file and puts it into trainer_config."""
     engine_args: Args = {}

@@ -30,3 +30,12 @@ class TokenAdvantage(AdvantageFunction, Protocol):
     def token_advantages(self, batch: BatchTokens) -> Tensor:
         """One number for each trained token  # [N]"""
         ...
+
+
+@runtime_checkable
+class ValueAdvantage(TokenAdvantage, Protocol):
+    """One that compares with a critic's values."""
+
+    def estimate(self, batch: BatchTokens) -> Tensor:
+        """Before they are whitened: a critic learns its values plus these  # [N]"""
+        ...

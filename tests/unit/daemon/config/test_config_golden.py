@@ -107,7 +107,6 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     assert without == [
         "data_processor",
         "explorer.auxiliary_models",
-        "model.critic_model_path",
         "monitor.monitor_args",
         "monitor.monitor_type",
         "ray_namespace",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,8 +101,34 @@ def test_the_advantage_function_is_checked_with_the_file(load: Load, errors: Err
     (text,) = errors(overrides=["algorithm.advantage_fn=gigpo", "algorithm.advantage_fn_args={gamma: 2}"])
     assert "algorithm.advantage_fn_args" in text and "gamma is 2" in text
     assert load(overrides=["algorithm.advantage_fn=clipb"]).spec.stages[0].algorithm.advantage == "clipb"
-    (text,) = errors(overrides=["algorithm.advantage_fn=ppo"])
-    assert "algorithm.advantage_fn" in text and "needs values" in text
+
+
+def test_a_critic_and_a_teacher_are_what_the_advantages_need(load: Load, errors: Errors, tmp_path: Path) -> None:
+    ppo = ["algorithm.advantage_fn=ppo", "trainer.critic_warmup=5"]
+    trainer = load(overrides=[*ppo, "trainer.trainer_config={critic: {optim: {lr: 0.01}, grad_clip: 2}}"])
+    found = trainer.spec.stages[0].trainer
+    assert (found.critic_path, found.critic_warmup_steps) == ("", 5)
+    assert found.engine_args["critic_lr"] == 0.01 and found.engine_args["critic_grad_clip"] == 2.0
+    mine = load(overrides=[*ppo, f"model.critic_model_path={tmp_path}"]).spec.stages[0].trainer
+    assert mine.critic_path == str(tmp_path)
+    (text,) = errors(overrides=[*ppo, "trainer.trainer_config={critic: {optim: {lr: fast}}}"])
+    assert "trainer.trainer_config.critic.optim.lr" in text
+    assert any("no critic" in warning for warning in load(overrides=["trainer.critic_warmup=5"]).warnings)
+    teacher = "algorithm.advantage_fn=on_policy_distill"
+    (text,) = errors(overrides=[teacher])
+    assert "explorer.auxiliary_models" in text and "names no teacher" in text
+    taught = load(overrides=[teacher, f"explorer.auxiliary_models=[{{model_path: {tmp_path}}}]"])
+    assert taught.spec.stages[0].trainer.teacher_path == str(tmp_path)
+
+
+def test_an_adapter_is_named_once(load: Load, errors: Errors) -> None:
+    lora = load(overrides=["model.lora_configs=[{name: a, lora_rank: 8, target_modules: [q_proj]}]"])
+    found = lora.spec.stages[0].model.lora
+    assert found is not None and (found.rank, found.alpha, found.target_modules) == (8, 32, ("q_proj",))
+    (text,) = errors(overrides=["model.lora_configs=[{name: a}, {name: b}]"])
+    assert "model.lora_configs" in text and "2 adapters" in text
+    (text,) = errors(overrides=["model.lora_configs=[{name: a, target_modules: 3}]"])
+    assert "target_modules" in text
 
 
 def test_how_token_losses_become_one_is_said_by_the_user_the_loss_or_the_algorithm(load: Load) -> None:

@@ -12,6 +12,8 @@ optimizer.py       AdamW or SGD, the learning rate of a step, the optimizer's st
 model.py           model folders: read, written
 policy.py          what is trained of a model: all of it
 adapter.py         or a low-rank adapter beside it
+critic.py          what return is to be expected, learned beside
+stage.py           what lasts as long as a stage: objective, optimizer, reference, critic, teacher
 saving.py          what lies in a checkpoint's `actor` folder
 environment.py     what the bits of the weights may depend on
 metrics.py         figures of a batch that need no model

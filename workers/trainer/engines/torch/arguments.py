@@ -19,6 +19,11 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Compute equal prompts of a micro-batch once. `auto`: for architectures known to take attention masks whole."""
     gradient_checkpointing: bool = False
     """Keep one state per layer and compute the rest again for the gradient: less memory, a third more time."""
+    critic_lr: float = 1e-5
+    """Constant; `algorithm.optimizer` is the policy's alone."""
+    critic_clip: float = 0.5
+    """How far one step may move a value."""
+    critic_grad_clip: float = 1.0
     lora_publish: Literal["merged", "adapter"] = "merged"
     """With `model.lora_configs`: explorers get whole weights, or the adapter alone, which they add to their base."""
 

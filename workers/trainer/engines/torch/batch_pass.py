@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages.token_advantage import ValueAdvantage
 from rftd.workers.algorithms.batch_tokens import BatchTokens
 from rftd.workers.algorithms.corrections.correction import Corrected
-from rftd.workers.algorithms.objective import Objective
-from rftd.workers.trainer.engines.torch.forward import Passed, logprobs_of, tensor
+from rftd.workers.trainer.engines.torch.forward import Passed, logprobs_of, signals_of, tensor
 from rftd.workers.trainer.engines.torch.packing import MicroBatch
-from rftd.workers.trainer.engines.torch.policy import Reference
+from rftd.workers.trainer.engines.torch.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,8 @@ class BatchPass:
 @torch.no_grad()
 def batch_pass(
     model: Any,
-    reference: Reference | None,
+    stage: Stage,
     packed: Sequence[MicroBatch],
-    objective: Objective,
     device: torch.device,
     *,
     version: int,
@@ -47,10 +46,10 @@ def batch_pass(
     `version` is that of the weights before the step, `penalty_coef` the KL penalty's for this step. Raises ConfigError
     for advantages of another shape.
     """
-    fields = objective.pass_fields
+    objective = stage.objective
     if not objective.sees_whole_batch or not any(len(micro.targets) for micro in packed):
         return BatchPass([Passed()] * len(packed), {})
-    batch = _tokens(model, reference, packed, fields, device, version=version)
+    batch = _tokens(model, stage, packed, device, version=version)
     metrics: dict[str, float] = {}
     advantages: Tensor | None = None
     if objective.kl_penalty.coef > 0:
@@ -64,6 +63,7 @@ def batch_pass(
         advantages = objective.token_advantage.token_advantages(batch)
         _check_shape(advantages, batch)
         advantages = advantages.masked_fill(batch.expert, 0.0)
+    before = batch
     if advantages is not None:
         batch = replace(batch, advantages=advantages)
         metrics |= {
@@ -71,24 +71,33 @@ def batch_pass(
             "critic/advantages/max": float(advantages.max()),
             "critic/advantages/min": float(advantages.min()),
         }
+    returns = None
+    if batch.values is not None and isinstance(objective.token_advantage, ValueAdvantage):
+        # What the advantages began from is what the critic learns: before they are whitened.
+        returns = batch.values + objective.token_advantage.estimate(before)
+        metrics |= {"critic/values/mean": float(batch.values.mean()), "critic/returns/mean": float(returns.mean())}
     corrected = objective.correction.of_batch(batch) if batch.logprobs is not None else Corrected()
     sizes = [len(micro.targets) for micro in packed]
-    columns = (advantages, batch.ref_logprobs, corrected.multiplier, corrected.keep)
+    columns = (advantages, batch.ref_logprobs, corrected.multiplier, corrected.keep, batch.values, returns)
     split = [torch.split(column, sizes) if column is not None else [None] * len(packed) for column in columns]
     return BatchPass(
-        [Passed(advantages=a, ref_logprobs=r, multiplier=m, keep=k) for a, r, m, k in zip(*split, strict=True)], metrics
+        [
+            Passed(advantages=a, ref_logprobs=r, multiplier=m, keep=k, values=v, returns=g)
+            for a, r, m, k, v, g in zip(*split, strict=True)
+        ],
+        metrics,
     )
 
 
 def _tokens(
     model: Any,
-    reference: Reference | None,
+    stage: Stage,
     packed: Sequence[MicroBatch],
-    fields: frozenset[str],
     device: torch.device,
     *,
     version: int,
 ) -> BatchTokens:
+    fields, reference, critic, teacher = stage.objective.pass_fields, stage.reference, stage.critic, stage.teacher
     own = [logprobs_of(model, micro, device) for micro in packed] if fields & {"logprobs", "entropies"} else None
     ref: list[Tensor] = []
     if reference is not None and "ref_logprobs" in fields:
@@ -109,6 +118,11 @@ def _tokens(
         logprobs=torch.cat([part[0] for part in own]) if own else None,
         entropies=torch.cat([part[1] for part in own]) if own else None,
         ref_logprobs=torch.cat(ref) if ref else None,
+        teacher_logprobs=torch.cat([logprobs_of(teacher, micro, device)[0] for micro in packed]) if teacher else None,
+        values=torch.cat([critic.values(micro) for micro in packed]) if critic else None,
+        entropy_signals=torch.cat([signals_of(model, micro, device) for micro in packed])
+        if "entropy_signals" in fields
+        else None,
     )
 
 

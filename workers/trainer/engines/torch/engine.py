@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rftd.ops.errors import ConfigError, TrainError
+from rftd.ops.errors import TrainError
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.algorithms import diagnostics
 from rftd.workers.algorithms.kl_losses import KlLoss
-from rftd.workers.algorithms.objective import Objective
 from rftd.workers.trainer import nonfinite
 from rftd.workers.trainer.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.trainer.engines.torch import metrics, saving
@@ -26,28 +24,14 @@ from rftd.workers.trainer.engines.torch.arguments import TorchTrainerArgs, parse
 from rftd.workers.trainer.engines.torch.batch_pass import batch_pass
 from rftd.workers.trainer.engines.torch.environment import environment
 from rftd.workers.trainer.engines.torch.forward import loss_tokens, tensor
-from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model, recompute_layers
-from rftd.workers.trainer.engines.torch.optimizer import (
-    learning_rate,
-    make_optimizer,
-    restore_state,
-    same_kind,
-    state_of,
-)
+from rftd.workers.trainer.engines.torch.model import load_model, recompute_layers
+from rftd.workers.trainer.engines.torch.optimizer import learning_rate
 from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
-from rftd.workers.trainer.engines.torch.policy import Policy, Reference, WholeModel
+from rftd.workers.trainer.engines.torch.policy import Policy, WholeModel
+from rftd.workers.trainer.engines.torch.stage import Stage
 from rftd.workers.weights import checksum
 from rftd.workers.weights.tensor_bytes import Weights
 from rftd.workers.weights.torch_bytes import bytes_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    spec: StageSpec
-    objective: Objective
-    optimizer: torch.optim.Optimizer
-    reference: Reference | None
-    share: bool
 
 
 class TorchSnapshot:
@@ -70,7 +54,7 @@ class TorchTrainerEngine:
         self._experiment: ExperimentSpec | None = None
         self._base = Path()
         self._policy: Policy | None = None
-        self._stage: _Stage | None = None
+        self._stage: Stage | None = None
         self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
         self._checksum: str | None = None
         self._sha256: str | None = None
@@ -110,22 +94,7 @@ class TorchTrainerEngine:
 
     def begin_stage(self, stage: StageSpec) -> None:
         """Takes the stage's algorithm, a fresh optimizer, and the present weights for its reference."""
-        objective = Objective.of(stage.algorithm)
-        arguments = parse(stage.trainer.engine_args)
-        if stage.trainer.dtype not in ("float32", "bfloat16"):
-            raise ConfigError(
-                f"the torch engine does not train in {stage.trainer.dtype!r}",
-                field="trainer.dtype",
-                fix="use float32 or bfloat16",
-            )
-        self._stage = _Stage(
-            spec=stage,
-            objective=objective,
-            optimizer=make_optimizer(stage.algorithm.optimizer, self._learner.parameters().values()),
-            reference=self._learner.freeze() if objective.needs_reference else None,
-            share=arguments.prefix_sharing == "always"
-            or (arguments.prefix_sharing == "auto" and can_share_prefixes(self._model)),
-        )
+        self._stage = Stage.begin(stage, self._learner, self._device)
         self._state = saving.TrainerState(
             stage=stage.name, step=self._state.step, stage_step=0, optimizer=stage.algorithm.optimizer.kind
         )
@@ -149,17 +118,23 @@ class TorchTrainerEngine:
             if not reason:
                 reported = self._accumulate(stage, packed, batch)
                 norm = reported["actor/grad_norm"] = self._clip(stage.spec.algorithm.optimizer.grad_clip)
-                reason = _not_finite(reported.get("actor/final_loss", 0.0), norm)
+                reason = _not_finite(reported.get("actor/final_loss", 0.0), norm) or _not_finite(
+                    reported.get("critic/vf_loss", 0.0), reported.get("critic/grad_norm", 0.0), "the critic's"
+                )
             if reason:
                 return self._skip(batch, reason, rate)
             tokens = sum(len(micro.targets) for micro in packed)
-            if tokens:
+            if tokens and stage.critic is not None:
+                stage.critic.step()
+            if tokens and stage.trains_policy(batch.stage_step):
                 for group in stage.optimizer.param_groups:
                     group["lr"] = rate
                 stage.optimizer.step()
                 self._weights_changed()
         finally:
             stage.optimizer.zero_grad(set_to_none=True)
+            if stage.critic is not None:
+                stage.critic.forget()
         reported |= {"actor/lr": rate, "actor/micro_batches": float(len(packed))}
         if stage.objective.kl.coef > 0:
             reported["actor/kl_coef"] = self._kl_coef
@@ -225,10 +200,7 @@ class TorchTrainerEngine:
         actor.mkdir(parents=True, exist_ok=True)
         self._learner.write(actor, hf=hf)
         if self._stage is not None:
-            named = self._learner.parameters()
-            saving.write_tensors(actor / "optimizer.safetensors", state_of(self._stage.optimizer, named))
-            if self._stage.reference is not None:
-                saving.write_tensors(actor / "reference.safetensors", self._stage.reference.tensors())
+            self._stage.write(folder, self._learner)
         saving.write_state(actor, self._state)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
@@ -247,13 +219,7 @@ class TorchTrainerEngine:
         self.begin_stage(stage)
         if state.stage != stage.name:
             return
-        begun = self._begun()
-        named = self._learner.parameters()
-        if same_kind(state.optimizer, stage.algorithm.optimizer.kind):
-            restore_state(begun.optimizer, named, saving.read_tensors(actor / "optimizer.safetensors"))
-        path = actor / "reference.safetensors"
-        if begun.reference is not None and path.exists():
-            begun.reference.restore(saving.read_tensors(path), path)
+        self._begun().restore(folder, self._learner, optimizer=state.optimizer)
         self._state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
 
     def close(self) -> None:
@@ -277,27 +243,30 @@ class TorchTrainerEngine:
     def _trusted(self) -> bool:
         return self._experiment is not None and self._experiment.stages[0].model.trust_remote_code
 
-    def _begun(self) -> _Stage:
+    def _begun(self) -> Stage:
         assert self._stage is not None, "train before begin_stage"
         return self._stage
 
     def _weights_changed(self) -> None:
         self._checksum = self._sha256 = None
 
-    def _accumulate(self, stage: _Stage, packed: list[MicroBatch], batch: TrainBatch) -> dict[str, float]:
+    def _accumulate(self, stage: Stage, packed: list[MicroBatch], batch: TrainBatch) -> dict[str, float]:
         """Gradients of the whole batch, micro-batch by micro-batch; returns its figures."""
         figures: dict[str, Tensor] = {}
         trained = [micro for micro in packed if len(micro.targets)]
         with self._autocast(stage):
             whole = batch_pass(
                 self._model,
-                stage.reference,
+                stage,
                 trained,
-                stage.objective,
                 self._device,
                 version=batch.step - 1,
                 penalty_coef=self._penalty_coef,
             )
+            if stage.critic is not None and trained:
+                whole.metrics.update(stage.critic.accumulate(trained, whole.parts))
+        if not stage.trains_policy(batch.stage_step):
+            return whole.metrics
         for micro, passed in zip(trained, whole.parts, strict=True):
             with self._autocast(stage):
                 known = loss_tokens(
@@ -319,7 +288,7 @@ class TorchTrainerEngine:
         values = torch.stack(list(figures.values())).tolist()  # one transfer from the device
         return diagnostics.finished(dict(zip(figures, values, strict=True))) | whole.metrics
 
-    def _autocast(self, stage: _Stage) -> torch.autocast:
+    def _autocast(self, stage: Stage) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=stage.spec.trainer.dtype == "bfloat16")
 
     def _clip(self, limit: float) -> float:
@@ -341,8 +310,10 @@ class TorchTrainerEngine:
                 )
 
 
-def _not_finite(loss: float, norm: float) -> str:
-    return "" if math.isfinite(loss) and math.isfinite(norm) else f"the loss is {loss}, its gradient has norm {norm}"
+def _not_finite(loss: float, norm: float, whose: str = "the") -> str:
+    if math.isfinite(loss) and math.isfinite(norm):
+        return ""
+    return f"{whose} loss is {loss}, its gradient has norm {norm}"
 
 
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, Pairs
 from rftd.workers.trainer.engines.torch.packing import PADDING, PROMPT, MicroBatch
-from rftd.workers.trainer.engines.torch.token_logprobs import token_logprobs
+from rftd.workers.trainer.engines.torch.token_logprobs import entropy_signals, token_logprobs
 
 
 def attention_mask(segments: Tensor) -> Tensor:
@@ -26,19 +26,32 @@ def attention_mask(segments: Tensor) -> Tensor:
     return (seen | itself)[:, None]
 
 
-def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each trained token; only their places go through the output layer  # [N], [N]"""
+def hidden_of(decoder: Any, batch: MicroBatch, device: torch.device) -> Tensor:
+    """The last hidden state at the place that predicts each trained token  # [N, D]"""
     arguments: dict[str, Tensor] = {}
     if batch.segments is not None:
         arguments["attention_mask"] = attention_mask(tensor(batch.segments, device))
         arguments["position_ids"] = tensor(batch.positions, device)
-    decoder = model.get_decoder()
     states = decoder(input_ids=tensor(batch.ids, device), use_cache=False, **arguments).last_hidden_state  # [B, L, D]
-    hidden = states.flatten(0, 1).index_select(0, tensor(batch.source, device))
+    found: Tensor = states.flatten(0, 1).index_select(0, tensor(batch.source, device))
+    return found
+
+
+def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of each trained token; only their places go through the output layer  # [N], [N]"""
     return token_logprobs(
-        hidden,
+        hidden_of(model.get_decoder(), batch, device),
         model.get_output_embeddings().weight,
         tensor(batch.targets, device),
+        tensor(batch.inverse_temperature, device),
+    )
+
+
+def signals_of(model: Any, batch: MicroBatch, device: torch.device) -> Tensor:
+    """The mean of p (H + log p) at each trained token  # [N]"""
+    return entropy_signals(
+        hidden_of(model.get_decoder(), batch, device),
+        model.get_output_embeddings().weight,
         tensor(batch.inverse_temperature, device),
     )
 
@@ -51,6 +64,8 @@ class Passed:
     ref_logprobs: Tensor | None = None  # [N]
     multiplier: Tensor | None = None  # [N]
     keep: Tensor | None = None  # [N] bool
+    values: Tensor | None = None  # [N], the critic's before the step
+    returns: Tensor | None = None  # [N], what the critic learns
 
 
 def loss_tokens(

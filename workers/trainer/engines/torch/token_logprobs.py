@@ -55,6 +55,17 @@ def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, inverse_temper
         return made
 
 
+def entropy_signals(hidden: Tensor, head: Tensor, inverse_temperature: Tensor) -> Tensor:
+    """The sum over the vocabulary of p * p (H + log p): how the entropy answers to what is drawn, on average  # [N]"""
+    found = []
+    for chunk in _chunks(len(hidden), len(head)):
+        logprobs = torch.log_softmax(_logits(hidden[chunk], head, inverse_temperature[chunk]), dim=-1)  # [n, V]
+        probabilities = logprobs.exp()
+        entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
+        found.append((probabilities.square() * (entropies + logprobs)).sum(-1))
+    return torch.cat(found)
+
+
 def _chunks(tokens: int, vocabulary: int) -> list[slice]:
     size = max(1, CHUNK_LOGITS // vocabulary)
     return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
