@@ -108,11 +108,13 @@ class Planner:
     ) -> Sequence[Event]:
         """The plans of steps `step` to `last`, as far as they can be filled: as if each was asked for after the other.
 
-        What is stale for the first of them is retired alone; what becomes stale for a later one, when it is the first.
+        What no batch can hold as the first of them is formed is retired before it, in the same turn: where more arrives
+        in each turn than a full buffer holds, nothing would ever be planned otherwise. What becomes stale for a later
+        one is retired when that is the first.
         """
         policy, pool = self._shelf.of(stage, now_ns)
         view = view_of(self._state, stage)
-        plans: list[BatchPlanned] = []
+        plans: list[Event] = []
         chosen: Sequence[Waiting] = ()
         timed_out, size = self._timed_out(stage, now_ns), stage.experiences_per_step
         for each in range(step, last + 1):
@@ -120,7 +122,12 @@ class Planner:
                 timed_out, view = False, view.after(chosen)
                 self._shelf.take(chosen)
             if retired := [part for part in policy.evict(view, pool) if part.entries]:
-                return plans or self._retired(retired, positions, now_ns)
+                if plans:
+                    return plans
+                plans += self._retired(retired, positions, now_ns)
+                gone = [entry for part in retired for entry in part.entries]
+                self._shelf.take(gone)
+                timed_out, view = False, view.without(gone)
             if len(pool) < size and not timed_out:
                 return plans
             if not timed_out and self._waits(policy.waits_for(view)):

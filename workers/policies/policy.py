@@ -63,6 +63,15 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
             waiting_experiences=self.waiting_experiences - first,
         )
 
+    def without(self, gone: Sequence[Waiting]) -> PolicyView:
+        """The view once `gone` are retired."""
+        first = sum(1 for entry in gone if not entry.uses)
+        return msgspec.structs.replace(
+            self,
+            waiting_experiences=self.waiting_experiences - first,
+            cooling_experiences=self.cooling_experiences - (len(gone) - first),
+        )
+
 
 class Flight(msgspec.Struct, frozen=True):
     """A group under way."""

@@ -310,12 +310,22 @@ def test_a_used_experience_comes_back_when_it_has_rested() -> None:
     assert decided(desk, now_ns + 10**12) == []
 
 
+def test_a_full_buffer_is_planned_from_whatever_arrives() -> None:
+    replay = PolicySpec(max_staleness_versions=9, max_inflight_batches=99, capacity=2 * BATCH, evict_when_full=True)
+    desk = Desk(stage_of(policy=replay))
+    for step in range(1, 9):
+        desk.supply(9)  # more than there is room for, in every turn
+        reasons = [event.reason for event in decided(desk) if isinstance(event, ExperienceRetired)]
+        assert reasons == ["capacity"] and desk.state.spine.planned >= step
+        desk.execute()
+    assert desk.state.ledger.counts()["balance"] == 0
+
+
 def test_beyond_its_capacity_a_replay_buffer_retires_what_comes_last() -> None:
     replay = PolicySpec(max_staleness_versions=9, max_inflight_batches=9, capacity=BATCH, evict_when_full=True)
     desk = Desk(stage_of(policy=replay))
     desk.supply(3)
-    (retired,) = decided(desk)
+    retired, plan = decided(desk)
     assert isinstance(retired, ExperienceRetired) and (retired.reason, retired.uses) == ("capacity", 0)
     assert len(retired.experiences) == REPEAT
-    (plan,) = decided(desk)
     assert isinstance(plan, BatchPlanned)
