@@ -15,6 +15,8 @@ ALGORITHMS: Final = Plugins[AlgorithmDefinition](
     group="rftd.algorithms",
     table={
         "grpo": f"{_HERE}.grpo:GRPO",
+        "ppo": f"{_HERE}.ppo:PPO",
+        "grpo_verl": f"{_HERE}.grpo_verl:GRPO_VERL",
         "dapo": f"{_HERE}.dapo:DAPO",
         "gspo": f"{_HERE}.gspo:GSPO",
         "cispo": f"{_HERE}.cispo:CISPO",
@@ -32,6 +34,8 @@ ALGORITHMS: Final = Plugins[AlgorithmDefinition](
         "m2po": f"{_HERE}.m2po:M2PO",
         "mix": f"{_HERE}.mix:MIX",
         "mix_chord": f"{_HERE}.mix_chord:MIX_CHORD",
+        "on_policy_distill": f"{_HERE}.on_policy_distill:ON_POLICY_DISTILL",
+        "jsd": f"{_HERE}.jsd:JSD",
         "sft": f"{_HERE}.sft:SFT",
         "cpt": f"{_HERE}.cpt:CPT",
         "dpo": f"{_HERE}.dpo:DPO",

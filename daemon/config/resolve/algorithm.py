@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Final
 
 from rftd.daemon.config.issue import Contradiction, Unsupported, WrongValue
@@ -29,24 +28,6 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
 }
 _STRATEGIES: Final = ("default", "staleness_control", "mix", "warmup")
 """`warmup` is the older name of `default`."""
-_GUIDE: Final = (
-    *("ppo", "grpo", "dapo", "reinforceplusplus", "rloo", "opmd", "asymre", "topr", "cispo", "gspo", "sapo", "mix"),
-    *(
-        "mix_chord",
-        "raft",
-        "sppo",
-        "rec",
-        "multi_step_grpo",
-        "gigpo",
-        "on_policy_distill",
-        "jsd",
-        "dpo",
-        "sft",
-        "cpt",
-        "m2po",
-    ),
-)
-"""Types of the guide; those that the registry lacks cannot be run yet."""
 
 
 def find_algorithm(given: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
@@ -55,15 +36,7 @@ def find_algorithm(given: Algorithm, notes: Notes) -> AlgorithmDefinition | None
     try:
         return registry.lookup(kind)
     except ConfigError as error:
-        fix = f"rftd has: {', '.join(registry.names())}"
-        if kind in _GUIDE:
-            notes.wrong(
-                ("algorithm", "algorithm_type"), f"{kind} is in the guide, but cannot be run yet", fix, Unsupported
-            )
-        else:
-            near = difflib.get_close_matches(kind, _GUIDE, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            notes.wrong(("algorithm", "algorithm_type"), error.what, hint + fix, WrongValue)
+        notes.wrong(("algorithm", "algorithm_type"), error.what, error.fix, WrongValue)
         return None
 
 

@@ -155,9 +155,7 @@ def test_a_loss_of_rollouts_is_refused_where_there_are_rows_only(errors: Errors)
     assert any("algorithm.policy_loss_fn" in text and "log-probabilities of rollouts" in text for text in texts)
 
 
-def test_an_algorithm_that_cannot_be_run_is_said_to_be(errors: Errors) -> None:
-    (text,) = errors(overrides=["algorithm.algorithm_type=jsd"])
-    assert "is in the guide, but cannot be run yet" in text
+def test_an_unknown_algorithm_is_told_the_nearest(errors: Errors) -> None:
     (text,) = errors(overrides=["algorithm.algorithm_type=gropo"])
     assert "did you mean 'grpo'?" in text
 

@@ -167,7 +167,9 @@ def flat(values: list[list[float]]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("drift", [0.02, 0.3, 8.0])
-@pytest.mark.parametrize(("name", "arguments", "loop"), LOOPS, ids=lambda each: str(each) if each is not None else "")
+@pytest.mark.parametrize(
+    ("name", "arguments", "loop"), LOOPS, ids=lambda each: "" if each is None or callable(each) else str(each)
+)
 def test_each_is_its_loop(name: str, arguments: dict[str, Any], loop: Loop, drift: float) -> None:
     responses = make_responses(5, drift)
     made = CORRECTIONS.open(name, arguments).correct(mismatch(responses))
