@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftd.daemon.demo.model import make_tiny_model
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec
+from rftd.streams.spec import (
+    AlgorithmSpec,
+    CorrectionPart,
+    CorrectionSpec,
+    ExperimentSpec,
+    ModelSpec,
+    OptimizerSpec,
+    StageSpec,
+)
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
@@ -51,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int
     staleness: int
     target: float
+    correction: str = "none"
+    """Of tokens from older weights: a registered one, by the log-probabilities of the step's beginning."""
 
 
 def make_stage(kind: str, settings: Settings) -> StageSpec:
@@ -69,6 +79,9 @@ def make_stage(kind: str, settings: Settings) -> StageSpec:
             policy_loss=found.policy_loss,
             policy_loss_args=found.policy_loss_args,
             entropy_loss=found.entropy_loss,
+            correction=CorrectionSpec()
+            if sft or settings.correction == "none"
+            else CorrectionSpec(old_logprobs="recomputed", parts=(CorrectionPart(kind=settings.correction),)),
             optimizer=OptimizerSpec(
                 lr=settings.sft_lr if sft else settings.grpo_lr,
                 betas=(0.9, 0.999 if sft else settings.beta2),

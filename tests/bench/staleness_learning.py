@@ -1,6 +1,7 @@
 """What staleness costs in learning: held-out accuracy of the demo's task for bounds 0, 1, 2, 4, 8; prints JSON.
 
-python -P tests/bench/staleness_learning.py [--seeds 1 2 3] [--bounds 0 1 2 4 8] [options of demo_task.py]
+python -P tests/bench/staleness_learning.py [--seeds 1 2 3] [--bounds 0 1 2 4 8]
+    [--corrections none decoupled tis icepop] [options of demo_task.py]
 
 The demo's model, data, loss (PPO's clip, without a correction for being off policy) and settings in a bare loop, where
 every rollout comes from weights exactly as many versions old as the bound allows: the worst that a bound lets happen.
@@ -27,9 +28,11 @@ from demo_task import Settings, Sums, accuracy, add_options, grpo, make_stage, o
 
 from rftd.daemon.demo.model import make_tiny_model
 
+Run = dict[str, Any]
 
-def by_bound(seed: int, settings: Settings, bounds: list[int], folder: Path) -> list[dict[str, float]]:
-    """One seed: the warm-up, and from its weights the second stage with each bound."""
+
+def by_bound(seed: int, settings: Settings, cases: list[tuple[int, str]], folder: Path) -> list[Run]:
+    """One seed: the warm-up, and from its weights the second stage with each bound and correction."""
     base = make_tiny_model(folder / f"model-{seed}", seed=seed)
     sums = Sums(AutoTokenizer.from_pretrained(base))
     actor: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -41,35 +44,44 @@ def by_bound(seed: int, settings: Settings, bounds: list[int], folder: Path) -> 
     warm = folder / f"warm-{seed}"
     actor.save_pretrained(warm)
     AutoTokenizer.from_pretrained(base).save_pretrained(warm)
-    runs = []
-    for bound in bounds:
-        stale = msgspec.structs.replace(settings, staleness=bound)
+    runs: list[Run] = []
+    for bound, correction in cases:
+        stale = msgspec.structs.replace(settings, staleness=bound, correction=correction)
         generator = torch.Generator().manual_seed(seed)
         reached = grpo(open_engine(stale, warm, folder), actor, sums, seed, stale, generator)
-        runs.append({"seed": seed, "bound": bound, "sft": before, **reached})
-        print(json.dumps({name: round(value, 3) for name, value in runs[-1].items()}), file=sys.stderr, flush=True)
+        rounded = {name: round(value, 3) for name, value in {"sft": before, **reached}.items()}
+        runs.append({"seed": seed, "bound": bound, "correction": correction, **rounded})
+        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     return runs
+
+
+def _case(run: Run) -> tuple[int, str]:
+    return run["bound"], run["correction"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--bounds", type=int, nargs="+", default=[0, 1, 2, 4, 8])
+    parser.add_argument("--corrections", nargs="+", default=["none"])
     add_options(parser)
     options = vars(parser.parse_args())
-    seeds, bounds = options.pop("seeds"), options.pop("bounds")
+    seeds = options.pop("seeds")
+    bounds, corrections = options.pop("bounds"), options.pop("corrections")
+    cases = [(bound, correction) for correction in corrections for bound in bounds]
     settings = Settings(**{**options, "offsets": tuple(options["offsets"])})
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        runs = [run for seed in seeds for run in by_bound(seed, settings, bounds, Path(folder))]
+        runs = [run for seed in seeds for run in by_bound(seed, settings, cases, Path(folder))]
     table = [
         {
-            "bound": bound,
-            "held_out_median": round(statistics.median(of := [r["held_out"] for r in runs if r["bound"] == bound]), 3),
-            "held_out_least": round(min(of), 3),
-            "reached_steps": [int(r["reached_step"]) for r in runs if r["bound"] == bound],
+            "correction": case[1],
+            "bound": case[0],
+            "held_out_median": statistics.median(of := [r["held_out"] for r in runs if _case(r) == case]),
+            "held_out_least": min(of),
+            "reached_steps": [int(r["reached_step"]) for r in runs if _case(r) == case],
         }
-        for bound in bounds
+        for case in cases
     ]
     after_sft = round(statistics.median(run["sft"] for run in runs), 3)
     print(json.dumps({"seeds": seeds, "after_sft": after_sft, "bounds": table}, indent=1))

@@ -21,8 +21,8 @@ FORMS = ("published", "gradient")
 
 @dataclass(frozen=True, kw_only=True)
 class JsdAdvantage(NoAdvantage):
-    """-kl_coef (lambda (t - M) + (1 - lambda) (s - M)), M = log(lambda e^t + (1 - lambda) e^s); lambda 0: t - s,
-    lambda 1: s - t; t and s are log-probabilities of teacher and student. Rewards play no part.
+    """-kl_coef (1 - lambda) (s - M), M = log(lambda e^t + (1 - lambda) e^s): the policy gradient of the divergence;
+    lambda 0: t - s, lambda 1: s - t; t and s are log-probabilities of teacher and student. Rewards play no part.
     """
 
     kl_coef: float = 1.0
@@ -31,9 +31,9 @@ class JsdAdvantage(NoAdvantage):
     """Log-probabilities are divided by it first."""
     chunk_size: int | None = None
     """Of no effect: nothing here is as large as a vocabulary."""
-    form: str = "published"
-    """`published` is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on.
-    `gradient`: -kl_coef (1 - lambda) (s - M), which follows the divergence downhill."""
+    form: str = "gradient"
+    """`gradient` follows the divergence downhill. `published`, Trinity-RFT's -kl_coef (lambda (t - M) + (1 - lambda)
+    (s - M)), is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on."""
 
     def __post_init__(self) -> None:
         check_share("lambda_coef", self.lambda_coef)
