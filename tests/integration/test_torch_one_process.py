@@ -25,32 +25,54 @@ from rftd.workers.trainer.engines.registry import make_engine
 from rftd.workers.trainer.record import read_record
 from rftd.workers.trainer.rerun import Rerun
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "merged adapter": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "merged"}},
+    "adapter alone": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "adapter"}},
+    "critic": {"advantage": "ppo", "critic_warmup_steps": 2, "engine_args": {"critic_lr": 1e-3}},
+    "teacher": {"advantage": "on_policy_distill"},
+}
 
-def spec_of(folder: Path, fake_world: Any, published: str | None) -> ExperimentSpec:
-    """The fake runs' stages with the torch engines; an adapter learns if it says how that is published."""
+
+def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> ExperimentSpec:
+    """The fake runs' stages with the torch engines, and what the variant says."""
     model = make_tiny_model(folder / "model", seed=3, hidden_size=32, heads=2)
+    teacher = make_tiny_model(folder / "teacher", seed=4, hidden_size=32, heads=2)
     engines = {
         "rollout": RolloutSpec(engine="torch", concurrency=8, max_timeout_s=60.0),
         "trainer": TrainerSpec(
-            engine="torch", save_interval=4, engine_args={"lora_publish": published} if published else {}
+            engine="torch",
+            save_interval=4,
+            engine_args=variant.get("engine_args", {}),
+            critic_warmup_steps=variant.get("critic_warmup_steps", 0),
+            teacher_path=str(teacher),
         ),
         "model": ModelSpec(
             path=str(model),
             max_model_len=32,
             max_prompt_tokens=16,
             max_response_tokens=8,
-            lora=LoraSpec(rank=4) if published else None,
+            lora=variant.get("lora"),
         ),
     }
     spec: ExperimentSpec = fake_world.spec(folder)
     stages = tuple(msgspec.structs.replace(stage, **engines) for stage in spec.stages)
+    if "advantage" in variant:
+        stages = tuple(
+            msgspec.structs.replace(
+                stage, algorithm=msgspec.structs.replace(stage.algorithm, advantage=variant["advantage"])
+            )
+            if stage.kind == "both"
+            else stage
+            for stage in stages
+        )
     return msgspec.structs.replace(spec, stages=stages)
 
 
-@pytest.mark.parametrize("published", [None, "merged", "adapter"])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.anyio
-async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world, published: str | None) -> None:
-    spec, switched = spec_of(tmp_path, fake_world, published), torch.are_deterministic_algorithms_enabled()
+async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world, variant: str) -> None:
+    spec, switched = spec_of(tmp_path, fake_world, VARIANTS[variant]), torch.are_deterministic_algorithms_enabled()
     log = await SqliteLog.open(tmp_path / "log")
     writer = Writer(source="test", clock=clock, ids=ids)
     experiment = derive(ids.new(), "experiment")
