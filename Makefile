@@ -22,16 +22,17 @@ check: $(READY)                     ## format, types, layers, file lengths
 
 BENCHES := start_up log_append log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume experience_path_kafka projector_postgres demo_stacks cluster_faults lineage_why \
-  recovery_time rebuild_million hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown staleness_learning demo_async
+  recovery_time rebuild_million hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about two hours
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
 
 TRL := build/bench-trl
 
-bench-trl: $(READY) $(TRL)/.ready   ## the demo's GRPO against TRL's GRPOTrainer, then against ours in step; a quarter of an hour
+bench-trl: $(READY) $(TRL)/.ready   ## the demo's GRPO against TRL's GRPOTrainer, then against ours in step; a train step against TRL's
 	$(BIN)/python -P tests/bench/demo_trl.py --trl $(TRL)/bin/python
 	$(BIN)/python -P tests/bench/demo_trl.py --against sync
+	$(BIN)/python -P tests/bench/train_step_trl.py --trl $(TRL)/bin/python
 
 # An environment of its own, of the same releases where both need a package: those are linked, not downloaded again.
 $(TRL)/.ready: tests/bench/trl/requirements.txt $(READY)
