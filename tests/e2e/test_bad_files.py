@@ -69,7 +69,7 @@ def test_a_missing_taskset_is_named(shared: Scene) -> None:
     [
         ("\n \n", "taskset 'sums' has no rows"),
         ('{"question": "1+1=", "answer": "2"}\n{"quest\n', "line is not JSON"),
-        ('{"q": "1+1=", "answer": "2"}\n', "row has no value under 'question'; its keys are ['answer', 'q']"),
+        ('{"q": "1+1=", "answer": "2"}\n', "question: row has no value under 'question'; its keys are ['answer', 'q']"),
     ],
 )
 def test_a_taskset_without_tasks_is_refused(shared: Scene, content: str, message: str) -> None:
@@ -82,7 +82,7 @@ def test_a_taskset_without_tasks_is_refused(shared: Scene, content: str, message
 def test_a_warm_up_dataset_is_looked_at_too(shared: Scene) -> None:
     (shared.folder / "odd.jsonl").write_text('{"question": "1+1="}\n')
     text = EXPERIMENT.replace("name: warmup\n        path: ./train.jsonl", "name: warmup\n        path: ./odd.jsonl")
-    assert "error[RFTD-DAT-001] row has no value under 'answer'" in refused(shared, text=text).err
+    assert "error[RFTD-DAT-001] answer: row has no value under 'answer'" in refused(shared, text=text).err
 
 
 def test_the_api_says_the_same_as_the_command_line(shared: Scene) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.folds.ledger import Ledger, Waiting
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
@@ -51,8 +51,8 @@ def ranked(world: World) -> Iterator[str]:
             continue
         ledger = Ledger()
         for each in events:
-            # Of the plans of one decision the later ones know the earlier ones, which nobody had read yet.
-            earlier = isinstance(each.event, BatchPlanned) and each.offset < planned.offset
+            # A plan knows what was planned and retired before it in the same decision, which nobody had read yet.
+            earlier = isinstance(each.event, BatchPlanned | ExperienceRetired) and each.offset < planned.offset
             if planned.knew(each) or earlier:
                 ledger.apply(each)
         first = [entry.member.experience for entry in _in_order(planned, ledger)]
