@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -43,7 +44,7 @@ class Substituting(Protocol):
         ...
 
 
-class OneGroup:
+class OneGroup(ABC):
     """Base of functions that look at one group at a time, take every group, and need rewards alone."""
 
     greedy_rollouts: ClassVar[int] = 0
@@ -53,9 +54,9 @@ class OneGroup:
         """Nothing."""
         return frozenset()
 
+    @abstractmethod
     def of_group(self, group: ClosedGroup) -> Floats:
         """One number for each experience  # [G]"""
-        raise NotImplementedError
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """Each group by itself  # each [G]"""
