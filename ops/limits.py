@@ -79,8 +79,10 @@ LOSSES_ALONE: Final = 3
 DRAIN_TIMEOUT_S: Final = 10.0
 PLAN_AHEAD_BATCHES: Final = 2
 """Batches planned and not yet trained; one trains while the next waits."""
-PLAN_AHEAD_MOST_BATCHES: Final = 8
+PLAN_AHEAD_MOST_BATCHES: Final = 32
 """The same where the staleness bound is wide: an eighth of it, but no more than this."""
+ROOM_AHEAD_VERSIONS: Final = 8
+"""Buffers and kept weights have room for so many versions ahead of the trainer, where nothing says less or more."""
 SNAPSHOT_RECORDS: Final = 20_000
 """A fold is written to a file after so many records, and with each checkpoint."""
 SNAPSHOT_INTERVAL_S: Final = 2.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.spec import StageSpec
-from rftd.workers.planner.planner import oldest_flight_of, plan_ahead, view_of
+from rftd.workers.planner.planner import oldest_flight_of, view_of
 from rftd.workers.policies.registry import make_policy
+from rftd.workers.policies.schedule import plan_ahead
 
 
 def planner_wait(scene: Scene) -> Wait:

@@ -19,10 +19,10 @@ from entries import entry
 
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
-from rftd.workers.planner.planner import plan_ahead
 from rftd.workers.policies.policy import Flight, PolicyView, StalenessPolicy
 from rftd.workers.policies.pool import Pool
 from rftd.workers.policies.priorities import make_priority
+from rftd.workers.policies.schedule import plan_ahead
 
 MOST_TURNS = 20_000
 STEP_NS = 1_000_000_000

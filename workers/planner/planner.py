@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
-from rftd.ops import limits
 from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned, ExperienceItem, ExperienceRetired, GroupRef, ObservedAt, RowItem
@@ -16,13 +15,13 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import PolicySpec, StageSpec
+from rftd.streams.spec import StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.planner.judge import Judge
 from rftd.workers.planner.rows import rows_of_step
 from rftd.workers.planner.shelf import Shelf, by_uses
 from rftd.workers.policies.policy import PolicyView, Retirement
-from rftd.workers.policies.schedule import has_windows
+from rftd.workers.policies.schedule import has_windows, plan_ahead
 
 RETIRED_AT_ONCE: Final = 4096
 """Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
@@ -229,16 +228,6 @@ def oldest_flight_of(state: RunState) -> int | None:
         ),
         default=None,
     )
-
-
-def plan_ahead(policy: PolicySpec) -> int:
-    """How many batches may be planned and not yet trained.
-
-    A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
-    the two that keep a trainer busy; the staleness of a planned item is exact either way.
-    """
-    wide = min(policy.max_staleness_versions // 8, limits.PLAN_AHEAD_MOST_BATCHES)
-    return max(limits.PLAN_AHEAD_BATCHES, wide)
 
 
 def observed_at(positions: Mapping[Partition, int]) -> tuple[ObservedAt, ...]:

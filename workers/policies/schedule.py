@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from rftd.ops import limits
-from rftd.streams.spec import StageSpec, SyncSpec
+from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
 
 
 def explorer_interval(sync: SyncSpec) -> int:
@@ -87,8 +87,18 @@ def kept_versions(stage: StageSpec) -> int:
     if sync.style in ("fixed", "fully_async"):
         return max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * interval) * interval
     # Trained while a window is under way: what was planned or waited when it began, and its own batches.
-    ahead = limits.PLAN_AHEAD_MOST_BATCHES + stage.policy.max_inflight_batches
+    ahead = max(limits.ROOM_AHEAD_VERSIONS, plan_ahead(stage.policy)) + stage.policy.max_inflight_batches
     return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.offset + explorer + trainer + ahead)
+
+
+def plan_ahead(policy: PolicySpec) -> int:
+    """How many batches may be planned and not yet trained.
+
+    A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
+    the two that keep a trainer busy; the staleness of a planned item is exact either way.
+    """
+    wide = min(policy.max_staleness_versions // 8, limits.PLAN_AHEAD_MOST_BATCHES)
+    return max(limits.PLAN_AHEAD_BATCHES, wide)
 
 
 def publish_due(stage: StageSpec, step: int) -> bool:

@@ -172,7 +172,7 @@ def _check_reuse(spec: PolicySpec, notes: Notes) -> None:
 def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) -> int:
     """What was asked for, if a batch fits; else the default, and room for what the policy lets run ahead."""
     if "capacity" not in buffer.model_fields_set:
-        return max(buffer.capacity, 2 * (min(bound, limits.PLAN_AHEAD_MOST_BATCHES) + 1) * batch)
+        return max(buffer.capacity, 2 * (min(bound, limits.ROOM_AHEAD_VERSIONS) + 1) * batch)
     if buffer.capacity < batch:
         what = f"is {buffer.capacity}, but one step trains {batch} experiences: no batch would ever be full"
         notes.wrong((*_BUFFER, "capacity"), what, f"set it to at least {batch}, or lower train_batch_size")

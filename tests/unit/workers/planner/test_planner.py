@@ -15,8 +15,9 @@ from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
 from rftd.workers.planner import shelf
-from rftd.workers.planner.planner import Planner, plan_ahead
+from rftd.workers.planner.planner import Planner
 from rftd.workers.planner.rows import rows_of_step
+from rftd.workers.policies.schedule import plan_ahead
 
 
 def decided(desk: Desk, now_ns: int | None = None) -> list[BatchPlanned | ExperienceRetired]:
@@ -275,8 +276,8 @@ def test_a_stage_on_a_dataset_takes_rows_in_order() -> None:
 
 
 def test_only_a_wide_bound_is_planned_far_ahead() -> None:
-    ahead = {bound: plan_ahead(PolicySpec(max_staleness_versions=bound)) for bound in (0, 2, 23, 32, 64, 1000)}
-    assert ahead == {0: 2, 2: 2, 23: 2, 32: 4, 64: 8, 1000: 8}
+    ahead = {bound: plan_ahead(PolicySpec(max_staleness_versions=bound)) for bound in (0, 2, 23, 32, 64, 256, 1000)}
+    assert ahead == {0: 2, 2: 2, 23: 2, 32: 4, 64: 8, 256: 32, 1000: 32}
 
 
 def test_a_mixed_batch_holds_an_experts_rows_beside_the_experiences() -> None:
