@@ -2,6 +2,7 @@
 
 tables/       the tables, one file for each noun
 upserts       which columns an event type owns, and the statement that writes them
+pairs         rows that two event types change, written once
 projections/  pure functions from events to row changes
 fold          records to row changes, positions and dead letters; pure
 writer        rows and positions into one transaction

@@ -22,6 +22,8 @@ _PRAGMAS: Final = (
     "busy_timeout=10000",
     "cache_size=-65536",
     "temp_store=MEMORY",
+    # Of 4 KiB: pages that several transactions change are copied into the file once.
+    "wal_autocheckpoint=4000",
 )
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 _REFUSED_CLASSES: Final = ("22", "23", "54")

@@ -10,7 +10,8 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import CodecError, RftdError
-from rftd.storage.projections import PROJECTIONS, Projection
+from rftd.storage.pairs import Pair, joined
+from rftd.storage.projections import PAIRS, PROJECTIONS, Projection
 from rftd.storage.projections.once import KINDS as ONCE
 from rftd.storage.projections.projection import Handler
 from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
@@ -47,7 +48,7 @@ class Folded:
     before: Heads = field(default_factory=dict)
     """Where each touched partition stood."""
     after: Heads = field(default_factory=dict)
-    rows: dict[Upsert, list[Values]] = field(default_factory=dict)
+    rows: dict[Upsert | Pair, list[Values]] = field(default_factory=dict)
     applied: int = 0
     void: int = 0
     """Records that a fence made void."""
@@ -99,7 +100,7 @@ class Fold:
             folded.before.setdefault(partition, before)
             self.positions[partition] = folded.after[partition] = Mark(record.offset + 1, record.chain)
             self._apply(record, folded, changes)
-        folded.rows = changes.rows()
+        folded.rows = joined(changes.rows(), PAIRS)
         return folded
 
     def bury(self, record: Record, error: Exception) -> Folded:
@@ -109,7 +110,7 @@ class Fold:
         self.positions[record.partition] = folded.after[record.partition] = mark
         changes = Changes()
         folded.letters.append(_bury(record, error, changes))
-        folded.rows = changes.rows()
+        folded.rows = joined(changes.rows(), ())
         return folded
 
     def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:

@@ -22,13 +22,17 @@ from sqlalchemy import (
     LargeBinary,
     String,
     bindparam,
+    case,
+    column,
     func,
     literal_column,
     or_,
     select,
+    table,
     tuple_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from rftd.storage.tables.base import Row, table_of
@@ -36,6 +40,7 @@ from rftd.streams.codec import Decoded
 
 Value = bytes | str | int | float | bool | None
 Values = tuple[Value, ...]
+Columns = ReadOnlyColumnCollection[str, Any]
 
 _LOWEST: Final = -(1 << 63)
 _HIGHEST: Final = (1 << 63) - 1
@@ -82,9 +87,8 @@ class Upsert:
         self.time = time if time in self.table.columns else None
         stamps = (self.partition, self.offset, *((time,) if self.time else ()))
         self.owns: Final = (*owns, *stamps)
-        mine = {*self.key, *self.owns}
-        self.columns: Final = tuple(column.name for column in self.table.columns if column.name in mine)
-        assert len(self.columns) == len(self.key) + len(self.owns), (self.table.name, self.owns)
+        self.columns: Final = (*self.key, *self.owns)
+        assert all(name in self.table.columns for name in self.columns), (self.table.name, self.owns)
         self._rule = rule
         self._final = final
         self._values = itemgetter(*self.columns)
@@ -100,30 +104,20 @@ class Upsert:
 
     def statement(self, dialect: Dialect) -> str:
         """The SQL text, whose parameters are `columns` in order: on SQLite of one row, on Postgres a list of each."""
-        rows: Any
-        if dialect.name == "postgresql":
-            # One statement for all rows; it must not meet a key twice: see `reduced`.
-            kinds = [ARRAY(_ELEMENTS[self.table.columns[name].type.python_type]) for name in self.columns]
-            lists = [bindparam(name, type_=kind) for name, kind in zip(self.columns, kinds, strict=True)]
-            new_rows = func.unnest(*lists).table_valued(*self.columns).render_derived(name="new_rows")
-            rows = postgresql.insert(self.table).from_select(self.columns, select(*new_rows.c))
-        else:
-            rows = sqlite.insert(self.table).values({name: bindparam(name) for name in self.columns})
-        new, old = rows.excluded, self.table.columns
+        return statement_of(dialect, (self,))
+
+    def wins(self, new: Columns, old: Columns) -> ColumnElement[bool]:
+        """True where a new row's columns replace those of the old one."""
         incoming = tuple_(new[self.partition], new[self.offset])
         present = tuple_(old[self.partition], old[self.offset])
-        wins = incoming < present if self._rule is Rule.FIRST else incoming > present
-        condition: ColumnElement[bool] = or_(old[self.offset].is_(None), wins)
-        if self._final is not None:
-            name, ended = self._final
-            quoted: list[ColumnElement[str]] = [literal_column(f"'{value}'") for value in ended]
-            condition = condition & (old[name].is_(None) | old[name].not_in(quoted))
-        statement = rows.on_conflict_do_update(
-            index_elements=self.key, set_={name: new[name] for name in self.owns}, where=condition
-        )
-        compiled = statement.compile(dialect=dialect)
-        assert tuple(compiled.positiontup or ()) == self.columns, compiled.positiontup
-        return str(compiled)
+        higher: ColumnElement[bool] = incoming > present
+        condition = or_(old[self.offset].is_(None), incoming < present if self._rule is Rule.FIRST else higher)
+        if self._final is None:
+            return condition
+        name, ended = self._final
+        quoted: list[ColumnElement[str]] = [literal_column(f"'{value}'") for value in ended]
+        open_yet: ColumnElement[bool] = old[name].is_(None) | old[name].not_in(quoted)
+        return condition & open_yet
 
     def reduced(self, rows: list[Values]) -> list[Values]:
         """Of the rows with equal keys the one that the statement, run for each in turn, would leave."""
@@ -170,6 +164,40 @@ class Upsert:
                     raise OverflowError(f"{self.table.name}.{self.columns[index]} is longer than any index takes")
             rows.append(row)
         return rows
+
+
+def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
+    """The SQL text that writes the columns of all `parts`, upserts of one table that own different columns.
+
+    Its parameters are the key, then what each part owns. A row that is there keeps what a part does not win.
+    """
+    first = parts[0]
+    names = (*first.key, *(name for part in parts for name in part.owns))
+    target = table(first.table.name, *(column(name) for name in names))
+    rows: Any
+    if dialect.name == "postgresql":
+        # One statement for all rows; it must not meet a key twice: see `reduced`.
+        kinds = [ARRAY(_ELEMENTS[first.table.columns[name].type.python_type]) for name in names]
+        lists = [bindparam(name, type_=kind) for name, kind in zip(names, kinds, strict=True)]
+        new_rows = func.unnest(*lists).table_valued(*names).render_derived(name="new_rows")
+        rows = postgresql.insert(target).from_select(names, select(*new_rows.c))
+    else:
+        rows = sqlite.insert(target).values({name: bindparam(name) for name in names})
+    new, old = rows.excluded, target.columns
+    wins = [part.wins(new, old) for part in parts]
+    if len(parts) == 1:
+        changed = {name: new[name] for name in first.owns}
+    else:
+        changed = {
+            name: case((won, new[name]), else_=old[name])
+            for part, won in zip(parts, wins, strict=True)
+            for name in part.owns
+        }
+    compiled = rows.on_conflict_do_update(index_elements=first.key, set_=changed, where=or_(*wins)).compile(
+        dialect=dialect
+    )
+    assert tuple(compiled.positiontup or ()) == names, compiled.positiontup
+    return str(compiled)
 
 
 def _replaced(row: Values, index: int, value: Value) -> Values:

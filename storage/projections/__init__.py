@@ -14,6 +14,7 @@ once         which events must not count twice
 
 from typing import Final
 
+from rftd.storage.pairs import Pair
 from rftd.storage.projections import batches, experiences, experiments, fences, once, steps, tasks, weights, workers
 from rftd.storage.projections.projection import Projection
 
@@ -21,4 +22,7 @@ PROJECTIONS: Final[tuple[Projection, ...]] = tuple(
     module.PROJECTION for module in (experiments, tasks, experiences, batches, steps, weights, workers, fences, once)
 )
 
-__all__ = ["PROJECTIONS", "Projection"]
+PAIRS: Final = (Pair(experiences.PRODUCED, tasks.MEMBER),)
+"""A group is closed when the last of it was produced."""
+
+__all__ = ["PAIRS", "PROJECTIONS", "Projection"]

@@ -58,7 +58,7 @@ class Retirements(Row, table=True):
     """An experience that will not be trained (again)."""
 
     __tablename__ = "retirements"
-    __table_args__ = (Index("retirements_experiment", "experiment"), CLUSTERED)
+    __table_args__ = CLUSTERED
 
     experience: Key
     experiment: Id

@@ -7,4 +7,5 @@ r0004_leases   the leases of a worker, in order
 r0005_priority whose turn comes first
 r0006_uses     uses, rests, and tags that were changed
 r0007_overdue  windows whose weights were overdue
+r0008_retirements retirements without an index that nothing used
 """
