@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rftd.ops.errors import TrainError
 from rftd.workers.algorithms.aggregation import Aggregation
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
-from rftd.workers.trainer.engines.torch.packing import pack
+from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
 
 
 def make_sample(prompt: list[int], response: list[int], mask: list[int] | None = None) -> TrainSample:
@@ -50,18 +50,77 @@ def test_each_token_is_predicted_by_the_one_before_it_in_its_own_text(
     assert sum(float(batch.weights.whole.sum()) for batch in packed) == pytest.approx(1.0, rel=1e-5)
 
 
+@given(
+    texts=st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.integers(0, 1), min_size=1, max_size=5), st.integers(0, 31)),
+        min_size=1,
+        max_size=20,
+    ),
+    budget_tokens=st.integers(1, 200),
+    share=st.booleans(),
+    cold=st.booleans(),
+)
+def test_a_place_sees_its_own_text_alone(
+    texts: list[tuple[int, list[int], int]], budget_tokens: int, share: bool, cold: bool
+) -> None:
+    samples = [
+        msgspec.structs.replace(
+            make_sample([7, 8, 9][: prompt + 1], response, [mask >> i & 1 for i in range(len(response))]),
+            temperature=0.0 if cold and number % 2 else 0.5,
+            logprobs=np.arange(100 * number, 100 * number + len(response)).astype(np.float32),
+        )
+        for number, (prompt, response, mask) in enumerate(texts)
+    ]
+    seen = []
+    for batch in pack(samples, budget_tokens=budget_tokens, aggregation=Aggregation(), hidden_size=64, share=share):
+        width = batch.ids.shape[1]
+        for n, (source, target) in enumerate(zip(batch.source, batch.targets, strict=True)):
+            number, i = divmod(int(batch.old_logprobs[n]), 100)
+            row, place = divmod(int(source), width)
+            visible = np.arange(place + 1)
+            if batch.ends is not None:
+                visible = visible[batch.ends[row, : place + 1] > place]
+            text, prompt = samples[number].tokens, samples[number].prompt_tokens
+            assert [*batch.ids[row, visible], target] == text[: prompt + i + 1].tolist()
+            assert batch.positions[row, visible].tolist() == list(range(prompt + i))
+            seen.append((number, i))
+        if batch.predictions is not None:
+            first = batch.predictions.first[batch.predictions.which]
+            assert len(set(batch.predictions.which)) == len(batch.predictions.first) < len(batch.source)
+            for each in (batch.source, batch.targets, batch.inverse_temperature):
+                np.testing.assert_array_equal(each[first], each)
+    assert sorted(seen) == [(n, int(i)) for n, each in enumerate(samples) for i in np.flatnonzero(each.loss_mask)]
+
+
+def packed_alone(group: list[TrainSample], *, share: bool = True) -> MicroBatch:
+    (batch,) = pack(group, budget_tokens=100_000, aggregation=Aggregation(), hidden_size=64, share=share)
+    return batch
+
+
 def test_a_group_shares_its_prompt() -> None:
-    group = [make_sample([1, 2, 3, 4], [5, 6 + i]) for i in range(8)]
-    (shared,) = pack(group, budget_tokens=8192, aggregation=Aggregation(), hidden_size=64, share=True)
-    assert shared.ids.shape == (1, 12) and shared.segments is not None
-    (apart,) = pack(group, budget_tokens=8192, aggregation=Aggregation(), hidden_size=64, share=False)
-    assert apart.ids.shape == (8, 5) and apart.segments is None
+    group = [make_sample([1, 2, 3, 4], [5 + i, 6]) for i in range(8)]
+    shared = packed_alone(group)
+    assert shared.ids.shape == (1, 12) and shared.ends is not None
+    apart = packed_alone(group, share=False)
+    assert apart.ids.shape == (8, 5) and apart.ends is None
+
+
+def test_what_responses_begin_with_alike_has_one_place() -> None:
+    group = [make_sample([1, 2], response) for response in ([3, 4, 5, 0], [3, 6, 0], [3, 4, 7, 0], [3, 4, 5, 0])]
+    batch = packed_alone(group)
+    assert batch.ids.tolist() == [[1, 2, 3, 4, 5, 7, 6]]
+    assert batch.ends is not None and batch.ends.tolist() == [[7, 7, 7, 6, 5, 6, 7]]
+    assert batch.predictions is not None and len(batch.predictions.first) == 8 and len(batch.targets) == 15
+
+
+def test_equal_responses_are_one_text() -> None:
+    batch = packed_alone([make_sample([1], [5] * 4000) for _ in range(2)])
+    assert batch.ids.shape == (1, 4000) and batch.ends is None
 
 
 def test_long_responses_to_a_short_prompt_are_not_joined() -> None:
-    group = [make_sample([1], [5] * 4000) for _ in range(2)]
-    packed = pack(group, budget_tokens=100_000, aggregation=Aggregation(), hidden_size=64, share=True)
-    assert [batch.segments for batch in packed] == [None]
+    group = [make_sample([1], [5 + i] * 4000) for i in range(2)]
+    assert packed_alone(group).ends is None
 
 
 def make_pair(number: int, prompt: list[int], chosen: list[int], rejected: list[int]) -> list[TrainSample]:
@@ -109,7 +168,7 @@ def test_the_responses_of_a_pair_are_never_parted(
 def test_a_pair_shares_its_prompt_and_no_other_pairs() -> None:
     samples = [*make_pair(0, [1] * 9, [2, 3], [4, 5]), *make_pair(1, [1] * 9, [6, 7], [8, 9])]
     (batch,) = pack(samples, budget_tokens=99, aggregation=Aggregation("token-mean"), hidden_size=64, share=True)
-    assert batch.ids.shape == (2, 11) and batch.segments is not None
+    assert batch.ids.shape == (2, 11) and batch.ends is not None
 
 
 def test_a_pair_without_trained_tokens_is_not_counted() -> None:

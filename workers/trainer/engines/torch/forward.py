@@ -9,42 +9,46 @@ import torch
 from torch import Tensor
 
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, Pairs
-from rftd.workers.trainer.engines.torch.packing import PADDING, PROMPT, MicroBatch
+from rftd.workers.trainer.engines.torch.packing import MicroBatch
 from rftd.workers.trainer.engines.torch.token_logprobs import entropy_signals, token_logprobs
+from rftd.workers.trainer.engines.torch.token_rows import Ints
 
 
-def attention_mask(segments: Tensor) -> Tensor:
-    """Which places a place may see: earlier ones of the prompt and of its own response  # [B, L] -> [B, 1, L, L] bool
-
-    Padding sees itself, for a row of nothing has no softmax.
-    """
-    length = segments.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
-    keys, queries = segments[:, None, :], segments[:, :, None]
-    seen = causal & ((keys == PROMPT) | (keys == queries)) & (queries != PADDING)
-    itself = torch.eye(length, dtype=torch.bool, device=segments.device)
-    return (seen | itself)[:, None]
+def attention_mask(ends: Tensor) -> Tensor:
+    """Which places a place may see: itself, and earlier ones that end after it  # [B, L] -> [B, 1, L, L] bool"""
+    place = torch.arange(ends.shape[1], device=ends.device)
+    return ((place[:, None] >= place) & (place[:, None] < ends[:, None, :]))[:, None]
 
 
-def hidden_of(decoder: Any, batch: MicroBatch, device: torch.device) -> Tensor:
-    """The last hidden state at the place that predicts each trained token  # [N, D]"""
+def hidden_of(decoder: Any, batch: MicroBatch, device: torch.device, source: Ints | None = None) -> Tensor:
+    """The last hidden state at `source`, or else at the place that predicts each trained token  # [N, D]"""
     arguments: dict[str, Tensor] = {}
-    if batch.segments is not None:
-        arguments["attention_mask"] = attention_mask(tensor(batch.segments, device))
+    if batch.ends is not None:
+        arguments["attention_mask"] = attention_mask(tensor(batch.ends, device))
         arguments["position_ids"] = tensor(batch.positions, device)
     states = decoder(input_ids=tensor(batch.ids, device), use_cache=False, **arguments).last_hidden_state  # [B, L, D]
-    found: Tensor = states.flatten(0, 1).index_select(0, tensor(batch.source, device))
+    found: Tensor = states.flatten(0, 1).index_select(0, tensor(batch.source if source is None else source, device))
     return found
 
 
 def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each trained token; only their places go through the output layer  # [N], [N]"""
-    return token_logprobs(
-        hidden_of(model.get_decoder(), batch, device),
+    """Log-probability and entropy of each trained token  # [N], [N]
+
+    Only places that predict one go through the output layer, and of equal predictions one.
+    """
+    source, targets, temperature, made = batch.source, batch.targets, batch.inverse_temperature, batch.predictions
+    if made is not None:
+        source, targets, temperature = source[made.first], targets[made.first], temperature[made.first]
+    logprobs, entropies = token_logprobs(
+        hidden_of(model.get_decoder(), batch, device, source),
         model.get_output_embeddings().weight,
-        tensor(batch.targets, device),
-        tensor(batch.inverse_temperature, device),
+        tensor(targets, device),
+        tensor(temperature, device),
     )
+    if made is None:
+        return logprobs, entropies
+    which = tensor(made.which, device)
+    return logprobs.index_select(0, which), entropies.index_select(0, which)
 
 
 def signals_of(model: Any, batch: MicroBatch, device: torch.device) -> Tensor:

@@ -1,9 +1,9 @@
 """A batch as micro-batches of token rows: a pure function of the batch, without torch.
 
 Responses to an equal prompt share a row, prompt first, and each sees the prompt and itself only. So the prompt of a
-group is computed once instead of once for each rollout. The last token of a response predicts nothing and is left out.
-Rows of similar length go together; a micro-batch has at most `budget_tokens` places, or one row. The two responses of a
-preference are in one micro-batch, and in one row if that is cheaper.
+group is computed once instead of once for each rollout, and so is every token that responses begin with alike: short
+answers repeat each other. Rows of similar length go together; a micro-batch has at most `budget_tokens` places, or one
+row. The two responses of a preference are in one micro-batch, and in one row if that is cheaper.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 from rftd.ops.errors import TrainError
 from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.trainer.engine import TrainSample
+from rftd.workers.trainer.engines.torch.token_rows import Cost, Ints, Row, ranges, rows_of
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-PROMPT, PADDING = 0, -1
-"""Segments that are no response; responses count from 1 in each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class MicroBatch:
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L], of each token in its own prompt + response
-    segments: Ints | None  # [B, L]; None if no row is shared: attention is then plainly causal
+    ends: Ints | None  # [B, L], the first place after those that see this one; None: attention is plainly causal
     source: Ints  # [N], the place in B * L that predicts the token
     targets: Ints  # [N]
     inverse_temperature: Floats  # [N]
@@ -43,20 +40,19 @@ class MicroBatch:
     sequences: int
     rewards: Floats  # [S]
     versions: Ints | None  # [N], of the weights that drew the tokens; None if some are not known
+    predictions: Predictions | None = None
+    """None: each token is predicted by a place of its own."""
     pairs: Ints | None = None  # [S], which pair each response is of; None if the batch has none
     chosen: NDArray[np.bool_] | None = None  # [S]
     pairs_in_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """Relative cost of a row of so many tokens: linear layers, and attention, which grows with the square."""
+class Predictions:
+    """U predictions that differ by place, token or temperature."""
 
-    hidden_size: int
-
-    def of(self, tokens: int) -> int:
-        """In units of one multiply-add per layer and hidden unit."""
-        return tokens * (6 * self.hidden_size + tokens)
+    first: Ints  # [U], a token that each is of
+    which: Ints  # [N], the prediction of each token
 
 
 def pack(
@@ -67,9 +63,9 @@ def pack(
         _check(number, sample)
     weights = aggregation.weights([sample.loss_mask for sample in samples], [sample.expert for sample in samples])
     paired = _pairs(samples)
-    batches: list[list[list[int]]] = []
+    batches: list[list[Row]] = []
     longest = 0
-    for length, block in _blocks(_rows(samples, Cost(hidden_size) if share else None, budget_tokens), samples):
+    for length, block in _blocks(rows_of(samples, Cost(hidden_size) if share else None, budget_tokens), samples):
         longest = max(longest, length)
         if not batches or (len(batches[-1]) + len(block)) * longest > budget_tokens:
             batches.append([])
@@ -80,18 +76,20 @@ def pack(
 
 def _check(number: int, sample: TrainSample) -> None:
     response = len(sample.tokens) - sample.prompt_tokens
-    lengths = {len(sample.loss_mask)}
-    lengths |= {len(part) for part in (sample.logprobs, sample.advantages, sample.versions) if part is not None}
-    if sample.prompt_tokens < 1 or response < 1 or lengths != {response}:
+    parts = (sample.loss_mask, sample.logprobs, sample.advantages, sample.versions)
+    if sample.prompt_tokens < 1 or response < 1 or any(part is not None and len(part) != response for part in parts):
+        lengths = sorted({len(part) for part in parts if part is not None})
         raise TrainError(
             f"item {number} has {len(sample.tokens)} tokens, {sample.prompt_tokens} of them the prompt, and arrays of "
-            f"length {sorted(lengths)} for its response",
+            f"length {lengths} for its response",
             fix="a prompt and a response have at least one token each, and each array covers the response",
         )
 
 
 def _pairs(samples: Sequence[TrainSample]) -> int:
     """How many pairs have trained tokens; 0 if the batch has no pairs. Raises TrainError if one is not whole."""
+    if all(sample.pair < 0 for sample in samples):
+        return 0
     members: dict[int, list[int]] = {}
     for number, sample in enumerate(samples):
         members.setdefault(sample.pair, []).append(number)
@@ -105,89 +103,111 @@ def _pairs(samples: Sequence[TrainSample]) -> int:
     return sum(any(samples[number].loss_mask.any() for number in numbers) for numbers in members.values())
 
 
-def _blocks(rows: list[tuple[int, list[int]]], samples: Sequence[TrainSample]) -> list[tuple[int, list[list[int]]]]:
+def _blocks(rows: Sequence[Row], samples: Sequence[TrainSample]) -> list[tuple[int, list[Row]]]:
     """(length, rows) of rows that one micro-batch must have together, shortest first: the two of a pair, or one."""
-    blocks: dict[int, tuple[int, list[list[int]]]] = {}
-    for number, (length, row) in enumerate(rows):
-        key = samples[row[0]].pair if samples[row[0]].pair >= 0 else -1 - number
+    blocks: dict[int, tuple[int, list[Row]]] = {}
+    for number, row in enumerate(rows):
+        pair = samples[row.members[0]].pair
+        key = pair if pair >= 0 else -1 - number
         longest, block = blocks.get(key, (0, []))
-        blocks[key] = (max(longest, length), [*block, row])
-    return sorted(blocks.values(), key=lambda block: (block[0], block[1][0][0]))
-
-
-def _rows(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int) -> list[tuple[int, list[int]]]:
-    """(length, samples) of each row. A response joins a row if that is cheaper than one of its own.
-
-    The responses of a pair join nobody else, so that a pair is one row or two.
-    """
-    rows: list[tuple[int, list[int]]] = []
-    last_of: dict[tuple[int, bytes], int] = {}
-    for number, sample in enumerate(samples):
-        places = len(sample.tokens) - 1
-        if cost is not None:
-            key = (sample.pair, sample.tokens[: sample.prompt_tokens].tobytes())
-            at = last_of.get(key)
-            if at is not None:
-                length, row = rows[at]
-                joined = length + places - sample.prompt_tokens
-                if joined <= budget_tokens and cost.of(joined) < cost.of(length) + cost.of(places):
-                    rows[at] = (joined, [*row, number])
-                    continue
-            last_of[key] = len(rows)
-        rows.append((places, [number]))
-    return rows
+        blocks[key] = (max(longest, row.length), [*block, row])
+    return sorted(blocks.values(), key=lambda block: (block[0], block[1][0].members[0]))
 
 
 def _micro_batch(
-    samples: Sequence[TrainSample], rows: list[list[int]], weights: TokenWeights[NDArray[np.float64]], paired: int
+    samples: Sequence[TrainSample], rows: Sequence[Row], weights: TokenWeights[NDArray[np.float64]], paired: int
 ) -> MicroBatch:
-    order = [number for row in rows for number in row]
-    width = max(
-        samples[row[0]].prompt_tokens + sum(len(samples[n].loss_mask) - 1 for n in row) for row in rows
-    )  # the last token of each response needs no place
-    ids = np.zeros((len(rows), width), np.int64)
-    positions = np.zeros((len(rows), width), np.int64)
-    segments = np.full((len(rows), width), PADDING, np.int64)
-    sources: list[Ints] = []
-    targets: list[NDArray[np.uint32]] = []
-    for number, row in enumerate(rows):
-        first = samples[row[0]]
-        prompt = end = first.prompt_tokens
-        ids[number, :prompt] = first.tokens[:prompt]
-        positions[number, :prompt] = np.arange(prompt)
-        segments[number, :prompt] = PROMPT
-        for segment, member in enumerate(row, 1):
-            sample = samples[member]
-            response = sample.tokens[prompt:]
-            start, end = end, end + len(response) - 1
-            ids[number, start:end] = response[:-1]
-            positions[number, start:end] = np.arange(prompt, prompt + end - start)
-            segments[number, start:end] = segment
-            trained = np.flatnonzero(sample.loss_mask)
-            # The first token of a response is predicted by the prompt's last.
-            sources.append(number * width + np.where(trained == 0, prompt, start + trained) - 1)
-            targets.append(response[trained])
+    order = [number for row in rows for number in row.members]
     chosen = [samples[number] for number in order]
-    counts = np.array([len(part) for part in targets])
+    tree = _Tree.of(samples, rows)
+    lengths = np.array([len(sample.loss_mask) for sample in chosen], np.int64)
+    trained = np.concatenate([sample.loss_mask for sample in chosen]) != 0
+    sequence = np.repeat(np.arange(len(chosen)), lengths)[trained]
+    source = tree.sources[sequence, ranges(np.zeros_like(lengths), lengths)[trained]]
+    responses = np.concatenate([sample.tokens[sample.prompt_tokens :] for sample in chosen])
+    targets = responses[trained].astype(np.int64)
+    inverse = np.array([_inverse(sample.temperature) for sample in chosen], np.float32)[sequence]
     return MicroBatch(
-        ids=ids,
-        positions=positions,
-        segments=segments if len(order) > len(rows) else None,
-        source=np.concatenate(sources),
-        targets=np.concatenate(targets).astype(np.int64),
-        inverse_temperature=np.repeat(np.array([_inverse(s.temperature) for s in chosen], np.float32), counts),
-        old_logprobs=_trained(chosen, [sample.logprobs for sample in chosen]),
-        advantages=_trained(chosen, [sample.advantages for sample in chosen]),
-        weights=weights.map(lambda each: np.repeat(each[order].astype(np.float32), counts)),
-        expert=np.repeat(np.array([sample.expert for sample in chosen], np.bool_), counts),
-        sequence=np.repeat(np.arange(len(chosen)), counts),
+        ids=tree.ids,
+        positions=tree.positions,
+        ends=tree.ends,
+        source=source,
+        targets=targets,
+        inverse_temperature=inverse,
+        old_logprobs=_trained(chosen, [sample.logprobs for sample in chosen], trained),
+        advantages=_trained(chosen, [sample.advantages for sample in chosen], trained),
+        weights=weights.map(lambda each: each[order].astype(np.float32)[sequence]),
+        expert=np.array([sample.expert for sample in chosen], np.bool_)[sequence],
+        sequence=sequence,
         sequences=len(chosen),
+        predictions=_predictions(source, targets, inverse) if len(order) > len(rows) else None,
         pairs=np.unique([sample.pair for sample in chosen], return_inverse=True)[1] if paired else None,
         chosen=np.array([sample.chosen for sample in chosen], np.bool_) if paired else None,
         pairs_in_batch=paired,
         rewards=np.array([sample.reward for sample in chosen], np.float32),
-        versions=_versions(chosen),
+        versions=_versions(chosen, trained),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The places of some rows; S responses of up to R tokens."""
+
+    ids: Ints  # [B, L]
+    positions: Ints  # [B, L]
+    ends: Ints | None  # [B, L]
+    sources: Ints  # [S, R], the place in B * L that predicts each token
+
+    @classmethod
+    def of(cls, samples: Sequence[TrainSample], rows: Sequence[Row]) -> _Tree:
+        width = max(row.length for row in rows)
+        chosen = [samples[number] for row in rows for number in row.members]
+        row = np.repeat(np.arange(len(rows)), [len(each.members) for each in rows])
+        row_length = np.array([each.length for each in rows], np.int64)
+        prompt = np.array([sample.prompt_tokens for sample in chosen], np.int64)
+        places = np.array([len(sample.loss_mask) - 1 for sample in chosen], np.int64)
+        shared = np.array([count for each in rows for count in each.shared], np.int64)
+        fresh = places - shared
+        first = np.flatnonzero(np.diff(row, prepend=-1))  # each row's first member
+        before = np.cumsum(fresh) - fresh
+        start = row * width + prompt + before - before[first][row]  # of each member's fresh places
+        depth = np.arange(int(places.max(initial=0)))
+        is_fresh = (depth >= shared[:, None]) & (depth < places[:, None])  # [S, R - 1]
+        place = np.where(is_fresh, (start - shared)[:, None] + depth, 0)
+        # Places grow along the tree, so the largest one above is that of the last member which had a fresh one here.
+        np.maximum.accumulate(place, axis=0, out=place)
+        member, at = np.nonzero(is_fresh)
+        ids, positions = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
+        ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
+        in_prompt = ranges(np.arange(len(rows)) * width, prompt[first])
+        texts = [sample.tokens for sample in chosen]
+        ids.ravel()[in_prompt] = np.concatenate([texts[n][: prompt[n]] for n in first])
+        positions.ravel()[in_prompt] = ranges(np.zeros_like(first), prompt[first])
+        ends.ravel()[in_prompt] = np.repeat(row_length, prompt[first])
+        own = place[is_fresh]
+        text_start = np.cumsum(places + prompt + 1) - places - 1  # where each response begins among all tokens
+        ids.ravel()[own] = np.concatenate(texts)[text_start[member] + at]
+        positions.ravel()[own] = prompt[member] + at
+        # A place is seen up to the next member that leaves the path before it, or to the end of its row.
+        leaves = np.where(depth >= shared[:, None], start[:, None], len(rows) * width)
+        until = np.minimum.accumulate(leaves[::-1], axis=0)[::-1]
+        last = (row * width + row_length[row])[:, None]
+        until = np.minimum(np.concatenate([until[1:], last[-1:].repeat(len(depth), 1)]), last)[is_fresh]
+        ends.ravel()[own] = until - row[member] * width
+        return cls(
+            ids=ids,
+            positions=positions,
+            ends=None if np.array_equal(until, last[member, 0]) else ends,
+            # The first token of a response is predicted by the prompt's last.
+            sources=np.concatenate([(row * width + prompt - 1)[:, None], place], axis=1),
+        )
+
+
+def _predictions(source: Ints, targets: Ints, inverse_temperature: Floats) -> Predictions | None:
+    kinds, kind = np.unique(inverse_temperature, return_inverse=True)
+    key = (source * (int(targets.max(initial=0)) + 1) + targets) * len(kinds) + kind
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return Predictions(first, which) if len(first) < len(key) else None
 
 
 def _inverse(temperature: float) -> float:
@@ -195,26 +215,21 @@ def _inverse(temperature: float) -> float:
     return 1.0 / temperature if temperature > 0 else 1.0
 
 
-def _versions(samples: Sequence[TrainSample]) -> Ints | None:
+def _versions(samples: Sequence[TrainSample], trained: NDArray[np.bool_]) -> Ints | None:
     if any(sample.versions is None and not sample.expert for sample in samples):
         return None
-    versions: Ints = np.concatenate(
-        [
-            np.zeros(np.count_nonzero(sample.loss_mask), np.int64)
-            if sample.versions is None
-            else sample.versions[sample.loss_mask != 0]
-            for sample in samples
-        ]
-    )
+    parts = [
+        np.zeros(len(sample.loss_mask), np.int64) if sample.versions is None else sample.versions for sample in samples
+    ]
+    versions: Ints = np.concatenate(parts)[trained]
     return versions
 
 
-def _trained(samples: Sequence[TrainSample], parts: Sequence[Floats | None]) -> Floats:
+def _trained(samples: Sequence[TrainSample], parts: Sequence[Floats | None], trained: NDArray[np.bool_]) -> Floats:
     """The trained tokens' values, zeros where a sample has none  # [N]"""
-    values: Floats = np.concatenate(
-        [
-            np.zeros(np.count_nonzero(sample.loss_mask), np.float32) if part is None else part[sample.loss_mask != 0]
-            for sample, part in zip(samples, parts, strict=True)
-        ]
-    ).astype(np.float32)
+    known = [
+        np.zeros(len(sample.loss_mask), np.float32) if part is None else part
+        for sample, part in zip(samples, parts, strict=True)
+    ]
+    values: Floats = np.concatenate(known)[trained].astype(np.float32)
     return values
