@@ -16,7 +16,10 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: cuda if there is one and the experiment is not deterministic."""
     prefix_sharing: Literal["auto", "always", "never"] = "auto"
-    """Compute equal prompts, and equal beginnings of responses, once. `auto`: for architectures known to take attention masks whole."""
+    """Compute equal prompts, and what their responses begin with alike, once.
+
+    `auto`: for architectures known to take attention masks whole.
+    """
     gradient_checkpointing: bool = False
     """Keep one state per layer and compute the rest again for the gradient: less memory, a third more time."""
     critic_lr: float = 1e-5
