@@ -16,6 +16,10 @@ _BEGUN = sha1(NAMESPACE.bytes, usedforsecurity=False)
 """Of every derived id's digest: five are made for each rollout."""
 _UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
 """All but the bits of version and variant."""
+_MARKED: Final = 0x5 << 76 | 0b10 << 62
+_UNKNOWN: Final = SafeUUID.unknown
+# A UUID refuses to be set, but its slots do not.
+_set_int, _set_is_safe = UUID.__dict__["int"].__set__, UUID.__dict__["is_safe"].__set__
 
 
 class Ids(Protocol):
@@ -61,13 +65,16 @@ def _v7(ticks: int, noise: int) -> UUID:
 def _uuid(value: int) -> UUID:
     """The same as UUID(int=value), whose constructor costs as much as the rest of an id."""
     made = object.__new__(UUID)
-    object.__setattr__(made, "int", value)
-    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    _set_int(made, value)
+    _set_is_safe(made, _UNKNOWN)
     return made
 
 
 def derive(cause: UUID, *parts: str | int) -> UUID:
     """The id of a thing that follows from `cause`; the same parts give the same id, on any machine."""
+    named = cause.bytes.hex()
+    for part in parts:
+        named += f"/{part!s}"
     digest = _BEGUN.copy()
-    digest.update("/".join((cause.hex, *map(str, parts))).encode())
-    return _uuid(int.from_bytes(digest.digest()[:16], "big") & _UNMARKED | 0x5 << 76 | 0b10 << 62)
+    digest.update(named.encode())
+    return _uuid(int.from_bytes(digest.digest()[:16], "big") & _UNMARKED | _MARKED)
