@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from rftd.ops.errors import RolloutError
@@ -76,17 +76,28 @@ class Model:
         Raises RolloutError as `generate` does.
         """
         number, self._calls = self._calls, self._calls + 1
-        if not prompt:
-            raise RolloutError("the prompt is empty", fix="give the task a prompt with at least one token")
-        # One token of the model's length belongs to the response.
-        most = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
-        if len(prompt) > most:
-            return self._truncated(prompt, most)
+        cut = self._cut(prompt)
+        if cut is not None:
+            return cut
         return GenerationRequest(
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
-            sampling=self._sampling(len(prompt), sampling or self.sampling, number),
+            sampling=self._sampling(len(prompt), sampling or self.sampling)(self._seed, number),
         )
+
+    def ask_for(
+        self, rollouts: Iterable[tuple[UUID, UUID]], prompt: Sequence[int]
+    ) -> list[GenerationRequest] | Response:
+        """What `ask` would be told first by the model of each of these rollouts, given as id and seed."""
+        cut = self._cut(prompt)
+        if cut is not None:
+            return cut
+        ids = tuple(prompt)
+        sampling = self._sampling(len(ids), self.sampling)
+        return [
+            GenerationRequest(id=derive(rollout, "request", 0), prompt=ids, sampling=sampling(seed, 0))
+            for rollout, seed in rollouts
+        ]
 
     def answer(self, request: GenerationRequest, generation: Generation) -> Response:
         """What the engine's answer to `request` says. Raises RolloutError if it is malformed."""
@@ -100,19 +111,29 @@ class Model:
             finish=generation.finish,
         )
 
-    def _sampling(self, prompt_tokens: int, asked: SamplingSpec, number: int) -> Sampling:
+    def _sampling(self, prompt_tokens: int, asked: SamplingSpec) -> Callable[[UUID, int], Sampling]:
+        """How the answer to a prompt of so many tokens is drawn, for what the seed derives from and the call."""
         room = self._spec.max_model_len - prompt_tokens
         max_tokens = max(1, min(asked.max_tokens, self._spec.max_response_tokens, room))
-        return Sampling(
+        min_tokens = min(max(asked.min_tokens, self._spec.min_response_tokens), max_tokens)
+        return lambda cause, number: Sampling(
             temperature=asked.temperature,
             top_p=asked.top_p,
             top_k=asked.top_k,
             max_tokens=max_tokens,
-            min_tokens=min(max(asked.min_tokens, self._spec.min_response_tokens), max_tokens),
+            min_tokens=min_tokens,
             stop=asked.stop,
             # 63 bits: every random generator takes them.
-            seed=derive(self._seed, "sampling", number).int >> 65,
+            seed=derive(cause, "sampling", number).int >> 65,
         )
+
+    def _cut(self, prompt: Sequence[int]) -> Response | None:
+        """The response to a prompt that is too long to be asked."""
+        if not prompt:
+            raise RolloutError("the prompt is empty", fix="give the task a prompt with at least one token")
+        # One token of the model's length belongs to the response.
+        most = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
+        return self._truncated(prompt, most) if len(prompt) > most else None
 
     def _truncated(self, prompt: Sequence[int], most: int) -> Response:
         if not self._spec.enable_prompt_truncation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from functools import lru_cache, partial
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
-from rftd.workers.workflows.together import Attempt, Ended, Together
+from rftd.workers.workflows.together import Together
 
 
 def rollout_id(group: UUID, rollout: int) -> UUID:
@@ -98,7 +97,8 @@ class Attempts:
             except RftdError as failure:
                 error = failure
             else:
-                return await self._fitting(_experience(id, lease, rollout, result, self._clock.monotonic_s() - began_s))
+                event = _experience(id, lease, rollout, result, self._clock.monotonic_s() - began_s)
+                return event if _fits(event) else await self._stored(event)
         return _failed(lease, rollout, error)
 
     def together(self, lease: TaskLeased, taskset: Taskset) -> Together | None:
@@ -112,51 +112,54 @@ class Attempts:
 
     async def run_each(
         self, lease: TaskLeased, rollouts: Sequence[int], together: Together
-    ) -> AsyncGenerator[ExperienceProduced | RolloutFailed, None]:
-        """The same as `run` of each, as they end; those that failed are tried again together."""
-        began_s = self._clock.monotonic_s()
-        left = {rollout_id(lease.group, rollout): rollout for rollout in rollouts}
-        errors: dict[UUID, RftdError] = {}
-        for _ in range(self._spec.max_retry_times + 1):
-            seeds = {id: sampling_seed(self._seed, lease.stage, lease.sequence, each) for id, each in left.items()}
-            errors = {}
-            async with together.asked(seeds) as attempt, aclosing(self._ended(lease, attempt, set(seeds))) as ended:
-                async for id, result in ended:
-                    if isinstance(result, RolloutResult):
-                        duration_s = self._clock.monotonic_s() - began_s
-                        yield await self._fitting(_experience(id, lease, left.pop(id), result, duration_s))
-                    else:
-                        errors[id] = result
-            if not left:
-                return
-        for id, rollout in left.items():
-            yield _failed(lease, rollout, errors[id])
-
-    async def _ended(self, lease: TaskLeased, attempt: Attempt, left: set[UUID]) -> AsyncGenerator[Ended, None]:
-        """The rollouts as they end; those that have not in time end with RolloutTimeoutError."""
+    ) -> AsyncGenerator[Sequence[ExperienceProduced | RolloutFailed], None]:
+        """The same as `run` of each, as they end, those of one moment at once; those that failed are tried again."""
+        began_s, loop = self._clock.monotonic_s(), asyncio.get_running_loop()
         timeout_s = lease.timeout_s or self._spec.max_timeout_s
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
-        while left:
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    some = await attempt.some()
-            except TimeoutError:
-                break
-            assert some, "an engine that answers fewer than it was asked"
-            for id, result in some:
-                left.discard(id)
-                yield id, result
-        for id in left:
-            text = f"no result within {timeout_s:g} s"
-            yield id, RolloutTimeoutError(text, where=attempt.where, fix="raise explorer.max_timeout")
+        ids = {rollout: rollout_id(lease.group, rollout) for rollout in rollouts}
+        errors: dict[int, RftdError] = dict.fromkeys(rollouts, RolloutError("no attempt was made"))
+        for _ in range(self._spec.max_retry_times + 1):
+            trying, errors = [rollout for rollout in rollouts if rollout in errors], {}
+            seeds = [sampling_seed(self._seed, lease.stage, lease.sequence, rollout) for rollout in trying]
+            left, deadline_s = set(trying), loop.time() + timeout_s
+            async with together.asked([(ids[r], seed) for r, seed in zip(trying, seeds, strict=True)]) as attempt:
+                while left:
+                    try:
+                        async with asyncio.timeout_at(deadline_s):
+                            some = await attempt.some()
+                    except TimeoutError:
+                        break
+                    assert some, "an engine that answers fewer than it was asked"
+                    duration_s = self._clock.monotonic_s() - began_s
+                    events: list[ExperienceProduced | RolloutFailed] = []
+                    for number, result in some:
+                        rollout = trying[number]
+                        left.discard(rollout)
+                        if isinstance(result, RolloutResult):
+                            event = _experience(ids[rollout], lease, rollout, result, duration_s)
+                            events.append(event if _fits(event) else await self._stored(event))
+                        else:
+                            errors[rollout] = result
+                    if events:
+                        yield events
+            for rollout in left:
+                text = f"no result within {timeout_s:g} s"
+                errors[rollout] = RolloutTimeoutError(text, where=attempt.where, fix="raise explorer.max_timeout")
+            if not errors:
+                return
+        yield [_failed(lease, rollout, error) for rollout, error in errors.items()]
 
-    async def _fitting(self, event: ExperienceProduced) -> ExperienceProduced:
-        """The event, its arrays by reference if they are too large to travel in it: bytes first, then the event."""
+    async def _stored(self, event: ExperienceProduced) -> ExperienceProduced:
+        """The event with its arrays by reference: bytes first, then the event."""
         arrays = {"tokens": event.tokens, "loss_mask": event.loss_mask, "logprobs": event.logprobs}
-        if sum(len(array.data) for array in arrays.values()) <= limits.INLINE_ARRAY_SIZE_BYTES:
-            return event
         stored = {name: await asyncio.to_thread(array.stored, self._artifacts.put) for name, array in arrays.items()}
         return msgspec.structs.replace(event, **stored)
+
+
+def _fits(event: ExperienceProduced) -> bool:
+    """False if its arrays are too large to travel in it."""
+    size_bytes = len(event.tokens.data) + len(event.loss_mask.data) + len(event.logprobs.data)
+    return size_bytes <= limits.INLINE_ARRAY_SIZE_BYTES
 
 
 def _read_task(taskset: Taskset, digest: str, row: int, epoch: int) -> Task:

@@ -173,19 +173,25 @@ class Explorer:
 
     async def _rollouts(self, lease: TaskLeased, together: Together) -> None:
         """The rollouts of a lease, as many at once as there are places."""
-        left = list(lease.rollouts)
-        async with self._gate.passing(lease.min_version, pinned=lease.pinned), asyncio.TaskGroup() as others:
-            while left:
-                await self._places.acquire()
-                some = [left.pop(0)]
-                while left and not self._places.locked():
-                    await self._places.acquire()
-                    some.append(left.pop(0))
-                work = self._part(lease, some, together)
-                if left:
-                    others.create_task(work)
-                else:
-                    await work
+        async with self._gate.passing(lease.min_version, pinned=lease.pinned):
+            some, left = await self._placed(lease.rollouts)
+            if not left:
+                await self._part(lease, some, together)
+                return
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._part(lease, some, together))
+                while left:
+                    some, left = await self._placed(left)
+                    parts.create_task(self._part(lease, some, together))
+
+    async def _placed(self, rollouts: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Those that hold a place now, at least one, and the others."""
+        await self._places.acquire()
+        held = 1
+        while held < len(rollouts) and not self._places.locked():
+            await self._places.acquire()
+            held += 1
+        return rollouts[:held], rollouts[held:]
 
     async def _part(self, lease: TaskLeased, rollouts: Sequence[int], together: Together) -> None:
         """Some rollouts of a lease, which hold a place each."""
@@ -193,10 +199,11 @@ class Explorer:
         each = self._attempts[lease.stage].run_each(lease, rollouts, together)
         try:
             async with self._device(), aclosing(each) as events:
-                async for event in events:
-                    self._places.release()
-                    held -= 1
-                    await self._hand_over(lease, event)
+                async for some in events:
+                    for _ in some:
+                        self._places.release()
+                    held -= len(some)
+                    await self._hand_over(lease, some)
         finally:
             for _ in range(held):
                 self._places.release()
@@ -206,19 +213,22 @@ class Explorer:
             taskset = await self._taskset_of(lease)
             async with self._device():
                 event = await self._attempts[lease.stage].run(lease, rollout, taskset)
-        await self._hand_over(lease, event)
+        await self._hand_over(lease, [event])
 
-    async def _hand_over(self, lease: TaskLeased, event: ExperienceProduced | RolloutFailed) -> None:
-        draft = self._member.writer.draft(
-            event,
-            experiment=self._member.experiment,
-            key=lease.group,
-            id=event.experience if isinstance(event, ExperienceProduced) else None,
-            causation=lease.lease,
-            correlation=lease.group,
-        )
-        self._member.pulse.rollouts_total += 1
-        await self._outbox.put(draft)
+    async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
+        drafts = [
+            self._member.writer.draft(
+                event,
+                experiment=self._member.experiment,
+                key=lease.group,
+                id=event.experience if isinstance(event, ExperienceProduced) else None,
+                causation=lease.lease,
+                correlation=lease.group,
+            )
+            for event in events
+        ]
+        self._member.pulse.rollouts_total += len(drafts)
+        await self._outbox.put(drafts)
 
     def _device(self) -> AbstractAsyncContextManager[None]:
         """The device for one piece of work, where it is shared with the trainer."""
@@ -239,9 +249,10 @@ class Explorer:
             # The lease expires and is given out again; the dispatcher knows which weights still count.
             self._log.warning("eval.failed", error=error.what, version=lease.version)
             return
-        await self._outbox.put(
-            self._member.writer.draft(scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease)
+        draft = self._member.writer.draft(
+            scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease
         )
+        await self._outbox.put([draft])
 
     async def _follow_weights(self, engine: RolloutEngine) -> None:
         """Loads what is due: the newest version, or with a pinned schedule the one that waiting rollouts need."""
@@ -294,19 +305,15 @@ class Explorer:
             self._loading = False
         self._member.pulse.version = target.version
         await self._gate.set_version(target.version)
-        await self._outbox.put(
-            self._member.writer.draft(
-                WeightsActivated(
-                    worker=self._member.id,
-                    version=target.version,
-                    generation=target.generation,
-                    manifest=target.manifest,
-                    checksum=checksum,
-                    duration_s=self._member.clock.monotonic_s() - began_s,
-                ),
-                experiment=self._member.experiment,
-            )
+        activated = WeightsActivated(
+            worker=self._member.id,
+            version=target.version,
+            generation=target.generation,
+            manifest=target.manifest,
+            checksum=checksum,
+            duration_s=self._member.clock.monotonic_s() - began_s,
         )
+        await self._outbox.put([self._member.writer.draft(activated, experiment=self._member.experiment)])
         return True
 
     def _refresh(self) -> None:

@@ -24,8 +24,9 @@ class Gate:
     async def passing(self, version: int, *, pinned: bool) -> AsyncIterator[None]:
         """Holds a place from the moment that the weights fit until the rollout ends."""
         if not pinned:
-            async with self._changed:
-                await self._passes(lambda: self.version >= version)
+            if self.version < version:
+                async with self._changed:
+                    await self._passes(lambda: self.version >= version)
             yield
             return
         self._pinned_waiting[version] += 1

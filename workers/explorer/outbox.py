@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rftd.ops import faults
 from rftd.ops.clock import Clock
@@ -25,34 +25,46 @@ class Outbox:
         self._log = log
         self._clock = clock
         self._on_full = on_full
-        self._queue: asyncio.Queue[Draft] = asyncio.Queue(CAPACITY_DRAFTS)
+        self._waiting: list[Draft] = []
+        self._filled, self._room, self._safe = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._safe.set()
 
-    async def put(self, draft: Draft) -> None:
-        """Hands an event over; it is safe once `drained` returned."""
-        await self._queue.put(draft)
+    async def put(self, drafts: Sequence[Draft]) -> None:
+        """Hands events over; they are safe once `drained` returned."""
+        while not self._room.is_set():
+            await self._room.wait()
+        self._waiting += drafts
+        self._safe.clear()
+        self._filled.set()
+        if len(self._waiting) >= CAPACITY_DRAFTS:
+            self._room.clear()
 
     async def run(self) -> None:
         """Appends until cancelled."""
         next_s = 0.0
         while True:
-            drafts = [await self._queue.get()]
+            await self._filled.wait()
             left_s = next_s - self._clock.monotonic_s()
-            if left_s > 0 and self._queue.qsize() < BATCH_DRAFTS - 1:
+            if left_s > 0 and len(self._waiting) < BATCH_DRAFTS:
                 await self._clock.sleep(min(left_s, GATHER_S))
             next_s = self._clock.monotonic_s() + GATHER_S
-            while len(drafts) < BATCH_DRAFTS and not self._queue.empty():
-                drafts.append(self._queue.get_nowait())
+            drafts = self._waiting[:BATCH_DRAFTS]
+            del self._waiting[:BATCH_DRAFTS]
+            if len(self._waiting) < CAPACITY_DRAFTS:
+                self._room.set()
             faults.point("explorer.before_append")
             await append_when_space(self._log, drafts, clock=self._clock, on_full=self._on_full)
             faults.point("explorer.after_append")
-            for _ in drafts:
-                self._queue.task_done()
+            if not self._waiting:
+                self._filled.clear()
+                self._safe.set()
 
     async def drained(self, timeout_s: float) -> bool:
         """True once everything handed over is in the log, False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._queue.join()
+                await self._safe.wait()
         except TimeoutError:
             return False
         return True

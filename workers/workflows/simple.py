@@ -12,7 +12,7 @@ from rftd.workers.rewards.scorer import Scorer
 from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.train_row import plain_prompt
 from rftd.workers.workflows.result import RolloutResult
-from rftd.workers.workflows.trajectory import Trajectory
+from rftd.workers.workflows.trajectory import one_turn
 
 
 class SimpleWorkflow:
@@ -49,6 +49,4 @@ async def finish(task: Task, response: Response, reward: Scorer) -> RolloutResul
         score = RewardResult(value=0.0)
     else:
         score = await reward.score((task.reply_prefix or "") + response.text, task)
-    trajectory = Trajectory()
-    trajectory.add(response)
-    return trajectory.result(score)
+    return one_turn(response, score)

@@ -6,9 +6,10 @@ asyncio task waits for all of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self, TypeAlias
 from uuid import UUID
 
 from rftd.ops.errors import RolloutError
@@ -23,8 +24,8 @@ from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.simple import finish
 from rftd.workers.workflows.workflow import SingleTurn
 
-Ended: TypeAlias = tuple[UUID, RolloutResult | RolloutError]
-"""A rollout's id, and its result or what went wrong."""
+Ended: TypeAlias = tuple[int, RolloutResult | RolloutError]
+"""A rollout's number among those that were asked, and its result or what went wrong."""
 
 
 class Together:
@@ -41,112 +42,100 @@ class Together:
         spec: ModelSpec,
         sampling: SamplingSpec,
     ) -> None:
-        self._task = task
+        self.task = task
         self._workflow = workflow
         self._scorer = scorer
-        self._engine = engine
+        self.engine = engine
         self._tokenizer = tokenizer
         self._spec = spec
         self._sampling = sampling
+        self._model: Model | None = None
 
-    @asynccontextmanager
-    async def asked(self, seeds: Mapping[UUID, UUID]) -> AsyncIterator[Attempt]:
-        """One attempt at each of the rollouts `seeds`, by id, with what their sampling derives from.
+    def asked(self, rollouts: Sequence[tuple[UUID, UUID]]) -> Attempt:
+        """One attempt at each of the rollouts, given by its id and what its sampling derives from.
 
         Takes as long as generating takes: the caller bounds it. Leaving the context gives up what has not ended.
         """
-        attempt = Attempt(self._task, self._scorer, self._spec.max_model_len)
-        try:
-            requests = attempt.ask(self._models(seeds))
-        except Exception as error:
-            attempt.fail(seeds, named(error, self._task))
-            requests = []
-        if not requests:
-            yield attempt
-            return
-        async with AsyncExitStack() as stack:
-            try:
-                attempt.answers = await stack.enter_async_context(self._engine.generate_each(requests))
-            except RolloutError as error:  # one that can never run, or an engine that failed
-                attempt.fail(attempt.waiting, named(error, self._task))
-            yield attempt
+        return Attempt(self, rollouts)
 
-    def _models(self, seeds: Mapping[UUID, UUID]) -> Iterator[tuple[UUID, Model, GenerationRequest | Response]]:
-        """What each rollout asks; the prompt is made once."""
-        prompt: list[int] | None = None
-        for id, seed in seeds.items():
-            model = Model(
-                self._engine, self._tokenizer, spec=self._spec, sampling=self._sampling, rollout=id, seed=seed
-            )
-            if prompt is None:
-                prompt = self._workflow.prompt(self._task, model, self._scorer)
-            yield id, model, model.ask(prompt)
+    def requests(self, rollouts: Sequence[tuple[UUID, UUID]]) -> list[GenerationRequest] | Response:
+        """What they ask the engine, all with one prompt; a Response to all of them if it is not to be asked."""
+        id, seed = rollouts[0]
+        model = self._model = Model(
+            self.engine, self._tokenizer, spec=self._spec, sampling=self._sampling, rollout=id, seed=seed
+        )
+        return model.ask_for(rollouts, self._workflow.prompt(self.task, model, self._scorer))
+
+    async def result(
+        self, request: GenerationRequest, answer: Generation | RolloutError
+    ) -> RolloutResult | RolloutError:
+        """What the engine's answer makes of a rollout."""
+        if isinstance(answer, RolloutError):
+            return named(answer, self.task)
+        assert self._model is not None, "requests() came before"
+        try:
+            response = self._model.answer(request, answer)
+        except Exception as error:
+            return named(error, self.task)
+        return await self.scored(response)
+
+    async def scored(self, response: Response) -> RolloutResult | RolloutError:
+        """The rollout that ends with this response."""
+        try:
+            result = await finish(self.task, response, self._scorer)
+            result.check(self._spec.max_model_len)
+        except Exception as error:
+            return named(error, self.task)
+        return result
 
 
 class Attempt:
-    """Rollouts under way together."""
+    """Rollouts under way together; a context."""
 
-    def __init__(self, task: Task, scorer: Scorer, max_model_len: int) -> None:
-        self.answers: Answers | None = None
-        self._task = task
-        self._scorer = scorer
-        self._max_model_len = max_model_len
-        self._asked: list[tuple[UUID, Model, GenerationRequest]] = []
-        self._told: list[tuple[UUID, Response]] = []
-        self._failed: list[Ended] = []
+    def __init__(self, together: Together, rollouts: Sequence[tuple[UUID, UUID]]) -> None:
+        self._together = together
+        self._rollouts = rollouts
+        self._requests: list[GenerationRequest] = []
+        self._generating: AbstractAsyncContextManager[Answers] | None = None
+        self._answers: Answers | None = None
+        self._told: Response | None = None
+        self._failed: RolloutError | None = None
 
     @property
     def where(self) -> str:
         """The task's row."""
-        return self._task.where
+        return self._together.task.where
 
-    @property
-    def waiting(self) -> list[UUID]:
-        """Rollouts that the engine is asked for."""
-        return [id for id, _, _ in self._asked]
-
-    def ask(self, models: Iterator[tuple[UUID, Model, GenerationRequest | Response]]) -> list[GenerationRequest]:
-        """Takes in what each rollout asks; the requests for the engine."""
-        for id, model, asked in models:
+    async def __aenter__(self) -> Self:
+        try:
+            asked = self._together.requests(self._rollouts)
             if isinstance(asked, Response):
-                self._told.append((id, asked))
+                self._told = asked
             else:
-                self._asked.append((id, model, asked))
-        return [request for _, _, request in self._asked]
+                generating = self._together.engine.generate_each(asked)
+                self._answers, self._requests = await generating.__aenter__(), asked
+                self._generating = generating
+        except Exception as error:  # one that can never run, or an engine that failed
+            self._failed = named(error, self._together.task)
+        return self
 
-    def fail(self, rollouts: Iterable[UUID], error: RolloutError) -> None:
-        """These have ended with the error, and nothing else is asked."""
-        self._failed += [(id, error) for id in rollouts]
-        self._told = []
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._generating is not None:
+            await self._generating.__aexit__(kind, value, trace)
 
-    async def some(self) -> list[Ended]:
+    async def some(self) -> Sequence[Ended]:
         """Those that have ended since the last call; none once all were given."""
-        ended, self._failed = self._failed, []
-        told, self._told = self._told, []
-        for id, response in told:
-            ended.append((id, await self._scored(response)))
-        if ended or self.answers is None:
-            return ended
-        for number, answer in await self.answers.some():
-            id, model, request = self._asked[number]
-            ended.append((id, await self._result(model, request, answer)))
-        return ended
-
-    async def _result(
-        self, model: Model, request: GenerationRequest, answer: Generation | RolloutError
-    ) -> RolloutResult | RolloutError:
-        if isinstance(answer, RolloutError):
-            return named(answer, self._task)
-        try:
-            response = model.answer(request, answer)
-        except Exception as error:
-            return named(error, self._task)
-        return await self._scored(response)
-
-    async def _scored(self, response: Response) -> RolloutResult | RolloutError:
-        try:
-            result = await finish(self._task, response, self._scorer)
-            result.check(self._max_model_len)
-        except Exception as error:
-            return named(error, self._task)
-        return result
+        if self._answers is not None:
+            return [
+                (number, await self._together.result(self._requests[number], answer))
+                for number, answer in await self._answers.some()
+            ]
+        failed, told = self._failed, self._told
+        self._failed = self._told = None
+        if failed is not None:
+            return [(number, failed) for number in range(len(self._rollouts))]
+        if told is not None:
+            return [(number, await self._together.scored(told)) for number in range(len(self._rollouts))]
+        return []

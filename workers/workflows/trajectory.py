@@ -13,6 +13,25 @@ from rftd.workers.rewards.reward import RewardResult
 from rftd.workers.workflows.result import RolloutResult
 
 
+def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
+    """The rollout of a single turn: what a `Trajectory` of it would give, made at once."""
+    if response.truncated or len(response.spans) > 1:
+        trajectory = Trajectory()
+        trajectory.add(response)
+        return trajectory.result(reward)
+    return RolloutResult(
+        tokens=np.array(response.prompt + response.tokens, dtype=np.uint32),
+        prompt_tokens=len(response.prompt),
+        loss_mask=np.ones(len(response.tokens), dtype=np.uint8),
+        logprobs=np.array(response.logprobs, dtype=np.float32),
+        spans=response.spans,
+        reward=reward.value,
+        metrics=dict(reward.parts),
+        finish=response.finish,
+        text=response.text,
+    )
+
+
 class Trajectory:
     """The tokens of one conversation so far.
 

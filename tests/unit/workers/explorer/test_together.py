@@ -133,7 +133,7 @@ async def each(made: Attempts) -> dict[int, ExperienceProduced | RolloutFailed]:
     together = made.together(LEASE, cast(Any, Rows()))
     assert together is not None
     async with asyncio.timeout(30), aclosing(made.run_each(LEASE, LEASE.rollouts, together)) as events:
-        found = [event async for event in events]
+        found = [event async for some in events for event in some]
     assert len(found) == len(LEASE.rollouts)
     return {event.rollout: event for event in found}
 
