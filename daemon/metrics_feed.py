@@ -1,19 +1,27 @@
-"""`MetricsFeed`: events to metrics. `rftd.daemon.metrics_follower` shows it each record once."""
+"""`MetricsFeed`: events to metrics. `rftd.daemon.metrics_follower` shows it each record once, many at a time.
+
+There are far more experiences than anything else: what is counted of them is added up first, and then added once.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
+import msgspec
+from prometheus_client import Counter, Gauge
+
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
-from rftd.ops.metrics import M, Metrics
+from rftd.ops.metrics import Metrics
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.groups import GIVEN_UP
 from rftd.streams.folds.spine import Status
+
+M = TypeVar("M", Counter, Gauge)
 
 KEPT_AFTER_END_NS: Final = 3600 * 10**9
 """Series of an experiment that ended stay for an hour, so that the last scrape sees its end."""
@@ -42,6 +50,42 @@ _MASKED: Final = {"correction/masked_positive": "positive", "correction/masked_n
 _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
 
 
+class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How long an array is, without its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+
+class Counted(Event, frozen=True, kw_only=True, gc=False):
+    """What is counted of `experience.produced`, under the same names."""
+
+    experience: UUID
+    stage: int
+    tokens: Shape
+    prompt_tokens: int
+    reward: float
+    finish: str = "stop"
+    duration_s: float = 0.0
+
+
+class _Rollouts:
+    """Experiences of one stage that have been shown and not been counted yet."""
+
+    def __init__(self, id: UUID, stage: int) -> None:
+        self.id = id
+        self.stage = stage
+        self.stopped = 0
+        self.prompt_tokens = 0
+        self.tokens = 0
+        self.newest_ns = 0
+        self.durations_s: list[float] = []
+        self.rewards: list[float] = []
+
+
 class MetricsFeed:
     """Folds what the metrics need and the events do not carry: names, births, who was in which state."""
 
@@ -51,13 +95,14 @@ class MetricsFeed:
         self._tasksets: dict[UUID, tuple[str, ...]] = {}
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
-        self._born: OrderedDict[UUID, int] = OrderedDict()
+        self._rollouts: dict[tuple[bytes, int], _Rollouts] = {}
+        self._born: OrderedDict[int, int] = OrderedDict()
+        """By the number of the id, which is found faster than the id."""
         self._first_uses: dict[UUID, int] = {}
         self._states: dict[UUID, tuple[str, int]] = {}
         self._series: dict[tuple[object, ...], Any] = {}
         """Of metrics by their labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
-            experience.ExperienceProduced: self._produced,
             experience.RolloutFailed: self._failed,
             task.TaskLeased: self._leased,
             task.GroupClosed: self._closed,
@@ -93,14 +138,40 @@ class MetricsFeed:
             if status.ended:
                 self._ended_ns[id] = decoded.head.time_ns
 
+    def produced(self, id: bytes, time_ns: int, event: Counted | experience.ExperienceProduced) -> None:
+        """Takes in an experience of experiment `id`; `settle` adds it to the metrics."""
+        place = (id, event.stage)
+        rollouts = self._rollouts.get(place)
+        if rollouts is None:
+            rollouts = self._rollouts[place] = _Rollouts(UUID(bytes=id), event.stage)
+        if event.finish == "stop":
+            rollouts.stopped += 1
+        rollouts.prompt_tokens += event.prompt_tokens
+        rollouts.tokens += len(event.tokens)
+        rollouts.durations_s.append(event.duration_s)
+        rollouts.rewards.append(event.reward)
+        rollouts.newest_ns = time_ns
+        self._born[event.experience.int] = time_ns
+
     def observe(self, decoded: Decoded) -> None:
-        """Takes in one effective record, new in the log."""
+        """Takes in one effective record, new in the log; an experience before what happened to it."""
         event, id = decoded.event, decoded.head.experiment
         if isinstance(event, worker.RecordDeadLettered):
             self.metrics.dead_letters.labels(event.stream, event.consumer, event.code).inc()
+        if id is not None and isinstance(event, experience.ExperienceProduced):
+            self.produced(id.bytes, decoded.head.time_ns, event)
+            return
         self.recall(decoded)
         if id is not None and (handler := self._handlers.get(type(event))) is not None:
             handler(self._label(id), decoded, event)
+
+    def settle(self) -> None:
+        """Adds the experiences that it was shown to the metrics."""
+        for rollouts in self._rollouts.values():
+            self._add(rollouts)
+        self._rollouts.clear()
+        while len(self._born) > _BORN:
+            self._born.popitem(last=False)
 
     def expire(self, now_ns: int) -> None:
         """Drops the series of experiments that ended more than an hour ago."""
@@ -119,33 +190,30 @@ class MetricsFeed:
         return found
 
     def _label(self, id: UUID) -> str:
-        return self._names.get(id, str(id))
+        return self._names.get(id) or str(id)
 
-    def _taskset(self, decoded: Decoded, stage: int) -> str:
-        assert decoded.head.experiment is not None
-        names = self._tasksets.get(decoded.head.experiment, ())
+    def _taskset(self, id: UUID | None, stage: int) -> str:
+        assert id is not None
+        names = self._tasksets.get(id, ())
         return names[stage] if 0 <= stage < len(names) else ""
 
-    def _progress(self, name: str, role: str, decoded: Decoded) -> None:
-        self._of(self.metrics.progress_timestamp, name, role).set(decoded.head.time_ns / 1e9)
-
-    def _produced(self, name: str, decoded: Decoded, event: experience.ExperienceProduced) -> None:
-        metrics, taskset = self.metrics, self._taskset(decoded, event.stage)
-        self._of(metrics.rollouts, name, taskset, "ok" if event.finish == "stop" else "truncated").inc()
-        self._of(metrics.rollout_duration, name, taskset).observe(event.duration_s)
-        self._of(metrics.rollout_reward, name, taskset).observe(event.reward)
-        self._of(metrics.rollout_tokens, name, "prompt").inc(event.prompt_tokens)
-        self._of(metrics.rollout_tokens, name, "completion").inc(len(event.tokens) - event.prompt_tokens)
-        self._of(metrics.experiences, name, "produce", "ok").inc()
-        self._of(metrics.buffered, name, "waiting").inc()
-        self._progress(name, "explorer", decoded)
-        self._born[event.experience] = decoded.head.time_ns
-        if len(self._born) > _BORN:
-            self._born.popitem(last=False)
+    def _add(self, rollouts: _Rollouts) -> None:
+        metrics, name = self.metrics, self._label(rollouts.id)
+        taskset, count = self._taskset(rollouts.id, rollouts.stage), len(rollouts.rewards)
+        for outcome, ended in (("ok", rollouts.stopped), ("truncated", count - rollouts.stopped)):
+            if ended:
+                self._of(metrics.rollouts, name, taskset, outcome).inc(ended)
+        metrics.rollout_duration.labels(name, taskset).observe(rollouts.durations_s)
+        metrics.rollout_reward.labels(name, taskset).observe(rollouts.rewards)
+        self._of(metrics.rollout_tokens, name, "prompt").inc(rollouts.prompt_tokens)
+        self._of(metrics.rollout_tokens, name, "completion").inc(max(0, rollouts.tokens - rollouts.prompt_tokens))
+        self._of(metrics.experiences, name, "produce", "ok").inc(count)
+        self._of(metrics.buffered, name, "waiting").inc(count)
+        self._of(metrics.progress_timestamp, name, "explorer").set(rollouts.newest_ns / 1e9)
 
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
-        self._of(self.metrics.rollouts, name, self._taskset(decoded, event.stage), outcome).inc()
+        self._of(self.metrics.rollouts, name, self._taskset(decoded.head.experiment, event.stage), outcome).inc()
 
     def _leased(self, name: str, decoded: Decoded, event: task.TaskLeased) -> None:
         self._of(self.metrics.leases, name, "second" if event.reissue else "first").inc()
@@ -157,11 +225,10 @@ class MetricsFeed:
             self._of(self.metrics.zero_variance_groups, name).inc()
 
     def _planned(self, name: str, decoded: Decoded, event: batch.BatchPlanned) -> None:
-        staleness, age = self._of(self.metrics.staleness, name), self._of(self.metrics.age, name)
-        for item in event.experiences:
-            staleness.observe(item.staleness_versions)
-            if (born_ns := self._born.pop(item.experience, None)) is not None:
-                age.observe(max(0.0, (event.decided_at_ns - born_ns) / 1e9))
+        born_ns = [self._born.pop(item.experience.int, None) for item in event.experiences]
+        ages_s = [max(0.0, (event.decided_at_ns - then_ns) / 1e9) for then_ns in born_ns if then_ns is not None]
+        self.metrics.age.labels(name).observe(ages_s)
+        self.metrics.staleness.labels(name).observe([item.staleness_versions for item in event.experiences])
         self._of(self.metrics.experiences, name, "plan", "ok").inc(len(event.experiences))
         first = sum(item.use == 1 for item in event.experiences)
         self._of(self.metrics.buffered, name, "waiting").dec(first)
@@ -174,7 +241,7 @@ class MetricsFeed:
     def _retired(self, name: str, decoded: Decoded, event: batch.ExperienceRetired) -> None:
         self._of(self.metrics.experiences, name, "retire", event.reason).inc(len(event.experiences))
         for id in event.experiences:
-            self._born.pop(id, None)
+            self._born.pop(id.int, None)
         if event.uses == 0:
             self._of(self.metrics.buffered, name, "waiting").dec(len(event.experiences))
 
@@ -183,11 +250,11 @@ class MetricsFeed:
         self._first_uses.pop(event.batch, None)
         self._of(metrics.train_step, name).set(event.step)
         self._of(metrics.train_steps, name).inc()
-        self._of(metrics.train_step_duration, name).observe(event.duration_s)
+        metrics.train_step_duration.labels(name).observe([event.duration_s])
         self._of(metrics.train_tokens, name).inc(event.tokens)
         if event.skipped:
             self._of(metrics.nonfinite_steps, name).inc()
-        self._progress(name, "trainer", decoded)
+        self._of(metrics.progress_timestamp, name, "trainer").set(decoded.head.time_ns / 1e9)
         # Where the loss takes another policy for the old one, ppo_kl is not about that which drew the tokens.
         behaviour = event.metrics.get("mismatch/k3/mean", event.metrics.get("actor/ppo_kl"))
         if behaviour is not None:
@@ -219,7 +286,7 @@ class MetricsFeed:
         assert decoded.head.experiment is not None
         method = self._methods.get(decoded.head.experiment, "")
         self._of(self.metrics.weight_version, name, "explorer").set(event.version)
-        self._of(self.metrics.weight_sync_duration, name, method, "load").observe(event.duration_s)
+        self.metrics.weight_sync_duration.labels(name, method, "load").observe([event.duration_s])
 
     def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
         self._of(self.metrics.weight_sync_overdue, name, "waits" if event.version < 0 else "goes_on").inc()

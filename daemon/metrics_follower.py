@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
-from rftd.daemon.metrics_feed import MetricsFeed
+import msgspec
+
+from rftd.daemon.metrics_feed import Counted, MetricsFeed
+from rftd.ops import limits
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.chain import Heads
 from rftd.streams.deadletters import decode_ours, head_of, understood_with
 from rftd.streams.envelope import Record
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.registry import definition_of
 from rftd.streams.fencing import FenceView
-from rftd.streams.log import EventLog
+from rftd.streams.log import EventLog, Subscription
 from rftd.streams.topics import EVERY_PARTITION
 
-GATHER_S: Final = 0.05
-"""Records gather for so long: nobody scrapes more often, and each look costs."""
+GATHER_S: Final = 0.2
+"""Records gather for so long: nobody scrapes more often, and each look costs; on Kafka, who reads late holds up all."""
+ROUND_RECORDS: Final = 8 * limits.FETCH_RECORDS
+"""Most records of one look."""
+IDLE_S: Final = 60.0
+
+_PRODUCED: Final = definition_of(ExperienceProduced)
+_decoder: Final = msgspec.msgpack.Decoder(Counted)
+
+
+class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of `Head`: most of them, and none of the objects that take the longest to make."""
+
+    id: msgspec.Raw
+    type: str
+    version: int
+    experiment: bytes | None
+    source: msgspec.Raw
+    time_ns: int
+    role: str = ""
+
+
+_head_decoder: Final = msgspec.msgpack.Decoder(_Brief)
 
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed) -> None:
@@ -26,11 +53,52 @@ async def follow_metrics(log: EventLog, feed: MetricsFeed) -> None:
     subscription = log.subscribe({p: heads[p].next_offset if p in heads else 0 for p in EVERY_PARTITION})
     try:
         while True:
-            for record in await subscription.next(wait_s=5.0):
-                _show(record, feed, fences)
+            show(await _arrived(subscription), feed, fences)
             await asyncio.sleep(GATHER_S)
     finally:
         await subscription.close()
+
+
+def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> None:
+    """Feeds records, each partition in order. Plans come after experiences, and the rest after the names."""
+    rest: list[Record] = []
+    others: list[Record] = []
+    spine: list[Record] = []
+    for record in records:
+        stream = record.partition.stream
+        if stream == topics.EXPERIENCES:
+            if not _counted(record, feed):
+                rest.append(record)
+        else:
+            (spine if stream == topics.EXPERIMENTS else others).append(record)
+    for record in (*spine, *others, *rest):
+        try:
+            decoded = decode_ours(record)
+        except CodecError:
+            continue  # the projector reports it as a dead letter
+        if fences.admit(record.partition, decoded.head, decoded.event):
+            feed.observe(decoded)
+    feed.settle()
+
+
+def _counted(record: Record, feed: MetricsFeed) -> bool:
+    """True if the record, of the stream of experiences, was one that could be fed without decoding all of it."""
+    try:
+        head = _head_decoder.decode(record.head)
+        if head.type != _PRODUCED.name or head.version != _PRODUCED.version or head.role or head.experiment is None:
+            return False  # what a role writes may be void
+        feed.produced(head.experiment, head.time_ns, _decoder.decode(record.value))
+    except (msgspec.MsgspecError, ValueError):
+        return False  # `decode_ours` tells what it is
+    return True
+
+
+async def _arrived(subscription: Subscription) -> list[Record]:
+    """All that is there, once there is something."""
+    found = await subscription.next(wait_s=IDLE_S)
+    while len(found) < ROUND_RECORDS and (more := await subscription.next(wait_s=0.0)):
+        found += more
+    return found
 
 
 async def _recall(log: EventLog, feed: MetricsFeed, heads: Heads, fences: FenceView) -> None:
@@ -46,12 +114,3 @@ async def _recall(log: EventLog, feed: MetricsFeed, heads: Heads, fences: FenceV
                     if decoded is not None and fences.admit(partition, head, decoded.event):
                         feed.recall(decoded)
             offset = records[-1].offset + 1 if records else heads[partition].next_offset
-
-
-def _show(record: Record, feed: MetricsFeed, fences: FenceView) -> None:
-    try:
-        decoded = decode_ours(record)
-    except CodecError:
-        return  # the projector reports it as a dead letter
-    if fences.admit(record.partition, decoded.head, decoded.event):
-        feed.observe(decoded)

@@ -14,6 +14,7 @@ faults      named points at which a test may kill, fail or delay the process
 two_samples do two samples come from one distribution? (Kolmogorov and Smirnov)
 redaction   secrets that print as `***` and never enter an event
 logs        structlog set-up: JSON or console, one line an event
+histogram   counts of values by size, many at once
 metrics     every metric name, in one file
 releases    which releases of programs and libraries run here
 health      liveness and readiness, as named checks

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import SyntheticRun
 from tape import Tape
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
-from rftd.daemon.metrics_follower import follow_metrics
+from rftd.daemon.metrics_follower import follow_metrics, show
 from rftd.ops.errors import OverRolloutError
 from rftd.ops.metrics import Metrics
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded, Writer, decode
+from rftd.streams.codec import Decoded, Writer, decode, decode_head
+from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
@@ -22,7 +24,7 @@ from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
 
 BUDGET_SERIES = 5000
 """Of one daemon with its experiments."""
@@ -48,6 +50,7 @@ def fed(run: SyntheticRun) -> MetricsFeed:
         decoded = decode(record)
         if fences.admit(record.partition, decoded.head, decoded.event):
             feed.observe(decoded)
+    feed.settle()
     return feed
 
 
@@ -63,6 +66,38 @@ def test_a_whole_run(run: SyntheticRun) -> None:
     # 28 produced, 24 trained, 1 retired; the abandoned batch gave its two back, and one came late.
     assert values["rftd_buffer_experiences{buffer=waiting,experiment=small}"] == 3
     assert values["rftd_eval_score{evalset=held_out,experiment=small,metric=score}"] == 0.75
+
+
+@pytest.mark.parametrize("first", ("plans", "experiences", "names"))
+def test_it_is_the_same_without_decoding_all_and_in_any_order_of_streams(run: SyntheticRun, first: str) -> None:
+    key = {
+        "plans": lambda record: record.partition.stream == EXPERIENCES,
+        "experiences": lambda record: record.partition.stream != EXPERIENCES,
+        "names": lambda record: record.partition.stream != EXPERIMENTS,
+    }[first]
+    feed = MetricsFeed(Metrics(version="1"))
+    show(sorted(run.tape.records, key=key), feed, FenceView())
+    assert counts(feed.metrics) == counts(fed(run).metrics)
+
+
+def counts(metrics: Metrics) -> dict[str, float]:
+    """The samples without the moments at which series began."""
+    return {name: value for name, value in samples(metrics).items() if "_created{" not in name}
+
+
+def test_experiences_of_a_foreign_program_count_nothing(run: SyntheticRun) -> None:
+    tape = Tape()
+    head = msgspec.msgpack.encode((b"id", "experience.produced", 1, b"no id", "somebody", 0))
+    produced = next(record for record in run.tape.records if decode_head(record).type == "experience.produced")
+    for broken in (Draft(produced.partition, tape.ids.new(), head, produced.value), replaced(produced, value=b"\x81")):
+        tape.put(broken)
+    feed = MetricsFeed(Metrics(version="1"))
+    show(tape.records, feed, FenceView())
+    assert not any(name.startswith("rftd_rollouts") for name in samples(feed.metrics))
+
+
+def replaced(record: Record, *, value: bytes) -> Draft:
+    return Draft(record.partition, decode_head(record).id, record.head, value)
 
 
 def test_what_is_given_up_or_given_out_twice_is_counted() -> None:

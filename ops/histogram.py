@@ -1,0 +1,79 @@
+"""`Histogram`: how many values were at most so large, by labels, for Prometheus; takes many values at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+
+class Histogram(Collector):
+    """Like that of `prometheus_client`, which takes a lock for each value; this one belongs to one thread."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        *,
+        buckets: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._labels = tuple(labels)
+        self._bounds: Final = np.array([*buckets, math.inf])
+        self._series: dict[tuple[str, ...], Spread] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Spread:
+        """The series with these values of the labels."""
+        assert len(values) == len(self._labels), values
+        found = self._series.get(values)
+        if found is None:
+            found = self._series[values] = Spread(self._bounds)
+        return found
+
+    def remove_by_labels(self, labels: Mapping[str, str]) -> None:
+        """Drops every series with these labels."""
+        wanted = [(self._labels.index(name), value) for name, value in labels.items()]
+        for values in [values for values in self._series if all(values[i] == value for i, value in wanted)]:
+            del self._series[values]
+
+    def collect(self) -> Iterator[Metric]:
+        family = Metric(self._name, self._text, "histogram")
+        names = [str(floatToGoString(bound)) for bound in self._bounds]  # type: ignore[no-untyped-call]
+        for values, spread in self._series.items():
+            labels = dict(zip(self._labels, values, strict=True))
+            counts = spread.up_to()
+            for name, count in zip(names, counts, strict=True):
+                family.add_sample(f"{self._name}_bucket", {**labels, "le": name}, count)
+            family.add_sample(f"{self._name}_count", labels, counts[-1])
+            if self._bounds[0] >= 0:  # else the sum may fall, which a counter must not
+                family.add_sample(f"{self._name}_sum", labels, spread.total)
+        yield family
+
+
+class Spread:
+    """One series of a histogram."""
+
+    def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
+        self.total = 0.0
+        self._bounds = bounds
+        self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
+
+    def observe(self, values: Sequence[float]) -> None:
+        """Takes in some values. One that is not a number is in no bucket."""
+        places = np.searchsorted(self._bounds, np.asarray(values, dtype=np.float64))
+        self._counts += np.bincount(places, minlength=len(self._counts))
+        self.total += float(sum(values))
+
+    def up_to(self) -> list[float]:
+        """For each bound how many values are not above it."""
+        return [float(count) for count in self._counts.cumsum()[:-1]]
