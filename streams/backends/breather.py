@@ -2,7 +2,8 @@
 
 Python's lock starves them otherwise: a loop that always has something to do lets go of it only around `select`, takes
 it back before a waiting thread wakes up, and resets that thread's claim. Measured with a loop at 100 %: commits of
-seconds instead of milliseconds.
+seconds instead of milliseconds. A shorter switch interval does not help: each `select` lets a thread that waits begin
+to count anew.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import time
 from types import TracebackType
 from typing import Final
 
-INTERVAL_S: Final = 0.001
+CALM_INTERVAL_S: Final = 0.005
+"""Most waits are over by then: a look costs a turn of the loop."""
+SATURATED_INTERVAL_S: Final = 0.001
 PAUSE_S: Final = 0.0001
 SATURATED: Final = 0.7
 """Share of an interval that the loop's thread computed."""
 
 
 class Breather:
-    """`with breather:` around a wait for a thread: the saturated loop pauses 0.1 ms in each 1 ms; an idle one never."""
+    """`with breather:` around a wait for a thread: a loop found saturated pauses 0.1 ms in each 1 ms; others never."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,22 +33,23 @@ class Breather:
     def __enter__(self) -> None:
         self._waits += 1
         if not self._scheduled:
-            self._schedule()
+            self._schedule(CALM_INTERVAL_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._waits -= 1
 
-    def _schedule(self) -> None:
+    def _schedule(self, interval_s: float) -> None:
         self._scheduled = True
         self._wall_s, self._cpu_s = time.monotonic(), time.thread_time()
-        self._loop.call_later(INTERVAL_S, self._look)
+        self._loop.call_later(interval_s, self._look)
 
     def _look(self) -> None:
         self._scheduled = False
         if not self._waits:
             return
-        if time.thread_time() - self._cpu_s > SATURATED * (time.monotonic() - self._wall_s):
+        saturated = time.thread_time() - self._cpu_s > SATURATED * (time.monotonic() - self._wall_s)
+        if saturated:
             time.sleep(PAUSE_S)  # blocks the loop on purpose: nothing shorter hands the lock over
-        self._schedule()
+        self._schedule(SATURATED_INTERVAL_S if saturated else CALM_INTERVAL_S)
