@@ -110,6 +110,11 @@ class Group(msgspec.Struct):
         """True if every rollout ended."""
         return len(self.members) + len(self.failed) >= self.repeat_times > 0
 
+    @property
+    def loose(self) -> bool:
+        """True if it may have to be closed or leased: it ended, or a rollout that has not is not under way either."""
+        return self.terminal or not self.leases or not self.under_way.issuperset(self.missing)
+
 
 class Groups(msgspec.Struct):
     """Every open group of an experiment, and where the next one begins."""
@@ -117,6 +122,16 @@ class Groups(msgspec.Struct):
     open: dict[UUID, Group] = {}
     leases: dict[UUID, Lease] = {}
     """Leases under way, of open groups."""
+    loose: set[UUID] = set()
+    """Open groups that were leased, and that now may have to be closed or leased again: those alone are looked at."""
+    to_close: int = 0
+    """Open groups that were leased. Answers to a lease without effect open one that may never be."""
+    inflight_rollouts: int = 0
+    """Of those groups, the rollouts that did not fail."""
+    load: dict[UUID, int] = {}
+    """Per worker: rollouts of its leases that have not ended."""
+    alone: dict[UUID, UUID] = {}
+    """Leases of which each is all that its worker has, and the worker."""
     next_sequence: dict[int, int] = {}
     """Per stage: the dataset position."""
     windows: dict[int, Window] = {}
@@ -133,11 +148,6 @@ class Groups(msgspec.Struct):
     _short_stage: int = -1
     _closed: set[UUID] = set()
     _expired: set[UUID] = set()
-
-    @property
-    def to_close(self) -> int:
-        """Open groups that were leased. Answers to a lease without effect open one that may never be."""
-        return sum(1 for group in self.open.values() if group.sequence >= 0)
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the tasks or experiences streams, or task.retried."""
@@ -174,9 +184,7 @@ class Groups(msgspec.Struct):
         group = self._group(event.group)
         if group is None:
             return
-        group.sequence, group.stage = event.sequence, event.stage
-        group.row, group.epoch = event.row, event.epoch
-        group.repeat_times = event.repeat_times
+        self._begin(group, event)
         group.window, group.place = event.window, event.place
         if event.attempt >= group.attempts:  # leases of other slots are read in any order
             group.attempts = event.attempt
@@ -185,7 +193,7 @@ class Groups(msgspec.Struct):
             group._counted.add(event.attempt)
             for rollout in event.rollouts if not event.reissue else ():
                 group.spent[rollout] = group.spent.get(rollout, 0) + 1
-        if event.lease in self._expired:
+        if event.lease in self._expired or event.lease in self.leases:
             return
         lease = Lease(
             id=event.lease,
@@ -201,24 +209,62 @@ class Groups(msgspec.Struct):
             leased_ns=time_ns,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
+        self._charge(lease, len(group.left_of(lease)))
+        if lease.alone:
+            self.alone[lease.id] = lease.worker
+        if not group.loose:
+            self.loose.discard(group.id)
+
+    def _begin(self, group: Group, event: task.TaskLeased | task.TaskRetried) -> None:
+        """Its place and size are known from here on."""
+        if group.sequence < 0:
+            self.to_close += 1
+            self.inflight_rollouts += event.repeat_times - len(group.failed)
+            self.loose.add(group.id)
+        group.sequence, group.stage = event.sequence, event.stage
+        group.row, group.epoch = event.row, event.epoch
+        group.repeat_times = event.repeat_times
+
+    def _charge(self, lease: Lease, rollouts: int) -> None:
+        left = self.load.get(lease.worker, 0) + rollouts
+        if left:
+            self.load[lease.worker] = left
+        else:
+            self.load.pop(lease.worker, None)
+
+    def _drop(self, group: Group, lease: Lease) -> None:
+        """The lease is over."""
+        del self.leases[lease.id]
+        self.alone.pop(lease.id, None)
+        self._charge(lease, -len(group.left_of(lease)))
+
+    def _ended(self, group: Group, rollout: int) -> None:
+        """One of its rollouts is about to be terminal."""
+        for lease in group.leases.values():
+            if rollout in lease.rollouts:
+                self._charge(lease, -1)
+        if len(group.members) + len(group.failed) + 1 >= group.repeat_times > 0:
+            self.loose.add(group.id)
 
     def _retried(self, event: task.TaskRetried) -> None:
         group = self._group(event.retry)
         if group is None:
             return
-        group.sequence, group.stage = event.sequence, event.stage
-        group.row, group.epoch = event.row, event.epoch
-        group.repeat_times = event.repeat_times
+        self._begin(group, event)
         group.retry = True
         if not group.attempts:
             group.min_version, group.pinned = event.min_version, event.pinned
 
     def _expire(self, event: task.TaskExpired) -> None:
         self._expired.add(event.lease)
-        lease = self.leases.pop(event.lease, None)
-        if lease is None or (group := self.open.get(lease.group)) is None:
+        lease = self.leases.get(event.lease)
+        if lease is None:
             return
-        group.leases.pop(event.lease, None)
+        group = self.open[lease.group]
+        self._drop(group, lease)
+        del group.leases[event.lease]
+        if group.loose:
+            self.loose.add(group.id)
         group.expired = max(group.expired, (lease.attempt, event.reason))
         if event.worker_gone and lease.alone and not event.excused:
             group.losses_alone += 1
@@ -233,6 +279,7 @@ class Groups(msgspec.Struct):
         if group is None or event.rollout in group.members or event.rollout in group.failed:
             return
         versions = [span.version for span in event.spans] or [0]
+        self._ended(group, event.rollout)
         group.stage = event.stage
         group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
         group.members[event.rollout] = task.Member(
@@ -249,9 +296,13 @@ class Groups(msgspec.Struct):
 
     def _failed(self, event: experience.RolloutFailed) -> None:
         group = self._group(event.group)
-        if group is not None and event.rollout not in group.members:
-            group.stage = event.stage
-            group.failed.setdefault(event.rollout, (event.code, event.reason))
+        if group is None or event.rollout in group.members or event.rollout in group.failed:
+            return
+        self._ended(group, event.rollout)
+        group.stage = event.stage
+        group.failed[event.rollout] = (event.code, event.reason)
+        if group.sequence >= 0:
+            self.inflight_rollouts -= 1
 
     def _close(self, event: task.GroupClosed) -> None:
         if event.group in self._closed:
@@ -259,8 +310,12 @@ class Groups(msgspec.Struct):
         self._closed.add(event.group)
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         group = self.open.pop(event.group, None)
-        for lease in group.leases if group else ():
-            self.leases.pop(lease, None)
+        if group is not None and group.sequence >= 0:
+            for lease in group.leases.values():
+                self._drop(group, lease)
+            self.to_close -= 1
+            self.inflight_rollouts -= group.repeat_times - len(group.failed)
+            self.loose.discard(group.id)
         self._count_recent(event)
         if event.code not in GIVEN_UP:
             self._count_short(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from uuid import UUID
 
 import msgspec
@@ -16,6 +17,8 @@ class Weights(msgspec.Struct):
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
     retired: set[tuple[int, int]] = set()
+    standing: list[tuple[int, int]] = []
+    """Published and not retired, in order: few, however long a run is."""
     lost: set[int] = set()
     """Retired versions that rollouts may still ask for: they run on the next one."""
     activated: dict[UUID, tuple[int, int]] = {}
@@ -32,9 +35,9 @@ class Weights(msgspec.Struct):
             case weights.WeightsPublished():
                 if decoded.head.id not in self._announced:
                     self._announced.add(decoded.head.id)
-                    self.published[event.version, event.generation] = event
+                    self._publish(event)
             case weights.WeightsRetired():
-                self.retired.add((event.version, event.generation))
+                self._retire((event.version, event.generation))
                 if event.lost:
                     self.lost.add(event.version)
             case weights.WeightsActivated():
@@ -45,6 +48,17 @@ class Weights(msgspec.Struct):
                     self.answer = event
             case _:
                 pass
+
+    def _publish(self, event: weights.WeightsPublished) -> None:
+        key = event.version, event.generation
+        if key not in self.published and key not in self.retired:
+            insort(self.standing, key)
+        self.published[key] = event
+
+    def _retire(self, key: tuple[int, int]) -> None:
+        if key in self.published and key not in self.retired:
+            self.standing.remove(key)
+        self.retired.add(key)
 
     def answered(self, request: weights.WeightsRequested) -> bool:
         """True if the trainer has answered it, or one after it."""
@@ -59,15 +73,15 @@ class Weights(msgspec.Struct):
 
     def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
         """The newest version that counts (of equal versions the newest generation), not above `at_most`."""
-        # A long run has announced many versions, and one of the last counts: sorting what is in order costs little.
-        for key in sorted(self.published, reverse=True):
+        for key in reversed(self.standing):
             if (at_most is None or key[0] <= at_most) and self.counts(*key, spine):
                 return self.published[key]
         return None
 
     def of_version(self, version: int, spine: Spine) -> weights.WeightsPublished | None:
         """The newest generation of one version that counts; of one that was lost, the next version's."""
-        counting = [key for key in self.published if key[0] >= version and self.counts(*key, spine)]
+        later = self.standing[bisect_left(self.standing, (version,)) :]
+        counting = [key for key in later if self.counts(*key, spine)]
         if version in self.lost:
             version = min(counting, default=(version, 0))[0]
         best = max((key for key in counting if key[0] == version), default=None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from uuid import UUID
+
 import numpy as np
 from busy_run import fold, seen, written
 from hypothesis import given, settings
@@ -48,6 +51,32 @@ def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
     sizes = [entry.group_size for entry in ledger.waiting.values()]
     assert ledger.counts()["balance"] == 0
     assert dict(zip(*np.unique(sizes, return_counts=True), strict=True)) == dict(ledger.group_sizes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 16), mix=st.integers(0, 1 << 16), upto=st.floats(0.2, 1.0), twice=st.booleans())
+def test_what_is_kept_of_groups_is_what_a_look_at_all_of_them_finds(
+    seed: int, mix: int, upto: float, twice: bool
+) -> None:
+    experiment, tape = written(seed, 2, ended=False)
+    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
+    records = [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]
+    records = records[: int(len(records) * upto)]
+    state = fold(experiment, records + records if twice else records)
+    groups = state.groups
+    begun = [group for group in groups.open.values() if group.sequence >= 0]
+    leases = [lease for group in begun for lease in group.leases.values()]
+    load = Counter[UUID]()
+    for lease in leases:
+        load[lease.worker] += len(groups.open[lease.group].left_of(lease))
+    assert {lease.id: lease for lease in leases} == groups.leases
+    assert groups.to_close == len(begun)
+    assert groups.inflight_rollouts == sum(group.repeat_times - len(group.failed) for group in begun)
+    assert groups.load == {worker: rollouts for worker, rollouts in load.items() if rollouts}
+    assert groups.alone == {lease.id: lease.worker for lease in leases if lease.alone}
+    assert {group.id for group in begun if group.loose} <= groups.loose <= {group.id for group in begun}
+    weights = state.weights
+    assert weights.standing == sorted(weights.published.keys() - weights.retired)
 
 
 @settings(max_examples=20, deadline=None)

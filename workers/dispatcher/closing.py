@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -34,6 +35,12 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
     return tuple(each for each in range(group.repeat_times) if each not in ended and spent.get(each, 0) < most)
 
 
+def loose_groups(state: RunState, others: Iterable[UUID] = ()) -> list[Group]:
+    """Groups that may have to be closed or leased, and the `others`, in the order of the dataset."""
+    groups = state.groups
+    return sorted((groups.open[id] for id in groups.loose.union(others)), key=attrgetter("sequence", "id"))
+
+
 class GivenUp(NamedTuple):
     """Why a group is closed before it is over."""
 
@@ -52,9 +59,7 @@ def close_groups(
     Explorers that still work on one of its rollouts learn it from task.expired. `stage_over`: nothing of the stage can
     be trained any more.
     """
-    for group in list(state.groups.open.values()):
-        if group.sequence < 0:
-            continue
+    for group in loose_groups(state, given_up):
         why = given_up.get(group.id) if given_up else None
         if group.terminal:
             if any(lease.reissue for lease in group.leases.values()):

@@ -27,6 +27,9 @@ from rftd.workers.dispatcher.stragglers import lease_stragglers
 from rftd.workers.dispatcher.windows import overdue_of
 from rftd.workers.planner.planner import view_of
 
+EXPIRY_LOOK_S: Final = 0.1
+"""Between two looks at the deadlines of leases, which are many seconds long; one at once when a worker left."""
+
 
 class Dispatcher:
     """Decisions of one experiment's dispatcher. The caller appends them, folds them, and asks again."""
@@ -36,6 +39,8 @@ class Dispatcher:
         self._liveness = liveness
         self._asked = (-1, -1, -1)
         """The stage, and the steps planned and trained, when the policy was last asked what to abort."""
+        self._looked: tuple[int, float] | None = None
+        """How many workers were gone when the deadlines were last looked at, and when that was."""
         self._waiting: tuple[tuple[int, int], float] | None = None
         """(Stage, window) that waits for weights, and since when."""
 
@@ -50,7 +55,7 @@ class Dispatcher:
         self._liveness.tick(now_s)
         over = spine.stage_completed or explored(state, stage)
         given_up = {} if over or stage.kind == "train" else self._given_up(stage, now_s)
-        decisions = list(self._expire(over, now_s, given_up))
+        decisions = list(self._expire(over, now_s, given_up)) if over or self._look_due(now_s) else []
         decisions += self._close(over, given_up)
         decisions += complete_evals(state)
         if given_up:  # what is free then is known once that is folded
@@ -58,6 +63,13 @@ class Dispatcher:
         if spine.status is Status.RUNNING and not spine.stage_completed:
             decisions += self._lease(stage, over, now_s)
         return decisions
+
+    def _look_due(self, now_s: float) -> bool:
+        gone = len(self._state.roster.gone)
+        if self._looked is not None and self._looked[0] == gone and now_s - self._looked[1] < EXPIRY_LOOK_S:
+            return False
+        self._looked = gone, now_s
+        return True
 
     def _given_up(self, stage: StageSpec, now_s: float) -> dict[UUID, GivenUp]:
         spine, stale = self._state.spine, dict[UUID, GivenUp]()

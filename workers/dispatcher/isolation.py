@@ -15,7 +15,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
-from rftd.workers.dispatcher.closing import leasable
+from rftd.workers.dispatcher.closing import leasable, loose_groups
 
 
 def is_suspect(group: Group) -> bool:
@@ -27,16 +27,13 @@ class Isolation:
     """Which explorers are kept free of other work: at most half of them, at least one if there is a need."""
 
     def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
-        leases = state.groups.leases.values()
-        busy = {lease.worker for lease in leases if lease.alone}
+        busy = set(state.groups.alone.values())
         suspects = [
-            group
-            for group in state.groups.open.values()
-            if group.sequence >= 0 and not group.leases and is_suspect(group) and leasable(stage, group)
+            group for group in loose_groups(state) if not group.leases and is_suspect(group) and leasable(stage, group)
         ]
         held: Counter[UUID] = Counter()
         if suspects:  # else no explorer is chosen by what it holds
-            held.update(lease.worker for lease in leases)
+            held.update(lease.worker for lease in state.groups.leases.values())
             held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
         # The least loaded: it gets nothing more, so the load of those that are kept only falls.
         free = sorted(
@@ -47,11 +44,11 @@ class Isolation:
         most = max(1, len(explorers) // 2) - alone
         self.kept = free[: max(0, min(most, len(suspects)))]
         """Explorers that wait for a suspect group, or drain until they can take one."""
-        apart: set[UUID] = busy | {worker.worker for worker in self.kept}
+        apart = busy | {worker.worker for worker in self.kept}
         self.others = [worker for worker in explorers if worker.worker not in apart]
         """Explorers for everything else."""
         idle = (worker for worker in self.kept if not held[worker.worker])
         self.ready: list[tuple[WorkerStarted, Group]] = list(zip(idle, suspects, strict=False))
         """What can be leased alone now."""
-        self.suspects = len(suspects) + sum(lease.alone for lease in leases)
+        self.suspects = len(suspects) + len(state.groups.alone)
         """Groups that are or must be alone."""

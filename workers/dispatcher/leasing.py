@@ -13,7 +13,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec, TasksetSpec
-from rftd.workers.dispatcher.closing import leasable
+from rftd.workers.dispatcher.closing import leasable, loose_groups
 from rftd.workers.dispatcher.collecting import left_to_collect
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.isolation import Isolation, is_suspect
@@ -44,12 +44,9 @@ class Credits:
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
         self._ahead = ahead
-        self._free = {worker.worker: worker.capacity + ahead for worker in explorers}
+        load = state.groups.load
+        self._free = {worker.worker: worker.capacity + ahead - load.get(worker.worker, 0) for worker in explorers}
         self._workers = {worker.worker: worker for worker in explorers}
-        for group in state.groups.open.values():
-            for lease in group.leases.values():
-                if lease.worker in self._free:
-                    self._free[lease.worker] -= len(group.left_of(lease))
 
     def take(self, rollouts: int) -> WorkerStarted | None:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
@@ -80,7 +77,7 @@ def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:
     """What `lease_groups` would stop at, were it asked now. Changes nothing but the credits that it was given."""
     if next(lease_groups(state, stage, credits), None) is not None:
         return Held(Hold.NONE)
-    if any(group.sequence >= 0 and leasable(stage, group) for group in state.groups.open.values()):
+    if any(leasable(stage, group) for group in loose_groups(state)):
         return Held(Hold.CREDITS)
     view = view_of(state, stage)
     if admitted(state, stage, view) <= 0:
@@ -103,9 +100,9 @@ def sync_wait(state: RunState, stage: StageSpec) -> Held | None:
 
 def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     """Leases: first what expired leases left undone, then new groups as far as the policy admits them."""
-    for group in list(state.groups.open.values()):
-        if group.sequence < 0 or not (rollouts := leasable(stage, group)) or is_suspect(group):
-            continue  # it was never leased, or has nothing left, or is leased alone
+    for group in loose_groups(state):
+        if not (rollouts := leasable(stage, group)) or is_suspect(group):
+            continue  # it has nothing left, or is leased alone
         for lease in _in_parts(state, stage, credits, group, rollouts):
             if lease is None:
                 return
@@ -220,9 +217,11 @@ def next_lease(
 
 def held_version(state: RunState, worker: WorkerStarted) -> int:
     """What the worker loaded last; one that has loaded nothing begins with the newest, or waits for the first."""
+    loaded = state.weights.activated.get(worker.worker)
+    if loaded is not None:
+        return loaded[0]
     newest = state.weights.newest(state.spine)
-    version, _ = state.weights.activated.get(worker.worker, (newest.version if newest is not None else 0, 0))
-    return version
+    return newest.version if newest is not None else 0
 
 
 def _taskset(stage: StageSpec) -> TasksetSpec:

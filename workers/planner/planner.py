@@ -47,7 +47,7 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
         + spine.shared_steps * stage.experiences_per_step,
         waiting_experiences=len(ledger.waiting),
         cooling_experiences=len(ledger.cooling),
-        inflight_rollouts=sum(group.repeat_times - len(group.failed) for group in state.groups.open.values()),
+        inflight_rollouts=state.groups.inflight_rollouts,
     )
 
 
