@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rftd.ops.errors import CodecError
 
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
+_NUMPY: Final = {name: np.dtype("<" + name) for name in DTYPES}
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,8 +35,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """A read-only numpy view, without a copy. Raises CodecError if the parts do not fit together."""
         if self.artifact:
             raise CodecError(f"array of shape {self.shape} lies in artifact {self.artifact}", fix="load it first")
-        size = DTYPES.get(self.dtype)
-        count = 1
+        size, count = DTYPES.get(self.dtype), 1
         for extent in self.shape:
             if extent < 0:
                 raise CodecError(f"array of shape {self.shape} has a negative extent")
@@ -45,7 +45,8 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 f"array of dtype {self.dtype!r} and shape {self.shape} carries {len(self.data)} bytes",
                 fix="the record was damaged or written by a foreign program",
             )
-        return np.frombuffer(self.data, dtype="<" + self.dtype).reshape(self.shape)
+        flat = np.frombuffer(self.data, _NUMPY[self.dtype])
+        return flat if len(self.shape) == 1 else flat.reshape(self.shape)
 
     def stored(self, put: Callable[[bytes], str]) -> Self:
         """The same array by reference: `put` keeps its bytes and gives their sha256."""

@@ -64,9 +64,12 @@ def check(mode: str) -> None:
 def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
     """What one trained token of each response weighs in the whole batch  # [B]"""
     check(mode)
-    counts = np.array([int(np.count_nonzero(mask)) for mask in masks], np.int64)
-    longest = max((len(mask) for mask in masks), default=1)
-    return AGGREGATIONS[mode](counts, float(max(1, longest)) if norm is None else norm)
+    if not masks:
+        return AGGREGATIONS[mode](np.zeros(0, np.int64), 1.0 if norm is None else norm)
+    lengths = [len(mask) for mask in masks]
+    trained = np.concatenate(masks) != 0
+    counts = np.bincount(np.repeat(np.arange(len(masks)), lengths)[trained], minlength=len(masks))
+    return AGGREGATIONS[mode](counts, float(max(1, *lengths)) if norm is None else norm)
 
 
 @dataclass(frozen=True, slots=True)

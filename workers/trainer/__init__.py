@@ -6,6 +6,7 @@ reuse       records that later batches may hold too
 assembly    a plan, with the records that it names, as a batch of arrays
 nonfinite   batches that give no finite step: skipped, until there were too many in a row
 run_steps   the steps of an experience as sequences of their own
+run_samples  an experience as samples of a batch
 closed_groups  the groups of a plan, as advantage functions see them
 history     where to take the history up: the newest good checkpoint
 execution   planned batches on an engine, whoever asks

@@ -11,15 +11,14 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from rftd.ops.errors import DataError, LogLossError
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.envelope import Position, Record
-from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef, RowItem
-from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.events.batch import BatchPlanned, GroupRef, RowItem
+from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, StageSpec
@@ -31,10 +30,10 @@ from rftd.workers.chat.stage_tokenizer import dataset_tokenizer
 from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.tasksets.train_row import TrainRow
-from rftd.workers.trainer.closed_groups import closed_group, entry_of
+from rftd.workers.trainer.closed_groups import closed_group, of_rollouts
 from rftd.workers.trainer.engine import TrainBatch, TrainSample
 from rftd.workers.trainer.reuse import Reuse
-from rftd.workers.trainer.run_steps import steps_of
+from rftd.workers.trainer.run_samples import Constants, run_samples
 
 READ_ALONG_RECORDS: Final = 16
 """So far apart may two records of a batch lie that are read as one stretch."""
@@ -61,9 +60,9 @@ class Assembly:
 
     async def _experiences(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[TrainSample], dict[str, float]]:
         """The samples in the plan's order, and what to report of their groups."""
-        wanted = {Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences}
+        own = [Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences]
         places = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
-        records = await self._records(wanted.union(places))
+        records = await self._records({*own, *places})
         self._reuse.note(plan, records)
         closed = [_closed(group, records[place]) for group, place in zip(plan.groups, places, strict=True)]
         function = advantage_function(stage.algorithm)
@@ -73,18 +72,17 @@ class Assembly:
             closed_group(event, function.member_fields, members=members, greedy=greedy, seed=self._spec.seed)
             for event in closed
         ]
-        advantages = function.advantages(views)
+        advantages = [of_rollouts(view, each) for view, each in zip(views, function.advantages(views), strict=True)]
         temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
+        constants = Constants()
         samples: list[Sequence[TrainSample]] = []
-        for item in plan.experiences:
-            record = records[Position(Partition(topics.EXPERIENCES, item.partition), item.offset)]
-            event = decode_as(record, ExperienceProduced)
-            _expect(event.experience, item.experience, record)
+        for item, place in zip(plan.experiences, own, strict=True):
+            event = decode_as(records[place], ExperienceProduced)
+            _expect(event.experience, item.experience, records[place])
             if event.tokens.artifact:
                 event = await asyncio.to_thread(self._loaded, event)
-            view, values = views[item.group], advantages[item.group]
-            own = [float(values[entry_of(view, event.rollout, step)]) for step in range(max(1, len(event.steps)))]
-            samples.append(_run_samples(item, event, own, temperature, trained=event.rollout >= greedy))
+            values, trained = advantages[item.group][event.rollout], event.rollout >= greedy
+            samples.append(run_samples(item, event, values, temperature, constants, trained=trained))
         substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
         return _substituted(samples, substitutes), group_metrics(function, views)
 
@@ -191,32 +189,6 @@ def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int
     return [sample for run in chosen for sample in run]
 
 
-def _run_samples(
-    item: ExperienceItem, event: ExperienceProduced, advantages: Sequence[float], temperature: float, *, trained: bool
-) -> Sequence[TrainSample]:
-    """One for each step of the experience, or the only one."""
-    versions = versions_of(event.spans, len(event.loss_mask))
-    samples, place = [], 0
-    for part, advantage in zip(steps_of(event), advantages, strict=True):
-        length = len(part.loss_mask)
-        samples.append(
-            TrainSample(
-                tokens=part.tokens,
-                prompt_tokens=part.step.prompt_tokens,
-                loss_mask=part.loss_mask if trained else np.zeros_like(part.loss_mask),
-                logprobs=part.logprobs,
-                advantages=np.full(length, advantage, dtype=np.float32),
-                versions=None if versions is None else versions[place : place + length],
-                reward=part.step.reward,
-                group=item.group,
-                temperature=temperature,
-                staleness_versions=item.staleness_versions,
-            )
-        )
-        place += length
-    return samples
-
-
 def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:
     """The sequences of one row of a dataset: two are a pair, chosen and rejected."""
     paired = len(made) == 2
@@ -237,16 +209,6 @@ def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list
             )
         )
     return samples
-
-
-def versions_of(spans: Sequence[Span], length: int) -> NDArray[np.int64] | None:
-    """Of the weights that drew each response token; what no span covers was not drawn  # [R]"""
-    if not spans:
-        return None
-    versions = np.full(length, spans[0].version, dtype=np.int64)
-    for span in spans[1:]:
-        versions[span.start : span.end] = span.version
-    return versions
 
 
 def _expect(found: UUID, wanted: UUID, record: Record) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
-from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, MemberField
+from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.trainer.run_steps import StepArrays, steps_of, whole_run
 
 
@@ -59,7 +59,9 @@ def _view(runs: list[int], rewards: list[float], *, greedy: int, seed: int, **mo
     )
 
 
-def entry_of(view: ClosedGroup, rollout: int, step: int) -> int:
-    """The entry of the group that holds what this step has: its own, or that of the whole rollout."""
-    places = np.flatnonzero(view.run == rollout)
-    return int(places[step if view.steps is not None else 0])
+def of_rollouts(view: ClosedGroup, values: Floats) -> dict[int, list[float]]:
+    """The values of each rollout's entries, in their order: one for each step, or one for all of them."""
+    found: dict[int, list[float]] = {}
+    for rollout, value in zip(view.run.tolist(), np.asarray(values).tolist(), strict=True):
+        found.setdefault(rollout, []).append(value)
+    return found

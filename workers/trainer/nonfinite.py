@@ -14,6 +14,8 @@ FIX = "lower the learning rate, or look at the batch's rewards and log-probabili
 
 def unusable(samples: Sequence[TrainSample]) -> str:
     """What of a batch is NaN or infinite before anything was computed; empty if nothing is."""
+    if _all_finite(samples):
+        return ""
     for number, sample in enumerate(samples):
         if not np.isfinite(sample.reward):
             return f"item {number} has the reward {sample.reward}"
@@ -24,6 +26,12 @@ def unusable(samples: Sequence[TrainSample]) -> str:
             if len(bad):
                 return f"item {number} has a token with the {name} {bad[0]}"
     return ""
+
+
+def _all_finite(samples: Sequence[TrainSample]) -> bool:
+    """True if there is nothing to look for."""
+    parts = [part for each in samples for part in (each.logprobs, each.advantages) if part is not None]
+    return bool(np.isfinite(np.concatenate([[each.reward for each in samples], *parts])).all())
 
 
 def skipped(in_a_row: int, limit: int, step: int, reason: str) -> str:

@@ -8,21 +8,18 @@ import numpy as np
 
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
+from rftd.workers.algorithms.advantages.moments import mean_and_std
 
 
 def group_metrics(function: AdvantageFunction, groups: Sequence[ClosedGroup]) -> dict[str, float]:
     """Mean and std of the rewards over groups, and how many experiences of groups here teach nothing."""
     if not groups:
         return {}
-    rewards = [group.exact_rewards() for group in groups]
-    figures = {
-        "reward_mean": [float(each.mean()) for each in rewards],
-        "reward_std": [float(each.std(ddof=1)) if len(each) > 1 else 0.0 for each in rewards],
-    }
-    found = {
-        f"group_advantages/{name}/{kind}": float(getattr(np, kind)(values))
-        for name, values in figures.items()
-        for kind in ("mean", "max", "min")
-    }
+    found: dict[str, float] = {}
+    moments = np.array([mean_and_std(group.exact_rewards()) for group in groups])
+    for name, values in zip(("reward_mean", "reward_std"), moments.T.copy(), strict=True):
+        found[f"group_advantages/{name}/mean"] = float(values.mean())
+        found[f"group_advantages/{name}/max"] = float(values.max())
+        found[f"group_advantages/{name}/min"] = float(values.min())
     idle = [len(group.rewards) for group in groups if not function.informative(group)]
     return found | {"group_advantages/filtered_count": float(sum(idle))}

@@ -21,9 +21,10 @@ from rftd.streams.events.experience import ExperienceProduced, RunStep, Span
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
 from rftd.streams.topics import Partition
-from rftd.workers.trainer.assembly import READ_ALONG_RECORDS, Assembly, stretches, versions_of
+from rftd.workers.trainer.assembly import READ_ALONG_RECORDS, Assembly, stretches
 from rftd.workers.trainer.engine import TrainBatch
 from rftd.workers.trainer.reuse import Reuse
+from rftd.workers.trainer.run_samples import Constants, versions_of
 
 MEMBERS = 4
 EXPERIMENT = derive(UUID(int=1), "experiment")
@@ -145,9 +146,12 @@ async def test_what_is_used_again_is_read_once(max_uses: int) -> None:
     ],
 )
 def test_each_token_has_the_version_that_drew_it(spans: tuple[Span, ...], versions: list[int]) -> None:
-    found = versions_of(spans, 6)
+    constants = Constants()
+    found = versions_of(spans, 6, constants)
     assert found is not None and found.tolist() == versions
-    assert versions_of((), 6) is None
+    assert versions_of((), 6, constants) is None
+    whole = versions_of(spans[:1], 6, constants)
+    assert whole is not None and whole.tolist() == [spans[0].version] * 6, "what was made before is not changed"
 
 
 @pytest.mark.anyio

@@ -18,9 +18,10 @@ def of_batch(samples: Sequence[TrainSample]) -> dict[str, float]:
     }
     rollouts = [sample for sample in samples if sample.advantages is not None]
     if rollouts:
-        advantages = [sample.advantages[sample.loss_mask != 0] for sample in rollouts if sample.advantages is not None]
+        trained = np.concatenate([sample.loss_mask for sample in rollouts]) != 0
+        advantages = np.concatenate([sample.advantages for sample in rollouts if sample.advantages is not None])
         metrics |= _spread("critic/rewards", [sample.reward for sample in rollouts])
-        metrics |= _spread("critic/advantages", np.concatenate(advantages))
+        metrics |= _spread("critic/advantages", advantages[trained])
         metrics |= _spread("staleness_versions", [sample.staleness_versions for sample in rollouts])
     return metrics
 
