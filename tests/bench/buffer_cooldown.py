@@ -111,14 +111,17 @@ def spawned(*arguments: str) -> Spawned:
 class BenchExecutor:
     """Starts this file's workers instead of rftd's."""
 
-    def __init__(self, url: str, offered_per_s: float) -> None:
+    def __init__(self, url: str, offered_per_s: float, pids: dict[str, int]) -> None:
         self._url = url
         self._offered_per_s = offered_per_s
         self.started: dict[str, Spawned] = {}
+        self.pids = pids
+        """Of what is measured: the broker, if there is one, and the workers."""
 
     async def start(self, order: WorkerOrder) -> Handle:
         process = spawned(order.role, self._url, order.experiment.hex, str(self._offered_per_s))
         self.started[order.role] = process
+        self.pids[order.role] = process.pid
         return process
 
     def adopt(self, started: WorkerStarted) -> Handle | None:
@@ -151,13 +154,13 @@ async def opened(
         await log.close()
 
 
-async def daemon(data: Path, url: str, measured_s: float, offered_per_s: float) -> Rates:
+async def daemon(data: Path, url: str, broker: int, measured_s: float, offered_per_s: float) -> Rates:
     """What the daemon runs for one experiment, measured from within."""
     tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
     async with opened(data, url, clock, ids) as (log, address, projector):
-        executor = BenchExecutor(address, offered_per_s)
+        executor = BenchExecutor(address, offered_per_s, {"broker": broker} if broker else {})
         writer = Writer(source="bench", clock=clock, ids=ids)
         experiment = derive(ids.new(), "experiment")
         submitted = life.ExperimentSubmitted(spec=spec_with_cooldown(data))
@@ -218,18 +221,18 @@ def cpu_seconds(executor: BenchExecutor) -> dict[str, float]:
     """What each process computed so far; `machine`: all of them and whatever else ran."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     found = {"daemon": time.process_time()}
-    for role, process in executor.started.items():
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    for role, pid in executor.pids.items():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         found[role] = (int(fields[11]) + int(fields[12])) / ticks_per_s
     user, nice, system, _, _, irq, softirq, _ = cpu_ticks()
     return found | {"machine": (user + nice + system + irq + softirq) / ticks_per_s}
 
 
-def measured(url: str, measured_s: float, offered_per_s: float) -> Rates:
+def measured(url: str, broker: int, measured_s: float, offered_per_s: float) -> Rates:
     """One run in a daemon process of its own."""
     with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
         with (Path(scratch) / "daemon.log").open("wb") as said:
-            words = _command("daemon", scratch, url, str(measured_s), str(offered_per_s))
+            words = _command("daemon", scratch, url, str(broker), str(measured_s), str(offered_per_s))
             subprocess.run(words, stdout=said, check=True, timeout=180)
         return msgspec.json.decode((Path(scratch) / "rates.json").read_bytes(), type=Rates)
 
@@ -260,11 +263,11 @@ def compared(backends: list[str], pairs: int, measured_s: float, offered_per_s: 
     """Runs on each backend."""
     before, found = cpu_ticks(), dict[str, object]()
     if "sqlite" in backends:
-        found["sqlite"] = figures_of([measured("", measured_s, offered_per_s) for _ in range(pairs)])
+        found["sqlite"] = figures_of([measured("", 0, measured_s, offered_per_s) for _ in range(pairs)])
     if "kafka" in backends:
         with TemporaryDirectory() as folder, KafkaBroker(Path(folder) / "kafka") as broker:
             urls = [f"kafka://{broker.bootstrap}/?prefix=c{number}." for number in range(pairs)]
-            found["kafka"] = figures_of([measured(url, measured_s, offered_per_s) for url in urls])
+            found["kafka"] = figures_of([measured(url, broker.pid or 0, measured_s, offered_per_s) for url in urls])
     return {"experience_bytes": size_bytes(), **found, "steal_percent": steal_percent(before, cpu_ticks())}
 
 
@@ -277,8 +280,8 @@ def main(arguments: list[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     experience_workers.RESPONSE_TOKENS = RESPONSE_TOKENS
     match arguments:
-        case ["daemon", data, url, measured_s, offered_per_s]:
-            rates = asyncio.run(daemon(Path(data), url, float(measured_s), float(offered_per_s)))
+        case ["daemon", data, url, broker, measured_s, offered_per_s]:
+            rates = asyncio.run(daemon(Path(data), url, int(broker), float(measured_s), float(offered_per_s)))
             (Path(data) / "rates.json").write_bytes(msgspec.json.encode(rates))
         case ["explorer", url, experiment, offered_per_s]:
             pace = {"burst_s": BURST_S, "capacity_rollouts": CAPACITY_ROLLOUTS}

@@ -115,7 +115,8 @@ def _path(bootstrap: str, prefix: str, rate_per_s: float) -> PathFigures:
     """One run in a daemon process of its own."""
     with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
         with (Path(scratch) / "daemon.log").open("wb") as said:
-            command = _command("daemon", scratch, f"kafka://{bootstrap}/?prefix={prefix}", str(rate_per_s))
+            url = f"kafka://{bootstrap}/?prefix={prefix}&compression=zstd"  # as the bare one has it
+            command = _command("daemon", scratch, url, str(rate_per_s))
             subprocess.run(command, stdout=said, check=True, timeout=180)
         return msgspec.json.decode((Path(scratch) / "rates.json").read_bytes(), type=PathFigures)
 

@@ -189,6 +189,7 @@ class NoModel:
 
 async def train(url: str, experiment: UUID) -> None:
     """The real trainer's loop: one step after the other, each read back before the next begins; until it is killed."""
+    tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(url, clock=clock, ids=ids)
@@ -214,6 +215,7 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
 
     Without `assemble` it only announces the steps.
     """
+    tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await connect_log(url, clock=clock, ids=ids)

@@ -65,7 +65,7 @@ def measure(bootstrap: str, *, rounds: int = 3, events: int = 40_000) -> Figures
 
 
 async def _measure(bootstrap: str, rounds: int, events: int) -> Figures:
-    settings = KafkaSettings(bootstrap=bootstrap, prefix=f"consume-{time.time_ns()}.")
+    settings = KafkaSettings(bootstrap=bootstrap, prefix=f"consume-{time.time_ns()}.", compression="zstd")
     experiment, drafts = make_events(events)
     clock = SystemClock()
     log = await KafkaLog.open(settings, clock=clock, ids=SystemIds(clock))

@@ -62,7 +62,7 @@ def measure(bootstrap: str, *, rounds: int = 3, events: int = 40_000, batch: int
     ours, bare, confluent = [], [], []
     for number in range(rounds):
         drafts = make_drafts(number, events)
-        settings = KafkaSettings(bootstrap=bootstrap, prefix=f"produce{number}-{time.time_ns()}.")
+        settings = KafkaSettings(bootstrap=bootstrap, prefix=f"produce{number}-{time.time_ns()}.", compression="zstd")
         ours.append(asyncio.run(log_cost(settings, drafts, batch, in_flight)))
         bare.append(asyncio.run(aiokafka_cost(settings, drafts)))
         confluent.append(confluent_cost(settings, drafts))

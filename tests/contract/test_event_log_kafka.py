@@ -193,6 +193,28 @@ async def test_old_records_are_read_wherever_a_read_begins(settings: KafkaSettin
         assert len(await all_of(log, B)) == count
 
 
+async def test_reads_that_wait_together_get_each_its_own(settings: KafkaSettings) -> None:
+    """Overlapping ones, far ones, in several partitions, below what the tail holds; truncated ones go on above."""
+    count, places = 3000, {A: 0, B: 10_000}
+    async with opened(settings) as log:
+        for place, first in places.items():
+            await log.append([draft(first + number, place, bytes(700)) for number in range(count)])
+    async with opened(settings) as log:
+        wanted = [
+            (place, start, most) for place in places for start in (900, 4, 0, 6, 930, 400) for most in (1, 8, 200)
+        ]
+        reads = (log.read(place, start, max_records=most) for place, start, most in wanted)
+        for (place, start, most), found in zip(wanted, await asyncio.gather(*reads), strict=True):
+            assert [record.offset for record in found] == list(range(start, start + len(found)))
+            assert [number_of(record) for record in found] == [places[place] + record.offset for record in found]
+            assert 1 <= len(found) <= most
+        assert [each.offset for each in await log.read(A, 5, max_records=9, max_size_bytes=1500)] == [5, 6]
+        assert [each.offset for each in await log.read(A, 5, max_records=9, max_size_bytes=1)] == [5]
+        await log.truncate(A, 100)
+        lost, kept = await asyncio.gather(log.read(A, 3, max_records=4), log.read(B, 3, max_records=4))
+        assert lost[0].offset == 100 and [record.offset for record in kept] == [3, 4, 5, 6]
+
+
 async def test_other_programs_records_are_delivered(settings: KafkaSettings) -> None:
     async with opened(settings) as log:
         await log.append([draft(0)])

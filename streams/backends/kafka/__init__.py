@@ -13,7 +13,8 @@ producers     the idempotent producer, replaced after an unknown outcome
 pending       the drafts of one append on their way
 filling       a batch in the making
 lane          appends to one partition: one batch in flight, settled after an unknown outcome
-fetcher       reads at any position
+fetcher       reads onwards from any position
+direct        reads of a few records anywhere
 pressure      back-pressure of followers on the tail, and their lag
 tailing       one consumer that feeds the ring of newest records for all followers
 subscription  the shared subscription, on followed partitions

@@ -24,6 +24,7 @@ from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.streams.backends.admission import admit
 from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.direct import FEW_RECORDS, Direct
 from rftd.streams.backends.kafka.fetcher import Fetcher
 from rftd.streams.backends.kafka.filling import Part
 from rftd.streams.backends.kafka.headers import key_of
@@ -71,6 +72,7 @@ class KafkaLog:
         self._pressure = Pressure(limits.LOG_RING_SIZE_BYTES // 2, clock)
         self._offsets = Offsets(settings, self._names)
         self._fetcher = Fetcher(settings, self._names, self._offsets, self._duplicates, clock)
+        self._direct = Direct(self._names, self._offsets, self._duplicates)
         self._tailing = Tailing(settings, self._names, self._offsets, self._tail, self._duplicates, self._pressure)
         self._producers = Producers(settings)
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
@@ -299,6 +301,10 @@ class KafkaLog:
             recent = await self._from_tail(partition, start, max_records, max_size_bytes)
             if recent is not None:
                 return recent
+        if max_records <= FEW_RECORDS and not primed:
+            found = await self._direct.read(partition, start, min(head, start + max_records), max_size_bytes)
+            if found:
+                return found
         return await self._fetcher.read(partition, start, head, max_records, max_size_bytes, primed=primed)
 
     async def _from_tail(

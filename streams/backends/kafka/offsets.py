@@ -7,6 +7,7 @@ second.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
@@ -27,12 +28,17 @@ class Offsets:
             group_id=None, enable_auto_commit=False, isolation_level="read_committed", **arguments(settings)
         )
 
+    @property
+    def client(self) -> Any:
+        """The connection, on which nothing waits for records to come."""
+        return self._consumer._client
+
     async def start(self) -> None:
         """Connects."""
         try:
             await self._consumer.start()
             assign_paused(self._consumer, self._names)
-            await self._consumer._client.force_metadata_update()  # else the first answer waits for each topic in turn
+            await self.client.force_metadata_update()  # else the first answer waits for each topic in turn
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             raise translate(error, self._settings) from error
 

@@ -35,7 +35,7 @@ class Producers:
                 producer = AIOKafkaProducer(
                     enable_idempotence=True,
                     acks="all",
-                    compression_type="zstd",
+                    compression_type=self._settings.codec,
                     max_batch_size=BATCH_SIZE_BYTES,
                     max_request_size=REQUEST_SIZE_BYTES,
                     **arguments(self._settings),

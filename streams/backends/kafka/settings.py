@@ -13,7 +13,9 @@ from rftd.ops.errors import ConfigError
 SCHEME: Final = "kafka"
 SECURITY: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+COMPRESSIONS: Final = ("zstd", "snappy", "none")
 PREFIX_SIZE_MAX: Final = 200
+_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "[::1]")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 _DEFAULT_PORT: Final = 9092
@@ -38,6 +40,19 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str = ""
     replication: int = 1
     """Copies of each partition, for topics that we create."""
+    compression: str = ""
+    """One of `COMPRESSIONS`, or empty: see `codec`."""
+
+    @property
+    def codec(self) -> str | None:
+        """How batches are compressed, if they are: zstd, but for brokers on this machine, where no network is spared.
+
+        Token ids and log-probabilities shrink by a quarter, which costs as much time as all else that a record does.
+        """
+        if not self.compression:
+            here = all(address.rpartition(":")[0] in _THIS_MACHINE for address in self.bootstrap.split(","))
+            return None if here else "zstd"
+        return None if self.compression == "none" else self.compression
 
     @property
     def sasl(self) -> bool:
@@ -127,6 +142,8 @@ def _checked(values: dict[str, str]) -> KafkaSettings:
             field="prefix",
             fix="letters, digits, dots, dashes and underscores, e.g. team.",
         )
+    if settings.compression and settings.compression not in COMPRESSIONS:
+        raise _error(f"unknown {settings.compression!r}", field="compression", fix=f"one of {', '.join(COMPRESSIONS)}")
     if not settings.password_env:
         raise _error("password_env is empty", field="password_env", fix="name an environment variable")
     return settings

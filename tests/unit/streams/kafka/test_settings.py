@@ -20,6 +20,7 @@ def test_the_short_form_is_a_list_of_brokers() -> None:
         "kafka://host:9092,host2/?prefix=x.&replication=3",
         "kafka://a%40b@host/?security=sasl_ssl&mechanism=scram-sha-256&ca_file=/etc/ca%20file.pem&password_env=PW",
         "kafka://host/?security=SSL&cert_file=/c&key_file=/k",
+        "kafka://host/?compression=none",
     ],
 )
 def test_the_url_reads_back_as_equal_settings(text: str) -> None:
@@ -30,7 +31,7 @@ def test_the_url_reads_back_as_equal_settings(text: str) -> None:
 def test_every_option_is_read() -> None:
     text = (
         "kafka://u@h:1,i:2/?prefix=x.&security=SASL_SSL&mechanism=PLAIN&password_env=PW"
-        "&ca_file=/a&cert_file=/c&key_file=/k&replication=3"
+        "&ca_file=/a&cert_file=/c&key_file=/k&replication=3&compression=snappy"
     )
     assert parse_kafka(text) == KafkaSettings(
         bootstrap="h:1,i:2",
@@ -43,7 +44,23 @@ def test_every_option_is_read() -> None:
         cert_file="/c",
         key_file="/k",
         replication=3,
+        compression="snappy",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [
+        ("host:9092", "zstd"),
+        ("127.0.0.1:9092,host2:9092", "zstd"),
+        ("127.0.0.1:9092,localhost:9093,[::1]:9094", None),
+        ("kafka://127.0.0.1/?compression=zstd", "zstd"),
+        ("kafka://host/?compression=none", None),
+        ("kafka://host/?compression=snappy", "snappy"),
+    ],
+)
+def test_batches_are_compressed_where_a_network_lies_between(text: str, codec: str | None) -> None:
+    assert parse_kafka(text).codec == codec
 
 
 def test_a_password_is_refused_and_not_repeated() -> None:
@@ -72,6 +89,7 @@ def test_a_password_is_refused_and_not_repeated() -> None:
         ("kafka://host/?security=SSL&cert_file=/x", "belong together"),
         ("kafka://host/?mechanism=PLAIN", "no mechanism"),
         ("kafka://host/?password_env=", "password_env is empty"),
+        ("kafka://host/?compression=gzip", "unknown 'gzip'"),
     ],
 )
 def test_nonsense_is_refused_with_a_fix(text: str, message: str) -> None:
