@@ -92,14 +92,17 @@ class Fold:
         Raises OverflowError if a value fits no column; this fold is then of no more use.
         """
         folded, changes = Folded(), Changes()
+        newest: dict[Partition, Record] = {}
         for record in records:
-            partition = record.partition
-            before = self.positions.get(partition, _START)
-            if record.offset < before.next_offset:
+            last = newest.get(record.partition)
+            start = self.positions.get(record.partition, _START).next_offset if last is None else last.offset + 1
+            if record.offset < start:
                 continue
-            folded.before.setdefault(partition, before)
-            self.positions[partition] = folded.after[partition] = Mark(record.offset + 1, record.chain)
+            newest[record.partition] = record
             self._apply(record, folded, changes)
+        for partition, record in newest.items():
+            folded.before[partition] = self.positions.get(partition, _START)
+            self.positions[partition] = folded.after[partition] = Mark(record.offset + 1, record.chain)
         folded.rows = joined(changes.rows(), PAIRS)
         return folded
 
@@ -125,14 +128,14 @@ class Fold:
             if not self._fences.admit(record.partition, decoded.head, decoded.event):
                 folded.void += 1
                 return
-            id, ids = decoded.head.id.bytes, self._once.setdefault(record.partition, set())
-            if id in ids:
+            kind, ids = type(decoded.event), self._once.get(record.partition)
+            if ids is not None and decoded.head.id.bytes in ids:
                 folded.repeated += 1
                 return
-            for handler in self._handlers.get(type(decoded.event), ()):
+            for handler in self._handlers.get(kind, ()):
                 handler(decoded.event, decoded, changes)
-            if type(decoded.event) in ONCE:
-                ids.add(id)
+            if kind in ONCE:
+                self._once.setdefault(record.partition, set()).add(decoded.head.id.bytes)
             folded.applied += 1
         except (CodecError, ValueError, ArithmeticError) as error:
             # Bytes of a foreign program, or values that no writer of ours makes.

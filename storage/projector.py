@@ -29,7 +29,10 @@ _TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, 
 """The database or the log does not answer or refuses us, or another projector was faster: read the positions back and
 try again, for somebody may put it right."""
 _LINGER_S: Final = 0.2
-"""After a small batch, so that many small appends become few transactions; less if somebody waits for a record."""
+"""After a batch, so that many small appends become few transactions; less if somebody waits for a record."""
+_BUSY_RECORDS: Final = 256
+_BUSY_LINGER_S: Final = 0.5
+"""After a batch of so many records: in larger transactions a row costs less, for more of them share changed pages."""
 
 _logger = logging.getLogger("rftd.projector")
 
@@ -44,7 +47,7 @@ class Projector:
         *,
         clock: Clock,
         projections: Sequence[Projection] = PROJECTIONS,
-        max_records: int = limits.FETCH_RECORDS,
+        max_records: int = 4 * limits.FETCH_RECORDS,
         report: Callable[[Sequence[RecordDeadLettered]], Awaitable[None]] | None = None,
         point: Callable[[str], None] = faults.point,
     ) -> None:
@@ -218,8 +221,8 @@ class Projector:
                 await self._apply(fold, records)
                 fold = await self._opened()
                 self.last_error = None
-                if len(records) < self._max_records // 4:
-                    await self._linger()
+                if len(records) < self._max_records and _size_of(records) < limits.FETCH_SIZE_BYTES // 2:
+                    await self._linger(_BUSY_LINGER_S if len(records) >= _BUSY_RECORDS else _LINGER_S)
         finally:
             await subscription.close()
 
@@ -232,12 +235,12 @@ class Projector:
         finally:
             self._wanted -= 1
 
-    async def _linger(self) -> None:
+    async def _linger(self, pause_s: float) -> None:
         """Lets records gather, unless somebody waits for them."""
         self._hurry.clear()
         if self._wanted:
             return
-        pause = asyncio.ensure_future(self._clock.sleep(_LINGER_S))
+        pause = asyncio.ensure_future(self._clock.sleep(pause_s))
         hurry = asyncio.ensure_future(self._hurry.wait())
         try:
             await asyncio.wait((pause, hurry), return_when=asyncio.FIRST_COMPLETED)
@@ -301,3 +304,7 @@ class Projector:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+def _size_of(records: Sequence[Record]) -> int:
+    return sum([len(record.value) for record in records])

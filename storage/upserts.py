@@ -7,8 +7,9 @@ interleave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
+from math import isnan
 from operator import itemgetter
 from typing import Any, Final
 
@@ -91,11 +92,13 @@ class Upsert:
         assert all(name in self.table.columns for name in self.columns), (self.table.name, self.owns)
         self._rule = rule
         self._final = final
-        self._values = itemgetter(*self.columns)
+        self.unstamped: Final = (*self.key, *owns)
+        """The columns before the stamp."""
         kinds = [self.table.columns[name].type.python_type for name in self.columns]
         self._texts = tuple(i for i, kind in enumerate(kinds) if kind is str)
         self._reals = tuple(i for i, kind in enumerate(kinds) if kind is float)
-        self._integers = tuple(i for i, kind in enumerate(kinds) if kind is int)
+        places = (self.partition, self.offset)
+        self._integers = tuple(i for i, kind in enumerate(kinds) if kind is int and self.columns[i] not in places)
         indexed = {*self.key, *(column.name for index in self.table.indexes for column in index.columns)}
         self._indexed = tuple(i for i in self._texts if self.columns[i] in indexed)
         self._key_of = itemgetter(*(self.columns.index(name) for name in self.key))
@@ -138,32 +141,37 @@ class Upsert:
             return bool(self._place_of(row) < self._place_of(other))
         return bool(self._place_of(row) > self._place_of(other))
 
-    def rows(self, changes: Iterable[dict[str, Value]]) -> list[Values]:
-        """The changes as parameters: what one database would keep and another refuse is made equal.
+    def stamp(self, decoded: Decoded) -> tuple[int, ...]:
+        """The place of the record, and its time if the table has it: the end of each of its rows."""
+        if self.time is None:
+            return decoded.partition.number, decoded.offset
+        return decoded.partition.number, decoded.offset, decoded.head.time_ns
+
+    def sound(self, rows: list[Values]) -> list[Values]:
+        """The rows, where one database would keep a value and another refuse it made equal.
 
         NaN becomes NULL, as SQLite stores it; NUL characters, which Postgres refuses, become U+FFFD. Raises
         OverflowError for an integer of more than 64 bits, and for text that no index takes.
         """
-        rows: list[Values] = []
-        for change in changes:
-            row: Values = self._values(change)
-            for index in self._integers:
-                integer = row[index]
-                if integer is not None and not _LOWEST <= integer <= _HIGHEST:  # type: ignore[operator]
-                    raise OverflowError(f"{self.table.name}.{self.columns[index]} cannot hold {integer!r}")
-            for index in self._reals:
-                if row[index] != row[index]:
-                    row = _replaced(row, index, None)
-            for index in self._texts:
-                text = row[index]
-                if text is not None and "\x00" in text:  # type: ignore[operator]
-                    row = _replaced(row, index, str(text).replace("\x00", "\ufffd"))
-            for index in self._indexed:
-                text = row[index]
-                if text is not None and len(str(text).encode()) > _INDEXED_SIZE_BYTES:
-                    raise OverflowError(f"{self.table.name}.{self.columns[index]} is longer than any index takes")
-            rows.append(row)
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))  # a look at a whole column is cheap
+        for index in self._integers:
+            known = _known(columns[index])
+            if min(known, default=0) < _LOWEST or max(known, default=0) > _HIGHEST:
+                raise OverflowError(f"{self.table.name}.{self.columns[index]} holds 64 bits, not {max(known)}")
+        for index in self._reals:
+            if isnan(sum(_known(columns[index]))):
+                rows = [row if row[index] == row[index] else _replaced(row, index, None) for row in rows]
+        for index in self._texts:
+            texts = _known(columns[index])
+            if "\x00" in "".join(texts):
+                rows = [_replaced(row, index, _without_nul(row[index])) for row in rows]
+            if index in self._indexed and max(map(len, texts), default=0) > _INDEXED_SIZE_BYTES // 4:
+                self._check_indexed(rows, index)
         return rows
+
+    def _check_indexed(self, rows: list[Values], index: int) -> None:
+        if any(row[index] is not None and len(str(row[index]).encode()) > _INDEXED_SIZE_BYTES for row in rows):
+            raise OverflowError(f"{self.table.name}.{self.columns[index]} is longer than any index takes")
 
 
 def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
@@ -200,27 +208,35 @@ def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
     return str(compiled)
 
 
+def _known(column: Sequence[Any]) -> Sequence[Any]:
+    return [value for value in column if value is not None] if None in column else column
+
+
 def _replaced(row: Values, index: int, value: Value) -> Values:
     return (*row[:index], value, *row[index + 1 :])
+
+
+def _without_nul(text: Value) -> Value:
+    return text.replace("\x00", "\ufffd") if isinstance(text, str) else text
 
 
 class Changes:
     """The row changes of some records, in their order, per statement."""
 
     def __init__(self) -> None:
-        self._by_upsert: dict[Upsert, list[dict[str, Value]]] = {}
+        self._by_upsert: dict[Upsert, list[Values]] = {}
 
     def put(self, upsert: Upsert, decoded: Decoded, **row: Value) -> None:
         """Adds one row; the record's place (and time) is filled in."""
-        row[upsert.partition] = decoded.partition.number
-        row[upsert.offset] = decoded.offset
-        if upsert.time is not None:
-            row[upsert.time] = decoded.head.time_ns
+        self.of(upsert).append((*[row[name] for name in upsert.unstamped], *upsert.stamp(decoded)))
+
+    def of(self, upsert: Upsert) -> list[Values]:
+        """The rows so far, for a handler that adds many: each the upsert's `columns`, so with a stamp at its end."""
         rows = self._by_upsert.get(upsert)
         if rows is None:
             rows = self._by_upsert[upsert] = []
-        rows.append(row)
+        return rows
 
     def rows(self) -> dict[Upsert, list[Values]]:
-        """The parameters of each statement, in order."""
-        return {upsert: upsert.rows(changes) for upsert, changes in self._by_upsert.items()}
+        """The parameters of each statement, in order. Raises OverflowError."""
+        return {upsert: upsert.sound(rows) for upsert, rows in self._by_upsert.items() if rows}

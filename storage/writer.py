@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Dialect, bindparam, insert, select, update
@@ -20,6 +20,16 @@ from rftd.storage.upserts import Upsert, Values
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.topics import Partition
 
+_positions: Final = table_of(Positions)
+_STORED: Final = select(_positions.c.stream, _positions.c.partition, _positions.c.next_offset, _positions.c.chain)
+_LOCKED: Final = _STORED.with_for_update()
+_MOVED: Final = (
+    update(_positions)
+    .where(_positions.c.stream == bindparam("stream_"), _positions.c.partition == bindparam("partition_"))
+    .values(next_offset=bindparam("next_offset_"), chain=bindparam("chain_"))
+)
+_MADE: Final = insert(_positions).values({column.name: bindparam(f"{column.name}_") for column in _positions.columns})
+
 
 class TableWriter:
     """Holds the compiled statement of each upsert."""
@@ -30,7 +40,7 @@ class TableWriter:
     async def write(self, connection: AsyncConnection, folded: Folded) -> None:
         """Writes the rows; the positions must have been moved before, in the same transaction: see `move`."""
         work = [(self._statement(upsert, connection.dialect), upsert, rows) for upsert, rows in folded.rows.items()]
-        if connection.dialect.name != "postgresql":
+        if work and connection.dialect.name != "postgresql":
             await _write_file(connection, [(statement, rows) for statement, _, rows in work])
             return
         for statement, upsert, rows in work:
@@ -71,25 +81,20 @@ async def move(connection: AsyncConnection, folded: Folded) -> None:
                 f"another process moved the projections' position in {partition} from {before.next_offset}",
                 fix="let one daemon use this database",
             )
-    table = table_of(Positions)
     moved: list[dict[str, object]] = []
     made: list[dict[str, object]] = []
     for partition, mark in folded.after.items():
         row = {
             "stream_": partition.stream,
             "partition_": partition.number,
-            "next_offset": mark.next_offset,
-            "chain": mark.chain,
+            "next_offset_": mark.next_offset,
+            "chain_": mark.chain,
         }
         (moved if partition in stored else made).append(row)
     if moved:
-        key = (table.c.stream == bindparam("stream_")) & (table.c.partition == bindparam("partition_"))
-        await connection.execute(
-            update(table).where(key).values(next_offset=bindparam("next_offset"), chain=bindparam("chain")), moved
-        )
+        await connection.execute(_MOVED, moved)
     if made:
-        names = {"stream": "stream_", "partition": "partition_", "next_offset": "next_offset", "chain": "chain"}
-        await connection.execute(insert(table).values({name: bindparam(names[name]) for name in names}), made)
+        await connection.execute(_MADE, made)
 
 
 async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:
@@ -97,9 +102,7 @@ async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> 
 
     (On SQLite, which knows no row locks, the later of two writers fails at its first write.)
     """
-    table = table_of(Positions)
-    columns = select(table.c.stream, table.c.partition, table.c.next_offset, table.c.chain)
-    rows = await connection.execute(columns.with_for_update() if lock else columns)
+    rows = await connection.execute(_LOCKED if lock else _STORED)
     return {Partition(stream, number): Mark(next_offset, bytes(chain)) for stream, number, next_offset, chain in rows}
 
 

@@ -73,38 +73,30 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
         eligible_at_ns=event.eligible_at_ns,
     )
     groups = [reference.group.bytes for reference in event.groups]
-    for number, item in enumerate(items):
-        changes.put(
-            ITEM,
-            decoded,
-            batch=id,
-            item=number,
-            experience=item.experience.bytes,
-            group_id=groups[item.group] if 0 <= item.group < len(groups) else None,
-            partition=item.partition,
-            offset=item.offset,
-            staleness_versions=item.staleness_versions,
-            use=item.use,
-            digest=None,
-            row=None,
-            epoch=None,
-        )
-    for number, row in enumerate(rows, start=len(items)):
-        changes.put(
-            ITEM,
-            decoded,
-            batch=id,
-            item=number,
-            experience=None,
-            group_id=None,
-            partition=None,
-            offset=None,
-            staleness_versions=None,
-            use=None,
-            digest=row.digest,
-            row=row.row,
-            epoch=row.epoch,
-        )
+    stamp = ITEM.stamp(decoded)
+    rest = (None, None, None, *stamp)
+    changes.of(ITEM).extend(
+        [
+            (
+                id,
+                number,
+                item.experience.bytes,
+                groups[item.group] if 0 <= item.group < len(groups) else None,
+                item.partition,
+                item.offset,
+                item.staleness_versions,
+                item.use,
+                *rest,
+            )
+            for number, item in enumerate(items)
+        ]
+    )
+    changes.of(ITEM).extend(
+        [
+            (id, number, None, None, None, None, None, None, row.digest, row.row, row.epoch, *stamp)
+            for number, row in enumerate(rows, start=len(items))
+        ]
+    )
 
 
 def _abandoned(event: batch.BatchAbandoned, decoded: Decoded, changes: Changes) -> None:

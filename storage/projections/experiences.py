@@ -38,25 +38,26 @@ RETIRED: Final = Upsert(Retirements, place="retired", owns=("experiment", "reaso
 
 def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
     versions = [span.version for span in event.spans] or (0,)
-    changes.put(
-        PRODUCED,
-        decoded,
-        group_id=event.group.bytes,
-        rollout=event.rollout,
-        id=event.experience.bytes,
-        experiment=id_of(decoded.head.experiment),
-        stage=event.stage,
-        lease=event.lease.bytes,
-        prompt_tokens=event.prompt_tokens,
-        response_tokens=len(event.tokens) - event.prompt_tokens,
-        oldest_version=min(versions),
-        newest_version=max(versions),
-        spans=json_of(event.spans),
-        reward=event.reward,
-        priority=event.priority,
-        metrics=json_of(event.metrics) if event.metrics else None,
-        finish=event.finish,
-        duration_s=event.duration_s,
+    changes.of(PRODUCED).append(
+        (
+            event.group.bytes,
+            event.rollout,
+            event.experience.bytes,
+            id_of(decoded.head.experiment),
+            event.stage,
+            event.lease.bytes,
+            event.prompt_tokens,
+            len(event.tokens) - event.prompt_tokens,
+            min(versions),
+            max(versions),
+            json_of(event.spans),
+            event.reward,
+            event.priority,
+            json_of(event.metrics) if event.metrics else None,
+            event.finish,
+            event.duration_s,
+            *PRODUCED.stamp(decoded),
+        )
     )
 
 
@@ -74,17 +75,8 @@ def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes)
 
 
 def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes) -> None:
-    experiment = id_of(decoded.head.experiment)
-    for experience_id in event.experiences:
-        changes.put(
-            RETIRED,
-            decoded,
-            experience=experience_id.bytes,
-            experiment=experiment,
-            reason=event.reason,
-            uses=event.uses,
-            decided_at_ns=event.decided_at_ns,
-        )
+    rest = (id_of(decoded.head.experiment), event.reason, event.uses, event.decided_at_ns, *RETIRED.stamp(decoded))
+    changes.of(RETIRED).extend([(experience_id.bytes, *rest) for experience_id in event.experiences])
 
 
 PROJECTION: Final = Projection(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,8 @@ from rftd.storage.tables.base import Row
 from rftd.storage.upserts import Changes
 from rftd.streams.codec import Decoded
 from rftd.streams.events.registry import Event
+
+_encode: Final = msgspec.json.Encoder().encode
 
 Handler = Callable[[Any, Decoded, Changes], None]
 """Takes the event, its record and the changes so far; reads nothing else."""
@@ -47,4 +49,4 @@ def owner_of(decoded: Decoded) -> bytes:
 
 def json_of(value: object) -> str:
     """The value as JSON text; NaN and infinities become null."""
-    return msgspec.json.encode(value).decode()
+    return _encode(value).decode()

@@ -107,8 +107,8 @@ def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None
         code=event.code,
         reason=event.reason,
     )
-    for member in members:
-        changes.put(MEMBER, decoded, group_id=group, rollout=member.rollout)
+    stamp = MEMBER.stamp(decoded)
+    changes.of(MEMBER).extend([(group, member.rollout, *stamp) for member in members])
 
 
 def _tagged(event: batch.ExperiencePrioritized, decoded: Decoded, changes: Changes) -> None:

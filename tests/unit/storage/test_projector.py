@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic_run import SyntheticRun
 from tape import Tape
+from until import until
 
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError, LogLossError, WaitTimeoutError
@@ -83,6 +84,39 @@ async def test_run_follows_appends_and_reads_can_wait_for_them(run: SyntheticRun
             await projector.wait_for(Partition(topics.WORKERS, 0), 10_000, timeout_s=0.01)
         following.cancel()
     assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+
+
+class StoppedClock(ManualClock):
+    """A pause on it lasts until it is cut short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, delay_s: float) -> None:
+        self.pauses.append(delay_s)
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("records", "max_records", "pause_s"), [(3, 1000, 0.2), (300, 1000, 0.5), (300, 300, None), (3, 1, None)]
+)
+async def test_records_gather_after_a_batch_unless_somebody_waits(
+    engine: AsyncEngine, records: int, max_records: int, pause_s: float | None
+) -> None:
+    """Larger transactions under load; no pause while more is there than one of them takes."""
+    tape, clock, place = Tape(), StoppedClock(), Partition(topics.WORKERS, 0)
+    for _ in range(records + 1):
+        tape.write(worker.WorkerStopped(worker=(id := tape.ids.new()), role="explorer", slot=0), None, key=id)
+    log = await log_of(tape.drafts[:-1])
+    projector = Projector(log, engine, clock=clock, max_records=max_records)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(projector.run())
+        await until(lambda: projector.positions.get(place) == records and (pause_s is None or clock.pauses))
+        assert clock.pauses == ([] if pause_s is None else [pause_s])
+        await log.append(tape.drafts[-1:])
+        await projector.wait_for(place, records, timeout_s=20)
+        following.cancel()
 
 
 @pytest.mark.parametrize("name", ["projector.before_commit", "projector.after_commit"])
