@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -92,6 +94,35 @@ def test_columns_are_shifted_without_a_trace(model_of: ModelOf) -> None:
     for i, found in together.items():
         assert found.tokens == apart[i].tokens
         assert found.logprobs == pytest.approx(apart[i].logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
+def test_requests_of_one_prompt_are_computed_once_until_they_part(
+    model_of: ModelOf, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = network_of(model_of(architecture))
+    prompts = prompts_of(3, seed=8)
+    group = [
+        running(i, prompts[i % 3], temperature=0.3 if i % 2 else 1.0, max_tokens=3 + i % 9, min_tokens=2)
+        for i in range(24)
+    ]
+    apart = {i: run(batch_of(network, slots=1), [copy.deepcopy(one)])[i] for i, one in enumerate(group)}
+    asked, decode = [], network.decode
+
+    def counted(ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        asked.append(len(ids))
+        return decode(ids, *rest)
+
+    monkeypatch.setattr(network, "decode", counted)
+    together = run(batch_of(network, slots=24), group)
+    for i, found in together.items():
+        assert (found.tokens, found.finish) == (apart[i].tokens, apart[i].finish)
+        assert found.logprobs == pytest.approx(apart[i].logprobs, abs=1e-4)
+    different = [
+        len({(i % 3, one.tokens[:length]) for i, one in apart.items() if len(one.tokens) > length})
+        for length in range(1, 12)
+    ]
+    assert asked == [count for count in different if count]
 
 
 def test_deterministic_bits_do_not_depend_on_neighbours(model_of: ModelOf) -> None:

@@ -5,6 +5,7 @@ In reading order:
 engine      the asyncio front: `TorchRolloutEngine`
 loop        the decode thread: takes requests, swaps weights, hands back responses
 batch       the running requests: who joins, one token for each, who leaves
+rows        which request is on which row: equal sequences share one
 network     the model: prefill, decode, new weights
 adapters    whole weights from a low-rank adapter and its base
 fused       a leaner forward for Llama, Mistral, Qwen2 and Qwen3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import torch
 
 from rftd.ops.errors import RolloutError
@@ -11,6 +12,7 @@ from rftd.workers.rollout.engine import Sampling
 from rftd.workers.rollout.engines.torch.cache import SlotCache
 from rftd.workers.rollout.engines.torch.draw import Draw
 from rftd.workers.rollout.engines.torch.network import Network
+from rftd.workers.rollout.engines.torch.rows import FixedRows, Rows, SharedRows
 from rftd.workers.rollout.engines.torch.running import Finished, Running
 from rftd.workers.rollout.engines.torch.stopping import StopTexts
 
@@ -25,8 +27,9 @@ _IDLE = Sampling(temperature=0.0, max_tokens=1)
 class Batch:
     """At most `slots` requests that draw one token each per step.
 
-    Ordinarily the rows are packed and a step attends only as far back as its longest row. In deterministic mode
-    every step has the same shape, whoever is in it, and each prompt is prefilled alone.
+    Ordinarily equal sequences are computed once, the rows are packed, and a step attends only as far back as its
+    longest row. In deterministic mode every step has the same shape, whoever is in it, and each prompt is prefilled
+    alone.
     """
 
     def __init__(self, network: Network, *, slots: int, max_len: int, deterministic: bool) -> None:
@@ -37,8 +40,10 @@ class Batch:
         self._stop_texts = StopTexts(network.tokenizer)
         self._eos = torch.tensor(sorted(network.eos), dtype=torch.long, device=network.device)
         self._cache = SlotCache(slots=slots, max_len=max_len, dtype=network.dtype, device=network.device)
-        self._rows: list[Running | None] = [None] * slots if deterministic else []
+        self._rows: Rows = FixedRows(slots) if deterministic else SharedRows()
+        self._of: torch.Tensor | None = None
         self._draw: Draw | None = None
+        self._arranged = False
         self._ids = torch.zeros(slots, 1, dtype=torch.long, device=network.device)
         self._positions = torch.zeros(slots, 1, dtype=torch.long, device=network.device)
         self.version = (-1, -1)
@@ -46,7 +51,7 @@ class Batch:
     @property
     def live(self) -> list[Running]:
         """The running requests."""
-        return [row for row in self._rows if row is not None]
+        return self._rows.live
 
     @property
     def free(self) -> int:
@@ -70,36 +75,40 @@ class Batch:
             sources = [index[r.request.prompt] for r in joining]
             logits, prefilled = self._network.prefill(chunk)
             self._make_room(max(map(len, chunk)))
-            rows = self._seat(joining)
-            self._cache.place(rows, prefilled, sources)
-            draw = self._drawing(joining)
-            tokens, logprobs = draw(logits[torch.tensor(sources, device=logits.device)])
+            rows, placed = self._rows.join(joining, sources, [self._cache.end - len(prompt) for prompt in chunk])
+            self._cache.place(rows, prefilled, placed)
+            tokens, logprobs = self._drawing(joining)(logits, torch.tensor(sources, device=logits.device))
             for running in joining:
-                running.start = self._cache.end - len(running.request.prompt)
                 running.mark(self.version)
-            done += self._take(joining, tokens.tolist(), logprobs.tolist())
-        return self._leave(done)
+            self._draw = None
+            ended = self._take(joining, tokens.tolist(), logprobs.tolist())
+            self._settle(finished.running for finished in ended)
+            done += ended
+        return done
 
     def step(self) -> list[Finished]:
         """One token more for every running request; those that are finished with it."""
         self._make_room(0)
-        if self._draw is None:
+        if not self._arranged:
             self._arrange()
         assert self._draw is not None
-        count = len(self._rows)
+        count = len(self._rows.starts)
         mask = self._cache.window(count, self._width() + 1)
         ids, positions = self._ids[:count], self._positions[:count]
         logits = self._network.decode(ids, positions, mask, self._cache)
         self._cache.advance()
-        drawn, logprobs = self._draw(logits)
-        ids[:, 0] = drawn
-        positions += 1
-        return self._leave(self._take(self._rows, drawn.tolist(), logprobs.tolist()))
+        drawn, logprobs = self._draw(logits, self._of)
+        done = self._take(self._rows.requests, drawn.tolist(), logprobs.tolist())
+        if done or self._rows.shared:
+            self._settle(finished.running for finished in done)
+        else:
+            ids[:, 0] = drawn
+            positions += 1
+        return done
 
     def drop(self, leaving: Iterable[Running]) -> None:
         """Frees the slots of cancelled requests."""
-        gone = set(map(id, leaving))
-        self._free([row for row, running in enumerate(self._rows) if id(running) in gone])
+        self._settle(leaving)
 
     def _chunks(self, prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
         """Prompts of like length that are prefilled together, the longest first."""
@@ -118,39 +127,45 @@ class Batch:
         """How many columns before `end` can matter."""
         if self._deterministic:
             return self._max_len - 1
-        return self._cache.end - min(running.start for running in self.live)
+        return self._cache.end - int(self._rows.starts.min())
 
     def _make_room(self, ahead: int) -> None:
         """Columns for a prompt of `ahead` tokens, and one behind for the next token."""
+        rows = self._rows
         if self._deterministic:
             width = ahead = self._max_len - 1
         else:
-            width = self._width() if self._rows else 0
-        moved = self._cache.reserve(len(self._rows), width, ahead)
+            width = self._width() if rows.live else 0
+        moved = self._cache.reserve(len(rows.starts), width, ahead)
         if moved:
-            for running in self.live:
-                running.start += moved
-            self._draw = None
+            rows.starts += moved
+            self._arranged = False
 
-    def _seat(self, joining: Sequence[Running]) -> list[int]:
-        if self._deterministic:
-            rows = [row for row, running in enumerate(self._rows) if running is None][: len(joining)]
-            for row, running in zip(rows, joining, strict=True):
-                self._rows[row] = running
-        else:
-            rows = list(range(len(self._rows), len(self._rows) + len(joining)))
-            self._rows.extend(joining)
-        self._draw = None
-        return rows
+    def _settle(self, leaving: Iterable[Running]) -> None:
+        """After some left, or drew tokens of their own: each sequence has a row, each row a sequence."""
+        gone = set(map(id, leaving))
+        rows = self._rows
+        kept = np.array([place for place, r in enumerate(rows.requests) if r is not None and id(r) not in gone], int)
+        sources, targets, order = rows.settle(kept)
+        if len(sources):
+            self._cache.move(sources, targets, self._width())
+        if self._draw is not None:
+            self._draw = None if self._deterministic else self._draw.of(order)
+        self._arranged = False
 
     def _arrange(self) -> None:
         """Prepares the tensors of the next steps after the batch changed."""
-        rows, end = self._rows, self._cache.end
-        self._draw = self._drawing(rows)
-        self._cache.hide([end if r is None else r.start for r in rows])
-        count, device = len(rows), self._ids.device
-        self._ids[:count, 0] = torch.tensor([0 if r is None else r.tokens[-1] for r in rows], device=device)
-        self._positions[:count, 0] = torch.tensor([0 if r is None else end - r.start for r in rows], device=device)
+        rows, end, device = self._rows, self._cache.end, self._ids.device
+        if self._draw is None:
+            self._draw = self._drawing(rows.requests)
+        if self._deterministic:
+            rows.starts[[r is None for r in rows.requests]] = end
+        self._of = torch.from_numpy(rows.of).to(device) if rows.shared else None
+        count = len(rows.starts)
+        self._cache.hide(rows.starts)
+        self._ids[:count, 0] = torch.from_numpy(rows.tokens())
+        self._positions[:count, 0] = torch.from_numpy(end - rows.starts)
+        self._arranged = True
 
     def _drawing(self, rows: Sequence[Running | None]) -> Draw:
         samplings = [_IDLE if r is None else r.request.sampling for r in rows]
@@ -179,27 +194,3 @@ class Batch:
     def _stopped(self, running: Running) -> bool:
         sampling = running.request.sampling
         return len(running.tokens) >= sampling.min_tokens and self._stop_texts.ends(running.tokens, sampling.stop)
-
-    def _leave(self, done: list[Finished]) -> list[Finished]:
-        if done:
-            self.drop(finished.running for finished in done)
-        return done
-
-    def _free(self, rows: list[int]) -> None:
-        """Empties these rows, given in ascending order; packs the others to the front."""
-        if not rows:
-            return
-        self._draw = None
-        if self._deterministic:
-            for row in rows:
-                self._rows[row] = None
-            return
-        gone = set(rows)
-        kept = len(self._rows) - len(gone)
-        movers = [row for row in range(kept, len(self._rows)) if row not in gone]
-        holes = [row for row in rows if row < kept]
-        for source, target in zip(movers, holes, strict=True):
-            self._rows[target] = self._rows[source]
-        del self._rows[kept:]
-        if movers:
-            self._cache.move(movers, holes, self._width())

@@ -12,13 +12,16 @@ same from step to step: everything before its first column is hidden.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers.cache_utils import Cache
 
 from rftd.workers.rollout.engines.torch.attention import masked
 
+Rows: TypeAlias = Sequence[int] | NDArray[np.int64]
 SLACK_COLUMNS: Final = 64
 """Columns are shifted back at most once in so many steps."""
 
@@ -102,29 +105,34 @@ class SlotCache(Cache):
         self.end = target
         return moved
 
-    def place(self, rows: Sequence[int], prompts: Prefilled, sources: Sequence[int]) -> None:
-        """Copies prompt `sources[i]` into row `rows[i]`, right-aligned at `end`."""
+    def place(self, rows: Rows, prompts: Prefilled, sources: Rows) -> None:
+        """Copies prompt `sources[i]` into row `rows[i]`, right-aligned at `end`; rows ascend."""
         if not self._keys:
             self._keys = [self._stored(states) for states in prompts.keys]
             self._values = [self._stored(states) for states in prompts.values]
         device = self._column.device
-        target, source = torch.tensor(rows, device=device), torch.tensor(sources, device=device)
+        first, last, source = int(rows[0]), int(rows[-1]), torch.as_tensor(sources, device=device)
+        gapless = last - first == len(rows) - 1
+        target = torch.as_tensor(rows, device=device)
         columns = slice(self.end - prompts.keys[0].shape[2], self.end)
         for stored, states in zip((*self._keys, *self._values), (*prompts.keys, *prompts.values), strict=True):
-            stored[:, :, columns].index_copy_(0, target, states.index_select(0, source))
+            if gapless:
+                stored[first : last + 1, :, columns] = states.index_select(0, source)
+            else:
+                stored[:, :, columns].index_copy_(0, target, states.index_select(0, source))
 
-    def move(self, sources: Sequence[int], targets: Sequence[int], width: int) -> None:
+    def move(self, sources: Rows, targets: Rows, width: int) -> None:
         """Each row of `targets` becomes what its row of `sources` was, in the last `width` columns."""
         device = self._column.device
-        source, target = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
+        source, target = torch.as_tensor(sources, device=device), torch.as_tensor(targets, device=device)
         columns = slice(self.end - width, self.end)
         for stored in (*self._keys, *self._values):
             kept = stored[:, :, columns]
             kept.index_copy_(0, target, kept.index_select(0, source))
 
-    def hide(self, starts: Sequence[int]) -> None:
+    def hide(self, starts: Rows) -> None:
         """Row i sees the columns from `starts[i]` on."""
-        begin = torch.tensor(starts, device=self._column.device).unsqueeze(1)
+        begin = torch.as_tensor(starts, device=self._column.device).unsqueeze(1)
         torch.mul(self._column < begin, self._masked, out=self._hidden[: len(starts)])
 
     def _stored(self, states: torch.Tensor) -> torch.Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rftd.workers.rollout.engine import Sampling
 from rftd.workers.rollout.engines.torch.noise import uniforms
@@ -33,22 +35,42 @@ class Draw:
         self._positions = np.array(positions, dtype=np.uint64)
         self._eos = eos  # [E]
         self._device = device
-        greedy = [s.temperature <= 0 for s in samplings]
-        self._all_greedy, self._any_greedy = all(greedy), any(greedy)
-        self._greedy = torch.tensor(greedy, device=device)
-        scales = [1.0 if s.temperature <= 0 else 1.0 / s.temperature for s in samplings]
-        scaled = any(scale != 1.0 for scale in scales)
-        self._scale = torch.tensor(scales, device=device).unsqueeze(1) if scaled else None  # [N, 1]
+        self._temperatures = np.array([s.temperature for s in samplings])
+        self._top_ks = np.array([s.top_k for s in samplings])
+        self._top_ps = np.array([s.top_p for s in samplings])
         self._min_tokens = np.array([s.min_tokens for s in samplings])
-        self._unended = max((s.min_tokens - p for s, p in zip(samplings, positions, strict=True)), default=0)
-        narrow = [i for i, s in enumerate(samplings) if not greedy[i] and (s.top_p < 1.0 or s.top_k > 0)]
-        self._narrow = torch.tensor(narrow, dtype=torch.long, device=device) if narrow else None
-        top_k = [samplings[i].top_k if samplings[i].top_k > 0 else 1 << 30 for i in narrow]
-        self._top_k = torch.tensor(top_k, device=device).unsqueeze(1)
-        self._top_p = torch.tensor([samplings[i].top_p for i in narrow], device=device).unsqueeze(1)
+        self._prepare()
 
-    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next token of each row and its log-probability; moves every row one position on  # [N, V] -> [N], [N]"""
+    def of(self, rows: NDArray[np.int64]) -> Draw:
+        """How these of the rows go on, in this order."""
+        made = copy(self)
+        for name in ("_keys", "_positions", "_temperatures", "_top_ks", "_top_ps", "_min_tokens"):
+            setattr(made, name, getattr(self, name)[rows])
+        made._prepare()
+        return made
+
+    def _prepare(self) -> None:
+        device = self._device
+        greedy = self._temperatures <= 0
+        self._all_greedy, self._any_greedy = bool(greedy.all()), bool(greedy.any())
+        self._greedy = torch.from_numpy(greedy).to(device)
+        scales = 1.0 / np.where(greedy, 1.0, self._temperatures)
+        scaled = bool((scales != 1.0).any())
+        self._scale = torch.from_numpy(scales).float().to(device).unsqueeze(1) if scaled else None  # [N, 1]
+        self._unended = int((self._min_tokens - self._positions.astype(np.int64)).max(initial=0))
+        narrow = np.flatnonzero(~greedy & ((self._top_ps < 1.0) | (self._top_ks > 0)))
+        self._narrow = torch.from_numpy(narrow).to(device) if len(narrow) else None
+        top_k, top_p = self._top_ks[narrow], self._top_ps[narrow]
+        self._top_k = torch.from_numpy(np.where(top_k > 0, top_k, 1 << 30)).to(device).unsqueeze(1)
+        self._top_p = torch.from_numpy(top_p).float().to(device).unsqueeze(1)
+
+    def __call__(self, logits: torch.Tensor, of: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next token of each row and its log-probability; moves every row one position on  # [N, V] -> [N], [N]
+
+        `of`: which of the logits are those of each row, else there is one for each  # [N]
+        """
+        if of is not None:
+            logits = logits.index_select(0, of)
         logits = logits.float()
         if self._scale is not None:
             logits = logits * self._scale

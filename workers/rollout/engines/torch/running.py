@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rftd.ops.errors import RolloutError
@@ -22,8 +23,6 @@ class Running:
     logprobs: list[float] = field(default_factory=list)
     marks: list[tuple[int, int, int]] = field(default_factory=list)
     """(version, generation, index of the first token drawn from it)"""
-    start: int = 0
-    """Its first column in the cache."""
 
     def mark(self, version: tuple[int, int]) -> None:
         """The next token is drawn from other weights than the last."""
@@ -31,13 +30,18 @@ class Running:
 
     def generation(self, finish: str) -> Generation:
         """The response, now that it is complete."""
-        ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
-        spans = tuple(
-            Span(version, generation, start, end)
-            for (version, generation, start), end in zip(self.marks, ends, strict=True)
-            if end > start
-        )
+        if len(self.marks) == 1:
+            ((version, number, start),) = self.marks
+            spans: tuple[Span, ...] = (Span(version, number, start, len(self.tokens)),)
+        else:
+            spans = tuple(self._spans())
         return Generation(tokens=tuple(self.tokens), logprobs=tuple(self.logprobs), spans=spans, finish=finish)
+
+    def _spans(self) -> Iterator[Span]:
+        ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
+        for (version, generation, start), end in zip(self.marks, ends, strict=True):
+            if end > start:
+                yield Span(version, generation, start, end)
 
 
 @dataclass(frozen=True, slots=True)
