@@ -10,6 +10,7 @@ breather        turns for the log's threads while the event loop is saturated
 sqlite_schema   tables, pragmas and statements of the embedded log
 sqlite_table    one partition's rows: read and checked
 sqlite_errors   SQLite's errors as ours
+sqlite_ids      which id lies where: the newest in memory, the others in a table
 sqlite_store    the one connection that writes: group commit, idempotency, hash chain
 checkpointer    moves the write-ahead log into the database beside the writer
 sqlite_writer   the one thread that owns the store, and its bounded queue

@@ -13,6 +13,7 @@ from rftd.streams.backends import heads_file
 from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.sqlite_errors import translate
+from rftd.streams.backends.sqlite_ids import place_of
 from rftd.streams.backends.sqlite_schema import Statements, StoredPart
 from rftd.streams.backends.sqlite_table import checked_rows, damaged
 from rftd.streams.chain import Heads, Mark, link
@@ -70,7 +71,11 @@ def scan_chain(folder: Path) -> Scan:
         raise translate(error, str(path), reading=True) from error
     try:
         connection.execute("BEGIN")  # one snapshot, taken after the heads were read
-        seen = [_verify(connection, part, part.start.next_offset, ids=True) for part in schema.stored_parts(connection)]
+        indexed = schema.indexed_ends(connection)
+        seen = [
+            _verify(connection, part, part.start.next_offset, indexed.get(part.id, 0))
+            for part in schema.stored_parts(connection)
+        ]
         heads: Heads = {}
         for scan in seen:
             heads |= scan.heads
@@ -111,8 +116,8 @@ def _start_within(connection: apsw.Connection, part: StoredPart, size_bytes: int
     return min(low + 1, part.head.next_offset)
 
 
-def _verify(connection: apsw.Connection, part: StoredPart, start: int, ids: bool = False) -> Scan:
-    """Recomputes the chain from `start` to the head."""
+def _verify(connection: apsw.Connection, part: StoredPart, start: int, indexed_end: int = 0) -> Scan:
+    """Recomputes the chain from `start` to the head; records below `indexed_end` must be in the index of ids."""
     partition = part.partition
     chain = part.start.chain
     if start > part.start.next_offset:
@@ -125,9 +130,9 @@ def _verify(connection: apsw.Connection, part: StoredPart, start: int, ids: bool
         chain = link(chain, record.head, record.value)
         if chain != record.chain:
             raise damaged(partition, record.offset, "breaks the hash chain")
-        if ids:
+        if record.offset < indexed_end:
             place = connection.execute(schema.FIND_ID, (id,)).get
-            if place != part.id << schema.PLACE_BITS | record.offset:
+            if place != place_of(part.id, record.offset):
                 raise damaged(partition, record.offset, "is missing in the index of ids")
         end = record.offset + 1
         size += len(record.head) + len(record.value)

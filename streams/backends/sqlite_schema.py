@@ -1,8 +1,9 @@
 """Tables, pragmas and statements of the embedded log.
 
 One table per partition, so that appends always go to the right edge of a b-tree and reads are one range scan, and
-one table of ids, by which a repeated append is recognised. `sum` is xxh3-64 over id ‖ chain ‖ head ‖ value and is
-compared at each read; `end_size` counts the bytes of the partition up to and including the record.
+one table of ids, by which a repeated append is recognised; a partition's records from `indexed.off` on have their ids
+in their rows only. `sum` is xxh3-64 over id ‖ chain ‖ head ‖ value and is compared at each read; `end_size` counts the
+bytes of the partition up to and including the record.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from rftd.streams.topics import Partition
 
 FILE_NAME: Final = "log.db"
 APPLICATION_ID: Final = 0x52465444
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+_ALL_INDEXED: Final = 1
+"""The version whose logs have no table `indexed`: there, the ids of all records are in `ids`."""
 PAGE_SIZE_BYTES: Final = 16384
 CHECKPOINT_PAGES: Final = 1000
 """Pages in the write-ahead log after which they are moved into the database, beside the writer."""
@@ -26,6 +29,8 @@ CHECKPOINT_REST_PAGES: Final = 200
 """As many as the writer moves itself, at the end."""
 CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
 """Then the writer moves them all, and waits for readers, so that the write-ahead log is bounded."""
+INDEXED_AT_ONCE: Final = 8192
+"""Ids that gather before they go to `ids`."""
 PLACE_BITS: Final = 44
 """A place in `ids` is partition id << 44 | offset."""
 
@@ -33,11 +38,15 @@ ROW_WIDTH: Final = 7
 ROWS_AT_ONCE: Final = 32
 """Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
 
-CREATE: Final = """
+_CREATE_INDEXED: Final = "CREATE TABLE indexed(part INTEGER PRIMARY KEY, off INTEGER NOT NULL);"
+CREATE: Final = (
+    """
     CREATE TABLE part(id INTEGER PRIMARY KEY, stream TEXT NOT NULL, number INTEGER NOT NULL,
         start_off INTEGER NOT NULL, start_chain BLOB NOT NULL, start_size INTEGER NOT NULL, UNIQUE(stream, number));
     CREATE TABLE ids(id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
 """
+    + _CREATE_INDEXED
+)
 _CREATE_ROWS: Final = """
     CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
         end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL);
@@ -48,9 +57,16 @@ PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
 START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
 ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
 FIND_ID: Final = "SELECT place FROM ids WHERE id = ?"
-ADD_ID: Final = "INSERT INTO ids VALUES(?, ?)"
-ADD_IDS: Final = "INSERT INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
+FIND_IDS: Final = tuple(
+    "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
+    for count in range(ROWS_AT_ONCE + 1)
+)
+"""By the number of ids."""
+ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
+ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
 REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
+_INDEXED: Final = "SELECT part, off FROM indexed"
+MOVE_INDEXED: Final = "INSERT OR REPLACE INTO indexed VALUES(?, ?)"
 MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
 
 
@@ -70,6 +86,7 @@ class Statements:
         self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
         self.range = over("SELECT off, id, chain, sum, head, value FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?")
         self.ids_below = over("SELECT id FROM ROWS WHERE off < ?")
+        self.ids_from = over("SELECT id, off FROM ROWS WHERE off >= ?")
         self.remove_below = over("DELETE FROM ROWS WHERE off < ?")
 
 
@@ -93,6 +110,23 @@ def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
         head, end_size = (Mark(last[0] + 1, last[1]), last[2]) if last else (Mark(offset, chain), size)
         found.append(StoredPart(id, Partition(stream, number), Mark(offset, chain), size, head, end_size))
     return found
+
+
+def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
+    """For each partition id the offset below which the ids of its records are in `ids`; absent ones are at 0."""
+    if connection.pragma("user_version") == _ALL_INDEXED:
+        return {part.id: part.head.next_offset for part in stored_parts(connection)}
+    rows: list[Any] = connection.execute(_INDEXED).fetchall()
+    return dict(rows)
+
+
+def upgrade(connection: apsw.Connection) -> None:
+    """Makes the log of an older release one of this release; within a transaction of the caller."""
+    if connection.pragma("user_version") == _ALL_INDEXED:
+        ends = indexed_ends(connection)
+        connection.execute(_CREATE_INDEXED)
+        connection.executemany(MOVE_INDEXED, ends.items())
+        connection.pragma("user_version", SCHEMA_VERSION)
 
 
 def connect_writer(path: Path) -> apsw.Connection:
@@ -148,9 +182,9 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
             where=str(path),
             fix="restore the data folder from a backup, or choose another folder",
         )
-    if version != SCHEMA_VERSION:
+    if not _ALL_INDEXED <= version <= SCHEMA_VERSION:
         raise ConflictError(
-            f"the log's schema is version {version}; this release reads version {SCHEMA_VERSION}",
+            f"the log's schema is version {version}; this release reads versions up to {SCHEMA_VERSION}",
             where=str(path),
             fix="use the release of rftd that wrote it",
         )

@@ -16,6 +16,7 @@ from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.checkpointer import Checkpointer
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.sqlite_errors import translate
+from rftd.streams.backends.sqlite_ids import IdIndex, place_of, split_place
 from rftd.streams.backends.sqlite_table import row_sum
 from rftd.streams.chain import GENESIS, Heads, Mark, link
 from rftd.streams.envelope import Draft, Position, Record
@@ -60,6 +61,7 @@ class Store:
         self._connection: apsw.Connection | None = None
         self._parts: dict[Partition, _Part] = {}
         self._acknowledged: Heads = {}
+        self._ids: IdIndex | None = None
         self._wal_pages = 0
         self._checkpointer = Checkpointer(path)
         try:
@@ -88,11 +90,7 @@ class Store:
         """
         try:
             moved = self._recover()
-            try:
-                commit = self._commit(drafts, {})
-            except apsw.ConstraintError:  # some id is known: the exception, so only then are ids looked up
-                self.connection.execute("ROLLBACK")
-                commit = self._commit(drafts, self._known(drafts))
+            commit = self._commit(drafts)
         except Exception as error:  # whatever it is, a transaction may be open
             self._abandon()
             raise translate(error, str(self._path)) from error
@@ -110,28 +108,28 @@ class Store:
             if before_offset <= part.start.next_offset:
                 return
             connection = self.connection
+            connection.execute("BEGIN IMMEDIATE")
+            index = self._index()
             offset, chain, end_size = connection.execute(part.statements.at, (before_offset - 1,)).get
-            with connection:
-                ids = connection.execute(part.statements.ids_below, (before_offset,)).fetchall()
-                connection.executemany(schema.REMOVE_ID, ids)
-                connection.execute(part.statements.remove_below, (before_offset,))
-                connection.execute(schema.MOVE_START, (offset + 1, chain, end_size, part.id))
+            ids: list[Any] = connection.execute(part.statements.ids_below, (before_offset,)).fetchall()
+            connection.executemany(schema.REMOVE_ID, ids)
+            connection.execute(part.statements.remove_below, (before_offset,))
+            connection.execute(schema.MOVE_START, (offset + 1, chain, end_size, part.id))
+            connection.execute("COMMIT")
+            index.forget(id for (id,) in ids)
             part.start = Mark(offset + 1, chain)
         except Exception as error:
             self._abandon()
             raise translate(error, str(self._path)) from error
 
-    def checkpoint(self) -> None:
-        """Has the write-ahead log moved into the database if it has grown; what was committed is safe either way."""
-        if self._connection is None or self._wal_pages < schema.CHECKPOINT_PAGES:
+    def settle(self) -> None:
+        """Does what may wait until the producers have their answers; what was committed is safe either way."""
+        if self._connection is None:
             return
-        forced = self._wal_pages >= schema.CHECKPOINT_FORCED_PAGES
-        if not forced and not self._checkpointer.nearly_done:
-            self._checkpointer.want()
-            return
-        mode = apsw.SQLITE_CHECKPOINT_RESTART if forced else apsw.SQLITE_CHECKPOINT_PASSIVE
         try:
-            self._connection.wal_checkpoint(mode=mode)
+            if self._ids is not None:
+                self._ids.settle({part.id: part.head.next_offset for part in self._parts.values()})
+            self._checkpoint(self._connection)
         except apsw.BusyError:
             return
         except (apsw.Error, OSError):
@@ -172,13 +170,15 @@ class Store:
                     raise different(partition, mark)
         return {partition: head for partition, head in self.heads.items() if self._acknowledged.get(partition) != head}
 
-    def _commit(self, drafts: Sequence[Draft], places: dict[bytes, Position]) -> Commit:
+    def _commit(self, drafts: Sequence[Draft]) -> Commit:
         runs: dict[Partition, _Run] = {}
-        ids: list[tuple[bytes, int]] = []
+        added: list[tuple[bytes, int]] = []
         positions: list[Position] = []
         records: list[Record] = []
-        for draft in drafts:  # the hot loop: a few microseconds per record
-            id = draft.id.bytes
+        ids = [draft.id.bytes for draft in drafts]
+        self.connection.execute("BEGIN IMMEDIATE")
+        places = self._known(ids)
+        for draft, id in zip(drafts, ids, strict=True):  # the hot loop: a few microseconds per record
             place = places.get(id)
             if place is None:
                 partition, head, value = draft.partition, draft.head, draft.value
@@ -190,19 +190,20 @@ class Store:
                 run.end_size += len(head) + len(value)
                 run.offset = offset + 1
                 run.rows.append((offset, id, chain, row_sum(id, chain, head, value), run.end_size, head, value))
-                ids.append((id, run.part.id << schema.PLACE_BITS | offset))
+                added.append((id, place_of(run.part.id, offset)))
                 records.append(Record(partition, offset, chain, head, value))
                 place = places[id] = Position(partition, offset)
             positions.append(place)
         if records:
-            self._write(runs, ids)
+            self._write(runs)
+            self._index().add(added)
+        else:
+            self.connection.execute("COMMIT")
         return Commit(positions, records, {partition: run.part.head for partition, run in runs.items()})
 
-    def _write(self, runs: dict[Partition, _Run], ids: list[tuple[bytes, int]]) -> None:
+    def _write(self, runs: dict[Partition, _Run]) -> None:
+        """Ends the transaction that is open with these rows."""
         connection = self.connection
-        connection.execute("BEGIN IMMEDIATE")
-        ids.sort()  # neighbours share a page
-        _insert(connection, schema.ADD_IDS, schema.ADD_ID, ids)
         for partition, run in runs.items():
             if partition not in self._parts:
                 connection.execute(schema.ADD_PART, (run.part.id, *partition, GENESIS))
@@ -223,23 +224,37 @@ class Store:
         used = [part.id for part in self._parts.values()] + [run.part.id for run in runs.values()]
         return _Part(max(used, default=0) + 1, Mark(0, GENESIS), 0)
 
-    def _known(self, drafts: Sequence[Draft]) -> dict[bytes, Position]:
-        """First positions of those drafts whose ids are in the log."""
+    def _known(self, ids: Sequence[bytes]) -> dict[bytes, Position]:
+        """First positions of those ids that are in the log."""
+        places = self._index().places(ids)
+        if not places:
+            return {}
         partitions = {part.id: partition for partition, part in self._parts.items()}
-        known: dict[bytes, Position] = {}
-        for draft in drafts:
-            place = self.connection.execute(schema.FIND_ID, (draft.id.bytes,)).get
-            if place is not None:
-                offset = place & (1 << schema.PLACE_BITS) - 1
-                known[draft.id.bytes] = Position(partitions[place >> schema.PLACE_BITS], offset)
-        return known
+        split = {id: split_place(place) for id, place in places.items()}
+        return {id: Position(partitions[part_id], offset) for id, (part_id, offset) in split.items()}
+
+    def _index(self) -> IdIndex:
+        """The ids of all records; to be asked for within a transaction."""
+        if self._ids is None:
+            self._ids = IdIndex(self.connection, [part.id for part in self._parts.values()])
+        return self._ids
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        """Has the write-ahead log moved into the database if it has grown."""
+        if self._wal_pages < schema.CHECKPOINT_PAGES:
+            return
+        forced = self._wal_pages >= schema.CHECKPOINT_FORCED_PAGES
+        if not forced and not self._checkpointer.nearly_done:
+            self._checkpointer.want()
+            return
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART if forced else apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _on_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
     def _abandon(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._ids = self._connection, None, None
         if connection is not None:
             with suppress(apsw.Error):  # a disk that fails at the close too: the writer's thread must live
                 connection.close(True)

@@ -112,7 +112,7 @@ class Writer:
                 self._truncate(job)
             else:
                 self._commit(self._group(job))
-                self._store.checkpoint()  # after the acknowledgement: it delays the next commit only
+                self._store.settle()  # after the acknowledgement: it delays the next commit only
 
     def _group(self, first: _Append) -> list[_Append]:
         """The first append and those queued behind it, up to the limits of one transaction."""

@@ -1,0 +1,119 @@
+"""A repeated id is recognised wherever it is kept: in memory, in the table, in the log of an older release."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from uuid import UUID
+
+import apsw
+import pytest
+
+from rftd.ops.errors import LogCorruptError
+from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite_check import scan_chain
+from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.topics import Partition
+
+pytestmark = pytest.mark.anyio
+
+A, B = Partition("rftd.experiments", 0), Partition("rftd.tasks", 3)
+
+
+def draft(number: int) -> Draft:
+    return Draft((A, B)[number % 2], UUID(int=number * 0x9E3779B97F4A7C15 % (1 << 128) + 1), b"h", b"%d" % number)
+
+
+def indexed(folder: Path) -> tuple[int, dict[int, int]]:
+    """How many ids are in the table, and up to which offset of each partition."""
+    connection = schema.connect_reader(folder / schema.FILE_NAME)
+    try:
+        return int(str(connection.execute("SELECT count(*) FROM ids").get)), schema.indexed_ends(connection)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 100, 10_000])
+async def test_an_id_has_one_place_however_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", at_once)
+    chance = random.Random(at_once)
+    log = await SqliteLog.open(tmp_path)
+    places: dict[int, Position] = {}
+    for _ in range(80):
+        numbers = [chance.randrange(400) for _ in range(chance.randrange(1, 70))]
+        found = await log.append([draft(number) for number in numbers])
+        for number, place in zip(numbers, found, strict=True):
+            assert places.setdefault(number, place) == place
+        if chance.random() < 0.1:
+            await log.close()
+            log = await SqliteLog.open(tmp_path)
+    assert len(set(places.values())) == len(places)
+    heads = await log.heads()
+    assert sum(mark.next_offset for mark in heads.values()) == len(places)
+    await log.close()
+    assert scan_chain(tmp_path).records == len(places)
+    count, ends = indexed(tmp_path)
+    assert count == sum(ends.values()), "a record's id is in the table exactly if it lies below the end"
+    assert (count > 0) == (at_once < 400)
+
+
+async def test_a_truncated_id_is_forgotten_in_memory_and_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 10)
+    log = await SqliteLog.open(tmp_path)
+    await log.append([draft(number) for number in range(0, 24, 2)])  # to the table, once they are acknowledged
+    await log.append([draft(number) for number in range(24, 32, 2)])
+    assert indexed(tmp_path) == (12, {1: 12})
+    await log.truncate(A, 14)
+    again = await log.append([draft(0), draft(26), draft(28)])
+    assert [place.offset for place in again] == [16, 17, 14], "the first two are new, the third is where it was"
+    await log.close()
+    log = await SqliteLog.open(tmp_path)
+    assert [place.offset for place in await log.append([draft(26), draft(30), draft(0)])] == [17, 15, 16]
+    await log.close()
+    assert scan_chain(tmp_path).records == 4
+
+
+async def test_a_log_of_the_first_version_is_read_as_it_is_and_written_as_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 1)
+    log = await SqliteLog.open(tmp_path)
+    places = await log.append([draft(number) for number in range(50)])
+    await log.close()
+    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 10_000)
+    connection = apsw.Connection(str(tmp_path / schema.FILE_NAME))
+    connection.execute("DROP TABLE indexed")
+    connection.pragma("user_version", 1)
+    connection.close()
+
+    assert scan_chain(tmp_path).records == 50
+    view = await SqliteView.open(tmp_path)
+    assert len(await view.read(A, 0)) == 25
+    await view.close()
+    for number in (0, 50):  # the first append after each start: of what is known, and of what is not
+        log = await SqliteLog.open(tmp_path)
+        assert await log.append([draft(n) for n in range(50)]) == places
+        assert await log.append([draft(number), draft(number)]) == [Position(A, number // 2)] * 2
+        await log.close()
+    assert indexed(tmp_path) == (50, {1: 25, 2: 25})
+    assert scan_chain(tmp_path).records == 51
+
+
+async def test_the_scan_names_an_id_that_is_missing_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 1)
+    log = await SqliteLog.open(tmp_path)
+    await log.append([draft(number) for number in range(10)])
+    await log.close()
+    connection = apsw.Connection(str(tmp_path / schema.FILE_NAME))
+    connection.execute(schema.REMOVE_ID, (draft(4).id.bytes,))
+    connection.close()
+    with pytest.raises(LogCorruptError, match=r"rftd\.experiments/0@2 is missing in the index of ids"):
+        scan_chain(tmp_path)
