@@ -9,6 +9,7 @@ body             JSON of a request, within limits
 place            `?after=stream/partition@offset`
 receipts         what commands answer
 pages            what reads answer
+live_page        a page for who watches it
 wire             typed rows as JSON
 experiments      routes: submit, list, get, pause, resume, cancel
 queue            route: who of those that wait goes first

@@ -13,7 +13,8 @@ from fastapi.responses import StreamingResponse
 
 from rftd.daemon.api.event_pages import EventPage, EventPager, decode_cursor
 from rftd.daemon.api.experiments import After, Limit
-from rftd.daemon.api.pages import ExperimentPage, page_of
+from rftd.daemon.api.live_page import LivePage
+from rftd.daemon.api.pages import ExperimentPage
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
@@ -95,19 +96,18 @@ class _Places:
 
 async def _follow(services: Services, experiment: UUID, places: _Places) -> AsyncIterator[bytes]:
     clock = services.clock
-    sent, sent_s = b"", clock.monotonic_s()
+    live, sent, sent_s = LivePage(services, experiment), b"", clock.monotonic_s()
     with places.one():
         while True:
-            async with services.read() as connection:
-                page = await page_of(connection, experiment, services.waiting())
-            body = encode(page)
+            page = await live.look()
+            body = sent if page is None else encode(page)
             if body != sent:
                 sent, sent_s = body, clock.monotonic_s()
                 yield b"event: page\ndata: " + body + b"\n\n"
             elif clock.monotonic_s() - sent_s > KEEP_ALIVE_S:
                 sent_s = clock.monotonic_s()
                 yield b": still here\n\n"
-            if Status(page.experiment.summary.state).ended:
+            if page is not None and Status(page.experiment.summary.state).ended:
                 yield b"event: end\ndata: " + msgspec.json.encode(page.experiment.summary.state) + b"\n\n"
                 return
             await clock.sleep(INTERVAL_S)

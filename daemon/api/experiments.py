@@ -19,7 +19,8 @@ from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.ops.errors import UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids, derive
-from rftd.storage.queries.experiments import list_experiments
+from rftd.storage.names import resolve_experiment
+from rftd.storage.queries.experiments import ExperimentSummary, get_summary, list_experiments
 from rftd.streams.envelope import Position
 from rftd.streams.folds.spine import Status
 
@@ -84,10 +85,11 @@ def router(services: Services) -> APIRouter:
     @routes.get("/{name}", responses=answers(ExperimentPage))
     async def one(name: str, after: After = None) -> Response:
         """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
-        id = await services.find(name, after)
-        async with services.read() as connection:
-            return respond(await page_of(connection, id, services.waiting()))
+        async with services.read(after) as connection:
+            id = await resolve_experiment(connection, name)
+            return respond(await page_of(connection, id, services.curves, services.waiting()))
 
+    routes.add_api_route("/{name}/summary", _summary(services), name="summary", responses=answers(ExperimentSummary))
     routes.add_api_route(
         "/{name}/fork",
         _fork(services),
@@ -143,6 +145,15 @@ def request_id(key: str | None, ids: Ids) -> UUID:
         return UUID(key)
     except ValueError:
         return derive(_REQUESTS, key)
+
+
+def _summary(services: Services) -> Callable[..., Awaitable[Response]]:
+    async def route(name: str, after: After = None) -> Response:
+        """Its line of the list: for who asks often how far it is, and needs no page."""
+        async with services.read(after) as connection:
+            return respond(await get_summary(connection, await resolve_experiment(connection, name)))
+
+    return route
 
 
 def _fork(services: Services) -> Callable[..., Awaitable[Response]]:

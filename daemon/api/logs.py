@@ -14,7 +14,7 @@ from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.ops.errors import UsageError
-from rftd.storage.queries.experiments import get_experiment
+from rftd.storage.queries.experiments import job_dir_of
 
 
 def router(services: Services) -> APIRouter:
@@ -31,7 +31,7 @@ def router(services: Services) -> APIRouter:
         """Log lines of all workers, merged by time."""
         id = await services.find(name)
         async with services.read() as connection:
-            folder = Path((await get_experiment(connection, id)).job_dir) / "log"
+            folder = Path(await job_dir_of(connection, id)) / "log"
         if after is None:
             return respond(await asyncio.to_thread(tail, folder, lines=n, role=role))
         return respond(await asyncio.to_thread(since, folder, _places(after), role=role))

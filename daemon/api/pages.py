@@ -9,9 +9,11 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.batches import BatchRow, ItemRow
+from rftd.storage.queries.books import Books
+from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, get_experiment
-from rftd.storage.queries.steps import EvalRow, RewardPoint, StepRow, list_evals, reward_curve
+from rftd.storage.queries.steps import EvalRow, StepRow, list_evals
 from rftd.storage.queries.weights import (
     CheckpointRow,
     OverdueRow,
@@ -90,16 +92,23 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing moves although it has not ended: the log takes no appends."""
 
 
-async def page_of(connection: AsyncConnection, experiment: UUID, waiting: str | None = None) -> ExperimentPage:
-    """The page of one experiment. Raises NotFoundError."""
+async def page_of(
+    connection: AsyncConnection,
+    experiment: UUID,
+    curves: RewardCurves,
+    waiting: str | None = None,
+    *,
+    books: Books | None = None,
+) -> ExperimentPage:
+    """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
     checkpoints = await list_checkpoints(connection, experiment)
-    detail = await get_experiment(connection, experiment)
+    detail = await get_experiment(connection, experiment, books)
     overdue = await list_overdue(connection, experiment)
     return ExperimentPage(
         experiment=detail,
-        reward_curve=thinned(await reward_curve(connection, experiment)),
+        reward_curve=thinned(await curves.of(connection, experiment)),
         evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
-        weights=(await list_weights(connection, experiment))[-NEWEST:],
+        weights=await list_weights(connection, experiment, newest=NEWEST),
         overdue=overdue[-NEWEST:],
         overdue_windows=len(overdue),
         checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],

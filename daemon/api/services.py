@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from rftd.ops.errors import UsageError
 from rftd.ops.health import Health
 from rftd.ops.ids import Ids
 from rftd.storage.names import resolve_experiment
+from rftd.storage.queries.curve import RewardCurves
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition
 
@@ -55,6 +56,7 @@ class Services:
     clock: Clock
     ids: Ids
     version: str
+    curves: RewardCurves = field(default_factory=RewardCurves)
 
     @asynccontextmanager
     async def read(self, after: str | None = None) -> AsyncIterator[AsyncConnection]:

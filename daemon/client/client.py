@@ -100,6 +100,10 @@ class Client:
         """The list of experiments."""
         return Answer(self._get("/v1/experiments", parameters), replies.Summaries)
 
+    def summary(self, name: str, *, after: str | None = None) -> Answer[replies.Summary]:
+        """The line of one experiment in that list: cheap enough to be asked for often."""
+        return Answer(self._get(f"/v1/experiments/{_quoted(name)}/summary", {"after": after}), replies.Summary)
+
     def experiment(self, name: str, *, after: str | None = None) -> Answer[replies.Page]:
         """The page of one experiment."""
         return Answer(self._get(f"/v1/experiments/{_quoted(name)}", {"after": after}), replies.Page)

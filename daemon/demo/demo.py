@@ -98,10 +98,12 @@ def run_demo(
 def _follow(host: DaemonHost, name: str, progress: Progress) -> Page:
     """The experiment's page at its end."""
     while True:
-        page = _ask(host, lambda client: client.experiment(name).value)
-        progress.show(page)
-        if page.experiment.summary.state in ENDED:
-            return page
+        ended = _ask(host, lambda client: client.summary(name).value).state in ENDED
+        if ended or progress.due():
+            page = _ask(host, lambda client: client.experiment(name).value)
+            progress.show(page)
+            if ended:
+                return page
         time.sleep(POLL_S)
 
 

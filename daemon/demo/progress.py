@@ -9,6 +9,7 @@ from rftd.daemon.client.replies import Page
 from rftd.daemon.output.sparkline import sparkline
 
 EVERY_S = 5.0
+IN_PLACE_EVERY_S = 1.0
 
 
 class Progress:
@@ -21,11 +22,14 @@ class Progress:
         self._began_s = monotonic_s()
         self._shown_s = -EVERY_S
 
+    def due(self) -> bool:
+        """True if it is time for another reading."""
+        passed_s = self._monotonic_s() - self._began_s - self._shown_s
+        return passed_s >= (IN_PLACE_EVERY_S if self._in_place else EVERY_S)
+
     def show(self, page: Page) -> None:
         """Shows one reading."""
         now_s = self._monotonic_s() - self._began_s
-        if not self._in_place and now_s - self._shown_s < EVERY_S:
-            return
         self._shown_s = now_s
         summary = page.experiment.summary
         curve = [point.reward_mean for point in page.reward_curve]

@@ -30,12 +30,12 @@ def keep(
         try:
             sent = client.keep(verb, name, body, request_id=key).value
         except ConflictError:
-            summary = client.experiment(name).value.experiment.summary
+            summary = client.summary(name).value
             if summary.kept != target or summary.state not in ENDED:
                 raise
             known = {"name": summary.name, "id": summary.id, "files": target, "path": summary.kept_path}
             return {**known, "already": True, "event": None, "position": None}
-        summary = client.experiment(sent.id, after=sent.position).value.experiment.summary
+        summary = client.summary(sent.id, after=sent.position).value
     done = {"name": summary.name, "id": summary.id, "files": summary.kept, "path": summary.kept_path}
     return {**done, "already": False, "event": sent.event, "position": sent.position}
 

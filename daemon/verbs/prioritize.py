@@ -25,7 +25,7 @@ def command(settings: Settings, name: str, priority: int, reason: str, request_i
 
     with Client(settings) as client:
         sent = client.prioritize(name, priority, reason=reason, request_id=request_id or new_id()).value
-        summary = client.experiment(sent.id, after=sent.position).value.experiment.summary
+        summary = client.summary(sent.id, after=sent.position).value
     if settings.machine_readable:
         from rftd.daemon.output.data import emit
 

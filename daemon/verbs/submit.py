@@ -100,7 +100,7 @@ def handle_of(client: Client, name: str, id: str, position: str) -> str:
     from rftd.ops.errors import RftdError
 
     try:
-        return name if client.experiment(name, after=position).value.experiment.summary.id == id else id
+        return name if client.summary(name, after=position).value.id == id else id
     except RftdError:
         return id
 

@@ -81,7 +81,7 @@ def _command(
     try:
         sent = client.command(verb, name, reason=reason, request_id=key).value
     except ConflictError:
-        summary = client.experiment(name).value.experiment.summary
+        summary = client.summary(name).value
         if summary.state != target:
             raise
         return {"name": name, "id": summary.id, "state": target, "already": True, "event": None, "position": None}

@@ -4,7 +4,8 @@ rows         from SQL rows to structs
 books        the state of every experience; the books
 experiments  lists and one, whole
 shares       whose steps a fork's history consists of
-steps        steps, the reward curve, evaluations
+steps        steps, evaluations
+curve        the rewards of each step, remembered
 batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness
 lengths      of responses, generated and trained: the drop bias

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.books import Books, books_of
-from rftd.storage.queries.rows import fetch
+from rftd.storage.queries.rows import fetch, fetch_one
 
 RECENT_EXPERIENCES: Final = 256
 """Over which the reward of an experiment is averaged."""
@@ -99,6 +99,10 @@ class _Fields(msgspec.Struct, frozen=True):
     parent_name: str | None
 
 
+class _Folder(msgspec.Struct, frozen=True):
+    job_dir: str
+
+
 class _Warning(msgspec.Struct, frozen=True):
     text: str
 
@@ -151,14 +155,24 @@ async def list_experiments(
     )
 
 
-async def get_experiment(connection: AsyncConnection, experiment: UUID) -> ExperimentDetail:
-    """Everything that one page shows. Raises NotFoundError."""
-    key = experiment.bytes
-    summaries = await fetch(
-        connection, ExperimentSummary, f"{_SUMMARY} AND x.id = :experiment", recent=RECENT_EXPERIENCES, experiment=key
+async def get_summary(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary:
+    """One experiment's line of the list. Raises NotFoundError."""
+    found = await fetch_one(
+        connection,
+        ExperimentSummary,
+        f"{_SUMMARY} AND x.id = :experiment",
+        recent=RECENT_EXPERIENCES,
+        experiment=experiment.bytes,
     )
-    if not summaries:
+    if found is None:
         raise NotFoundError(f"no experiment {experiment}")
+    return found
+
+
+async def get_experiment(connection: AsyncConnection, experiment: UUID, books: Books | None = None) -> ExperimentDetail:
+    """Everything that one page shows, with these books instead of new ones, if given. Raises NotFoundError."""
+    key = experiment.bytes
+    summary = await get_summary(connection, experiment)
     fields = await fetch(
         connection,
         _Fields,
@@ -176,18 +190,27 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID) -> Exper
         experiment=key,
     )
     return ExperimentDetail(
-        summary=summaries[0],
+        summary=summary,
         job_dir=fields[0].job_dir,
         deterministic=fields[0].deterministic,
         seed=fields[0].seed,
         config=fields[0].config,
-        stages=_with_shared(await list_stages(connection, experiment), summaries[0].forked_step or 0),
+        stages=_with_shared(await list_stages(connection, experiment), summary.forked_step or 0),
         warnings=list(dict.fromkeys(warning.text for warning in warnings)),  # submitted with, and warned of
-        books=await books_of(connection, experiment),
+        books=await books_of(connection, experiment) if books is None else books,
         groups_closed=fields[0].groups_closed,
         generations=fields[0].generations,
         parent_name=fields[0].parent_name,
     )
+
+
+async def job_dir_of(connection: AsyncConnection, experiment: UUID) -> str:
+    """Where its files are. Raises NotFoundError."""
+    sql = "SELECT job_dir FROM experiments WHERE id = :experiment AND submitted_offset IS NOT NULL"
+    found = await fetch_one(connection, _Folder, sql, experiment=experiment.bytes)
+    if found is None:
+        raise NotFoundError(f"no experiment {experiment}")
+    return found.job_dir
 
 
 def _with_shared(stages: list[StageRow], shared: int) -> list[StageRow]:

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Training steps with their metrics, the reward curve, and evaluations. A fork's begin with those that it inherited."""
+"""Training steps with their metrics, and evaluations. A fork's begin with those that it inherited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rftd.storage.queries.rows import fetch
 from rftd.storage.queries.shares import ENDLESS, shares_of
 
-T = TypeVar("T", "StepRow", "RewardPoint", "EvalRow")
+T = TypeVar("T", "StepRow", "EvalRow")
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,19 +39,6 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     """True if an experiment that this is a fork of made it."""
 
 
-class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The rewards that one step was trained on."""
-
-    step: int
-    stage: int
-    reward_mean: float
-    reward_min: float
-    reward_max: float
-    experiences: int
-    inherited: bool = False
-    """True if an experiment that this is a fork of made it."""
-
-
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """One completed evaluation."""
 
@@ -68,8 +55,9 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """True if an experiment that this is a fork of made it."""
 
 
-_NEWEST: Final = """t.generation = (SELECT MAX(u.generation) FROM steps u
+NEWEST: Final = """t.generation = (SELECT MAX(u.generation) FROM steps u
     WHERE u.experiment = t.experiment AND u.step = t.step)"""
+"""Of `steps t`: the generation that counts."""
 
 
 async def list_steps(
@@ -107,7 +95,7 @@ async def _steps(
     every_generation: bool,
     limit: int,
 ) -> list[StepRow]:
-    newest = "" if every_generation else f"AND {_NEWEST}"
+    newest = "" if every_generation else f"AND {NEWEST}"
     return await fetch(
         connection,
         StepRow,
@@ -123,26 +111,6 @@ async def _steps(
         last=last_step,
         limit=limit,
     )
-
-
-async def reward_curve(connection: AsyncConnection, experiment: UUID) -> list[RewardPoint]:
-    """For each trained step the rewards of its batch; steps on dataset rows have none."""
-    points: list[RewardPoint] = []
-    for share in await shares_of(connection, experiment):
-        found = await fetch(
-            connection,
-            RewardPoint,
-            f"""SELECT t.step, t.stage, AVG(e.reward) AS reward_mean, MIN(e.reward) AS reward_min,
-                MAX(e.reward) AS reward_max, COUNT(*) AS experiences
-            FROM steps t JOIN batch_items i ON i.batch = t.batch JOIN experiences e ON e.id = i.experience
-            WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last AND e.reward IS NOT NULL AND {_NEWEST}
-            GROUP BY t.step, t.stage ORDER BY t.step""",
-            experiment=share.experiment.bytes,
-            first=share.first,
-            last=share.last,
-        )
-        points += _marked(found, inherited=share.inherited)
-    return points
 
 
 async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.rows import fetch
+from rftd.storage.queries.shares import ENDLESS
 
 
 class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +91,9 @@ _ON_SPINE: Final = """EXISTS (SELECT 1 FROM steps t WHERE t.experiment = a.exper
     AND t.generation = a.generation AND t.checksum = a.checksum)"""
 
 
-async def list_weights(connection: AsyncConnection, experiment: UUID) -> list[WeightRow]:
-    """Announced weight versions, oldest first, with whether they count (rule 3)."""
-    return await fetch(
+async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
+    """Announced weight versions, or the `newest` of them; oldest first, with whether they count (rule 3)."""
+    rows = await fetch(
         connection,
         WeightRow,
         f"""SELECT a.version, a.generation, a.stage, a.method, a.path, a.manifest, a.checksum, a.size_bytes,
@@ -101,9 +102,11 @@ async def list_weights(connection: AsyncConnection, experiment: UUID) -> list[We
             (SELECT COUNT(*) FROM activations h WHERE h.experiment = a.experiment AND h.version = a.version
                 AND h.generation = a.generation) AS holders
         FROM weight_versions a WHERE a.experiment = :experiment AND a.published_offset IS NOT NULL
-        ORDER BY a.version, a.generation""",
+        ORDER BY a.version DESC, a.generation DESC LIMIT :most""",
         experiment=experiment.bytes,
+        most=ENDLESS if newest is None else newest,
     )
+    return rows[::-1]
 
 
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:

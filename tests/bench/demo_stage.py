@@ -133,7 +133,7 @@ async def _until(host: DaemonHost, log: Path, experiment: UUID, target: float | 
                     client.command("cancel", str(experiment), reason="", request_id=str(SystemIds(SystemClock()).new()))
                     target = None
                 if time.monotonic() - asked_s >= (ASK_S if target is not None else POLL_S):
-                    summary, asked_s = client.experiment(str(experiment)).value.experiment.summary, time.monotonic()
+                    summary, asked_s = client.summary(str(experiment)).value, time.monotonic()
                     if summary.state in ENDED:
                         assert summary.state in ("completed", "cancelled"), (summary.state, summary.reason)
                         return

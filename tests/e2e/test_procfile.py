@@ -45,7 +45,7 @@ def run_short_experiment(url: str, folder: Path) -> tuple[str, int]:
     with Client(Settings(server=url, timeout_s=20.0)) as client:
         receipt = client.submit(submission.config, labels={}, request_id="procfile").value
         while True:
-            summary = client.experiment(receipt.id, after=receipt.position).value.experiment.summary
+            summary = client.summary(receipt.id, after=receipt.position).value
             if summary.state in ("completed", "failed") or time.monotonic() > deadline_s:
                 return summary.state, summary.step
             time.sleep(0.1)

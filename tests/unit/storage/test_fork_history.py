@@ -13,6 +13,7 @@ from tape import Tape
 from rftd.ops.clock import ManualClock
 from rftd.storage.projector import Projector
 from rftd.storage.queries import steps
+from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.shares import ENDLESS, shares_of
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment
@@ -89,7 +90,9 @@ async def test_steps_of_the_whole_chain(
 
 
 async def test_curve_and_evaluations_end_where_the_fork_left(connection: AsyncConnection, grandchild: UUID) -> None:
-    curve = await steps.reward_curve(connection, grandchild)
-    assert [(point.step, point.inherited) for point in curve] == [(3, True), (4, True)]
+    curves = RewardCurves()
+    for _ in ("read", "remembered"):
+        curve = await curves.of(connection, grandchild)
+        assert [(point.step, point.inherited) for point in curve] == [(3, True), (4, True)]
     evals = await steps.list_evals(connection, grandchild)
     assert [(row.version, row.inherited) for row in evals] == [(3, True), (4, True)]

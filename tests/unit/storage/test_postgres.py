@@ -17,6 +17,7 @@ from rftd.storage.digest import digest
 from rftd.storage.names import resolve_experiment
 from rftd.storage.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, steps, weights
+from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.storage.rebuild import rebuild
 from rftd.streams import topics
@@ -36,7 +37,7 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
         await experiments.list_experiments(connection, states=("completed", "failed")),
         await experiments.get_experiment(connection, run.id),
         await steps.list_steps(connection, run.id),
-        await steps.reward_curve(connection, run.id),
+        await RewardCurves().of(connection, run.id),
         await steps.list_evals(connection, run.id, taskset="held_out"),
         await batches.list_batches(connection, run.id),
         await batches.lineage_of(connection, run.id, 4),

@@ -17,6 +17,7 @@ from rftd.ops.two_samples import ks_test
 from rftd.storage.names import resolve_experiment
 from rftd.storage.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
+from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.weights import WeightsOverdue
@@ -115,7 +116,7 @@ async def test_steps_with_their_batches(connection: AsyncConnection, done: Synth
     assert rows[0].reward_mean is None and rows[2].staleness_max == 0
     assert rows[1].metrics == {"loss": 0.5, "bad": None}
     assert [row.step for row in await steps.list_steps(connection, done.id, first_step=2, last_step=3)] == [2, 3]
-    curve = await steps.reward_curve(connection, done.id)
+    curve = await RewardCurves().of(connection, done.id)
     assert [(point.step, point.experiences) for point in curve] == [(3, 8), (4, 8), (5, 8)]
     assert [point.reward_mean for point in curve] == [row.reward_mean for row in rows[2:]]
     evals = await steps.list_evals(connection, done.id, taskset="held_out")

@@ -54,6 +54,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
     asked = {
         "/v1/experiments": "/v1/experiments",
         "/v1/experiments/{name}": "/v1/experiments/small",
+        "/v1/experiments/{name}/summary": "/v1/experiments/small/summary",
         "/v1/experiments/{name}/steps": "/v1/experiments/small/steps",
         "/v1/experiments/{name}/batches/{step}": "/v1/experiments/small/batches/3",
         "/v1/experiments/{name}/evals": "/v1/experiments/small/evals",

@@ -1,0 +1,73 @@
+"""A remembered curve is that of the tables, however the log came into them, and whatever history is taken up again."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic_run import SyntheticRun
+from tape import Tape, interleaved
+
+from rftd.ops.clock import ManualClock
+from rftd.storage.projector import Projector
+from rftd.storage.queries import curve
+from rftd.storage.queries.curve import RewardCurves
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.events.step import GenerationStarted, StepCompleted
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_it_grows_as_the_tables_do(engine: AsyncEngine, seed: int) -> None:
+    run = SyntheticRun(Tape(seed), steps=5).write()
+    log, kept, lengths = MemoryLog(), RewardCurves(), set()
+    projector = Projector(log, engine, clock=ManualClock())
+    # Of each partition in order, so that a step may be there before the experiences that it was trained on.
+    drafts = interleaved(run.tape.drafts, seed)
+    for start in range(0, len(drafts), 10):
+        await log.append(drafts[start : start + 10])
+        await projector.catch_up()
+        async with engine.connect() as connection:
+            points = await kept.of(connection, run.id)
+            assert points == await RewardCurves().of(connection, run.id)
+        lengths.add(len(points))
+    assert [point.step for point in points] == [3, 4, 5, 6, 7] and len(lengths) > 1
+    assert all(point.experiences == 8 for point in points)
+    await projector.close()
+
+
+async def test_steps_that_are_taken_up_again_are_read_again(engine: AsyncEngine) -> None:
+    run = SyntheticRun(Tape(), faults=False).write()
+    log, kept = MemoryLog(), RewardCurves()
+    await log.append(run.tape.drafts)
+    projector = Projector(log, engine, clock=ManualClock())
+    await projector.catch_up()
+    async with engine.connect() as connection:
+        before = await kept.of(connection, run.id)
+    written = len(run.tape.drafts)
+    run.tape.write(GenerationStarted(generation=1, version=3), run.id, role="trainer")
+    again = StepCompleted(
+        batch=run.batches[-1], step=4, stage=1, generation=1, checksum="c", items=8, tokens=8, duration_s=1.0
+    )
+    run.tape.write(again, run.id, role="trainer")
+    await log.append(run.tape.drafts[written:])
+    await projector.catch_up()
+    async with engine.connect() as connection:
+        after = await kept.of(connection, run.id)
+        assert after == await RewardCurves().of(connection, run.id)
+    assert after[0] == before[0] and after[2] == before[2]
+    assert after[1].reward_mean == before[2].reward_mean != before[1].reward_mean
+    await projector.close()
+
+
+async def test_too_many_points_are_forgotten(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "KEPT_POINTS", 4)
+    tape, log, kept = Tape(), MemoryLog(), RewardCurves()
+    runs = [SyntheticRun(tape, name=name, faults=False).write() for name in ("a", "b")]
+    await log.append(tape.drafts)
+    projector = Projector(log, engine, clock=ManualClock())
+    await projector.catch_up()
+    async with engine.connect() as connection:
+        for run in (*runs, *runs):
+            assert await kept.of(connection, run.id) == await RewardCurves().of(connection, run.id)
+    await projector.close()
