@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
-HEAD: Final = "0008"
+HEAD: Final = "0009"
 """The newest revision: what this release reads and writes."""
 VERSION_TABLE: Final = "rftd_schema"
 """Where a database's revision stands."""

@@ -97,6 +97,26 @@ async def test_clustered_tables_are_made_so(engine: AsyncEngine) -> None:
         assert made[table.name] == wanted, table.name
 
 
+async def test_experiences_that_are_laid_out_anew_stay_as_they_are(log: MemoryLog, either: AsyncEngine) -> None:
+    from alembic import command
+
+    def moved(connection: Connection, revision: str) -> str:
+        back = revision < migrations.HEAD
+        (command.downgrade if back else command.upgrade)(schema.config(connection), revision)
+        made = text("SELECT sql FROM sqlite_master WHERE name = 'experiences'")
+        return str(connection.scalar(made)) if connection.dialect.name == "sqlite" else ""
+
+    await fill(log, either)
+    before = await digest(either)
+    for revision in ("0008", migrations.HEAD):
+        async with either.begin() as connection:
+            sql = await connection.run_sync(moved, revision)
+        assert ("WITHOUT ROWID" in sql) == (revision == "0008" and either.dialect.name == "sqlite")
+        assert await digest(either) == before
+    async with either.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
 async def test_down_leaves_nothing_and_up_comes_back(either: AsyncEngine) -> None:
     from alembic import command
 
