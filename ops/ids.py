@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 from hashlib import sha1
 from typing import Final, Protocol
 from uuid import UUID, SafeUUID
@@ -77,4 +78,20 @@ def derive(cause: UUID, *parts: str | int) -> UUID:
         named += f"/{part!s}"
     digest = _BEGUN.copy()
     digest.update(named.encode())
-    return _uuid(int.from_bytes(digest.digest()[:16], "big") & _UNMARKED | _MARKED)
+    return _derived(digest.digest())
+
+
+def derive_each(cause: UUID, *parts: str | int, numbers: Iterable[int]) -> list[UUID]:
+    """`derive(cause, *parts, number)` for each number; what they have in common is digested once."""
+    begun = _BEGUN.copy()
+    begun.update("/".join((cause.hex, *map(str, parts), "")).encode())
+    made = []
+    for number in numbers:
+        digest = begun.copy()
+        digest.update(b"%d" % number)
+        made.append(_derived(digest.digest()))
+    return made
+
+
+def _derived(digest: bytes) -> UUID:
+    return _uuid(int.from_bytes(digest[:16], "big") & _UNMARKED | _MARKED)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rftd.ops.errors import CodecError
 
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
+_TYPES: Final = {name: np.dtype("<" + name) for name in DTYPES}
 _NUMPY: Final = {name: np.dtype("<" + name) for name in DTYPES}
 
 
@@ -27,8 +28,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @classmethod
     def of(cls, values: Any, dtype: str) -> Self:
         """Packs anything numpy accepts as an array of `dtype`."""
-        assert dtype in DTYPES, dtype
-        packed = np.ascontiguousarray(values, dtype="<" + dtype)
+        packed = np.ascontiguousarray(values, dtype=_TYPES[dtype])
         return cls(dtype, packed.shape, packed.tobytes())
 
     def view(self) -> NDArray[Any]:

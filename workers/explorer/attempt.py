@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import lru_cache, partial
 from uuid import UUID
 
@@ -12,7 +12,7 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
-from rftd.ops.ids import NAMESPACE, derive
+from rftd.ops.ids import NAMESPACE, derive, derive_each
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
@@ -28,9 +28,9 @@ from rftd.workers.workflows.runner import WorkflowRunner
 from rftd.workers.workflows.together import Together
 
 
-def rollout_id(group: UUID, rollout: int) -> UUID:
-    """The id of a group's rollout; the experience's id derives from it."""
-    return derive(group, "rollout", rollout)
+def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
+    """The ids of a group's rollouts; the experience's id derives from it."""
+    return derive_each(group, "rollout", numbers=rollouts)
 
 
 def experience_id(rollout: UUID) -> UUID:
@@ -38,9 +38,9 @@ def experience_id(rollout: UUID) -> UUID:
     return derive(rollout, "experience")
 
 
-def sampling_seed(experiment_seed: int, stage: int, sequence: int, rollout: int) -> UUID:
-    """What sampling derives from: the experiment's seed and the rollout's place, not its ids (rule 14)."""
-    return derive(NAMESPACE, "sampling", experiment_seed, stage, sequence, rollout)
+def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
+    """What sampling derives from: the experiment's seed and each rollout's place, not its ids (rule 14)."""
+    return derive_each(NAMESPACE, "sampling", experiment_seed, lease.stage, lease.sequence, numbers=rollouts)
 
 
 class Attempts:
@@ -81,10 +81,10 @@ class Attempts:
         except DataError as failure:
             return _failed(lease, rollout, failure)
         error: RftdError = RolloutError("no attempt was made")
-        id = rollout_id(lease.group, rollout)
+        (id,) = rollout_ids(lease.group, [rollout])
+        (seed,) = sampling_seeds(self._seed, lease, [rollout])
         for _ in range(self._spec.max_retry_times + 1):
             try:
-                seed = sampling_seed(self._seed, lease.stage, lease.sequence, rollout)
                 sampling = self._greedy if rollout < self._greedy_rollouts else None
                 work = partial(self._runner.run, task, id, seed=seed, sampling=sampling)
                 result = await self._orphans.bounded(
@@ -116,11 +116,11 @@ class Attempts:
         """The same as `run` of each, as they end, those of one moment at once; those that failed are tried again."""
         began_s, loop = self._clock.monotonic_s(), asyncio.get_running_loop()
         timeout_s = lease.timeout_s or self._spec.max_timeout_s
-        ids = {rollout: rollout_id(lease.group, rollout) for rollout in rollouts}
+        ids = dict(zip(rollouts, rollout_ids(lease.group, rollouts), strict=True))
         errors: dict[int, RftdError] = dict.fromkeys(rollouts, RolloutError("no attempt was made"))
         for _ in range(self._spec.max_retry_times + 1):
             trying, errors = [rollout for rollout in rollouts if rollout in errors], {}
-            seeds = [sampling_seed(self._seed, lease.stage, lease.sequence, rollout) for rollout in trying]
+            seeds = sampling_seeds(self._seed, lease, trying)
             left, deadline_s = set(trying), loop.time() + timeout_s
             async with together.asked([(ids[r], seed) for r, seed in zip(trying, seeds, strict=True)]) as attempt:
                 while left:

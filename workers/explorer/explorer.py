@@ -12,11 +12,13 @@ from rftd.ops import limits
 from rftd.ops.errors import DataError, RftdError, RolloutError, WeightsElsewhereError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.artifacts import ArtifactStore
+from rftd.streams import topics
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.follower import Follower
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.topics import partition_of
 from rftd.workers.chat.stage_tokenizer import stage_tokenizer
 from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.explorer.attempt import Attempts
@@ -216,11 +218,12 @@ class Explorer:
         await self._hand_over(lease, [event])
 
     async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
+        partition = partition_of(topics.EXPERIENCES, lease.group)
         drafts = [
             self._member.writer.draft(
                 event,
                 experiment=self._member.experiment,
-                key=lease.group,
+                partition=partition,
                 id=event.experience if isinstance(event, ExperienceProduced) else None,
                 causation=lease.lease,
                 correlation=lease.group,

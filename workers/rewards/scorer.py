@@ -34,36 +34,48 @@ class Scorer:
 
         Raises RolloutError, with the reward's own words and the task's row, if it raised or gave no finite number.
         """
+        if self.quick:
+            return self.score_now(response, task)
         try:
-            if self._on_thread:
-                given: object = await _on_thread(lambda: self._reward.score(response, task.truth, task))
-            else:
-                given = self._reward.score(response, task.truth, task)
+            given = await _on_thread(lambda: self._reward.score(response, task.truth, task))
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
-            raise self._error(f"raised {text}", task) from error
+            raise self._raised(error, task) from error
+        return self._checked(given, task)
+
+    def score_now(self, response: str, task: Task) -> RewardResult:
+        """The same where the reward is quick."""
+        assert self.quick, self.name
+        try:
+            given = self._reward.score(response, task.truth, task)
+        except Exception as error:
+            raise self._raised(error, task) from error
         return self._checked(given, task)
 
     def _checked(self, given: object, task: Task) -> RewardResult:
         if isinstance(given, RewardResult):
-            value, parts = given.value, dict(given.parts)
+            value, parts = given.value, given.parts
         elif isinstance(given, Mapping):
             parts = dict(given)
-            value = sum(self._number(part, f"{name}={part!r}", task) for name, part in parts.items())
+            value = sum(self._number(part, task, name) for name, part in parts.items())
         else:
-            value, parts = self._number(given, repr(given), task), {}
-        checked = {str(name): self._number(part, f"{name}={part!r}", task) for name, part in parts.items()}
-        return RewardResult(value=self._number(value, repr(value), task), parts=checked)
+            value, parts = self._number(given, task), {}
+        checked = {str(name): self._number(part, task, name) for name, part in parts.items()}
+        return RewardResult(value=self._number(value, task), parts=checked)
 
-    def _number(self, value: object, shown: str, task: Task) -> float:
+    def _number(self, value: object, task: Task, name: object = None) -> float:
         try:
             # Numpy's and torch's scalars convert; a text that looks like a number is a mistake.
             number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
+            shown = repr(value) if name is None else f"{name}={value!r}"
             raise self._error(f"gave {shown[:200]}, which is no finite number", task)
         return number
+
+    def _raised(self, error: Exception, task: Task) -> RolloutError:
+        text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
+        return self._error(f"raised {text}", task)
 
     def _error(self, what: str, task: Task) -> RolloutError:
         return RolloutError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rftd.workers.chat.message import Message
 from rftd.workers.chat.model import Model
@@ -13,6 +13,8 @@ from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.train_row import plain_prompt
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.trajectory import one_turn
+
+_UNSCORED: Final = RewardResult(value=0.0)
 
 
 class SimpleWorkflow:
@@ -46,7 +48,12 @@ def with_system_prompt(task: Task, system_prompt: str | None) -> tuple[Message, 
 async def finish(task: Task, response: Response, reward: Scorer) -> RolloutResult:
     """The rollout of one turn. A prompt that did not fit is not scored; the reply's given beginning is."""
     if response.truncated:
-        score = RewardResult(value=0.0)
-    else:
-        score = await reward.score((task.reply_prefix or "") + response.text, task)
-    return one_turn(response, score)
+        return one_turn(response, _UNSCORED)
+    return one_turn(response, await reward.score((task.reply_prefix or "") + response.text, task))
+
+
+def finish_now(task: Task, response: Response, reward: Scorer) -> RolloutResult:
+    """The same where the reward is quick."""
+    if response.truncated:
+        return one_turn(response, _UNSCORED)
+    return one_turn(response, reward.score_now((task.reply_prefix or "") + response.text, task))

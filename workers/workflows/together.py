@@ -21,7 +21,7 @@ from rftd.workers.rewards.scorer import Scorer
 from rftd.workers.rollout.engine import Answers, Generation, GenerationRequest, GroupEngine
 from rftd.workers.tasksets.task import Task
 from rftd.workers.workflows.result import RolloutResult, named
-from rftd.workers.workflows.simple import finish
+from rftd.workers.workflows.simple import finish_now
 from rftd.workers.workflows.workflow import SingleTurn
 
 Ended: TypeAlias = tuple[int, RolloutResult | RolloutError]
@@ -66,9 +66,7 @@ class Together:
         )
         return model.ask_for(rollouts, self._workflow.prompt(self.task, model, self._scorer))
 
-    async def result(
-        self, request: GenerationRequest, answer: Generation | RolloutError
-    ) -> RolloutResult | RolloutError:
+    def result(self, request: GenerationRequest, answer: Generation | RolloutError) -> RolloutResult | RolloutError:
         """What the engine's answer makes of a rollout."""
         if isinstance(answer, RolloutError):
             return named(answer, self.task)
@@ -77,12 +75,12 @@ class Together:
             response = self._model.answer(request, answer)
         except Exception as error:
             return named(error, self.task)
-        return await self.scored(response)
+        return self.scored(response)
 
-    async def scored(self, response: Response) -> RolloutResult | RolloutError:
+    def scored(self, response: Response) -> RolloutResult | RolloutError:
         """The rollout that ends with this response."""
         try:
-            result = await finish(self.task, response, self._scorer)
+            result = finish_now(self.task, response, self._scorer)
             result.check(self._spec.max_model_len)
         except Exception as error:
             return named(error, self.task)
@@ -129,7 +127,7 @@ class Attempt:
         """Those that have ended since the last call; none once all were given."""
         if self._answers is not None:
             return [
-                (number, await self._together.result(self._requests[number], answer))
+                (number, self._together.result(self._requests[number], answer))
                 for number, answer in await self._answers.some()
             ]
         failed, told = self._failed, self._told
@@ -137,5 +135,5 @@ class Attempt:
         if failed is not None:
             return [(number, failed) for number in range(len(self._rollouts))]
         if told is not None:
-            return [(number, await self._together.scored(told)) for number in range(len(self._rollouts))]
+            return [(number, self._together.scored(told)) for number in range(len(self._rollouts))]
         return []

@@ -22,11 +22,11 @@ def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
     return RolloutResult(
         tokens=np.array(response.prompt + response.tokens, dtype=np.uint32),
         prompt_tokens=len(response.prompt),
-        loss_mask=np.ones(len(response.tokens), dtype=np.uint8),
+        loss_mask=np.frombuffer(bytearray(b"\1") * len(response.tokens), dtype=np.uint8),
         logprobs=np.array(response.logprobs, dtype=np.float32),
         spans=response.spans,
         reward=reward.value,
-        metrics=dict(reward.parts),
+        metrics=reward.parts,
         finish=response.finish,
         text=response.text,
     )
