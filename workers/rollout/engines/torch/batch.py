@@ -138,7 +138,7 @@ class Batch:
             width = self._width() if rows.live else 0
         moved = self._cache.reserve(len(rows.starts), width, ahead)
         if moved:
-            rows.starts += moved
+            rows.starts = rows.starts + moved
             self._arranged = False
 
     def _settle(self, leaving: Iterable[Running]) -> None:
@@ -150,7 +150,7 @@ class Batch:
         if len(sources):
             self._cache.move(sources, targets, self._width())
         if self._draw is not None:
-            self._draw = None if self._deterministic else self._draw.of(order)
+            self._draw = self._draw.of(order) if len(order) and not self._deterministic else None
         self._arranged = False
 
     def _arrange(self) -> None:

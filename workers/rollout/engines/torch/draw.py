@@ -46,7 +46,8 @@ class Draw:
         made = copy(self)
         for name in ("_keys", "_positions", "_temperatures", "_top_ks", "_top_ps", "_min_tokens"):
             setattr(made, name, getattr(self, name)[rows])
-        made._prepare()
+        if not self._plain:
+            made._prepare()
         return made
 
     def _prepare(self) -> None:
@@ -60,6 +61,10 @@ class Draw:
         self._unended = int((self._min_tokens - self._positions.astype(np.int64)).max(initial=0))
         narrow = np.flatnonzero(~greedy & ((self._top_ps < 1.0) | (self._top_ks > 0)))
         self._narrow = torch.from_numpy(narrow).to(device) if len(narrow) else None
+        # Then nothing below depends on which rows these are.
+        self._plain = not self._any_greedy and not scaled and not len(narrow)
+        if self._narrow is None:
+            return
         top_k, top_p = self._top_ks[narrow], self._top_ps[narrow]
         self._top_k = torch.from_numpy(np.where(top_k > 0, top_k, 1 << 30)).to(device).unsqueeze(1)
         self._top_p = torch.from_numpy(top_p).float().to(device).unsqueeze(1)

@@ -85,6 +85,9 @@ class SharedRows:
         return prompts + before, prompts
 
     def settle(self, kept: Index) -> Settled:
+        if not len(kept):
+            self.requests, self.of, self.starts = [], _NONE, _NONE
+            return Settled(_NONE, _NONE, kept)
         sequences, of = np.unique(self.of[kept] << _TOKEN_BITS | self._last()[kept], return_inverse=True)
         parents, count = sequences >> _TOKEN_BITS, len(sequences)
         # The first of those that part stays where it is, if that is in front; the others go where nobody is.
