@@ -140,15 +140,19 @@ class Execution:
         if plan.stage != self._stage:
             await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))
             self._stage = plan.stage
+
+        def step() -> Executed:
+            result = self.engine.train(batch)
+            return Executed(
+                result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),
+                checksum=self.engine.checksum(),
+                sha256=self.engine.sha256() if sha256 else None,
+            )
+
         try:
-            result = await self.call(lambda: self.engine.train(batch))
+            return await self.call(step)
         except NonFiniteLossError as error:
             raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
-        return Executed(
-            result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),
-            checksum=await self.call(self.engine.checksum),
-            sha256=await self.call(self.engine.sha256) if sha256 else None,
-        )
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the engine off the loop."""

@@ -11,6 +11,7 @@ import msgspec
 from rftd.ops import faults
 from rftd.ops.errors import ConflictError, RftdError
 from rftd.ops.logs import Logger
+from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested, WeightsRetired
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.role import RoleLease
@@ -88,14 +89,10 @@ class Publisher:
             return
         older = self._announced(present.version) if present is not None else []
         if present is None or await self._held(older, present.checksum):
-            await self._answer(request, self._state.spine.version)
+            await self._append([_answered(request, self._state.spine.version)])
             return
         snapshot = await self._snapshot()
         self._under_way = tasks.create_task(self._write(snapshot, present, older, request))
-
-    async def _answer(self, request: WeightsRequested, version: int) -> None:
-        answered = WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)
-        await self._lease.append([self._lease.writer.draft(answered, experiment=self._state.experiment)])
 
     async def settle(self) -> None:
         """Returns once what was published aside is in the log."""
@@ -117,7 +114,8 @@ class Publisher:
         for event in lost:
             self._log.warning("weights.lost", version=event.version, path=event.path)
             if event.version < present.version:
-                await self._retire(event, "the memory that held them is gone", lost=True)
+                await self._append([_retired(event, "the memory that held them is gone", lost=True)])
+                await self._remove([event])
         if lost:
             await self.publish(present)
 
@@ -177,15 +175,16 @@ class Publisher:
             size_bytes=exported.size_bytes,
             host=exported.host,
         )
-        if event != same:
-            await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
+        others = [each for each in older if each is not same]
+        old = [each for each in self._old() if each not in older]
+        # One append for all of it: each wakes everybody who follows the weights.
+        events: list[Event] = [event] if event != same else []
+        events += [_answered(request, present.version)] if request is not None else []
+        events += [_retired(each, "another generation differs") for each in others]
+        events += [_retired(each, "newer versions exist") for each in old]
+        await self._append(events)
         faults.point("weights.after_append")
-        if request is not None:
-            await self._answer(request, present.version)
-        for event in older:
-            if event is not same:
-                await self._retire(event, "another generation differs")
-        await self._retire_old()
+        await self._remove([*others, *old])
         await asyncio.to_thread(self._channels.of(method).prepare)
 
     def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
@@ -209,20 +208,34 @@ class Publisher:
         step = present.version - self._state.spine.first_versions.get(present.stage, 0)
         return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.sync.method
 
-    async def _retire_old(self) -> None:
-        """Retires versions below the newest few that no evaluation and no pinned rollout can still need."""
+    def _old(self) -> list[WeightsPublished]:
+        """Versions below the newest few that no evaluation and no pinned rollout can still need."""
         state = self._state
         if state.spine.stage < 0:
-            return
+            return []
         stage = state.spine.stage_spec()
         lowest = state.spine.version - kept_versions(stage)
-        wanted = {version for version, _ in due_evals(state, stage)}
-        for key, event in list(state.weights.published.items()):
-            if key not in state.weights.retired and event.version < lowest and event.version not in wanted:
-                await self._retire(event, "newer versions exist")
+        old = [
+            event
+            for key, event in state.weights.published.items()
+            if event.version < lowest and key not in state.weights.retired
+        ]
+        wanted = {version for version, _ in due_evals(state, stage)} if old else set()
+        return [event for event in old if event.version not in wanted]
 
-    async def _retire(self, event: WeightsPublished, reason: str, *, lost: bool = False) -> None:
-        retired = WeightsRetired(version=event.version, generation=event.generation, reason=reason, lost=lost)
-        await self._lease.append([self._lease.writer.draft(retired, experiment=self._state.experiment)])
-        faults.point("weights.before_removal")
-        await asyncio.to_thread(self._channels.of(event.method).retire, as_ref(event))
+    async def _append(self, events: Sequence[Event]) -> None:
+        await self._lease.append([self._lease.writer.draft(each, experiment=self._state.experiment) for each in events])
+
+    async def _remove(self, retired: Sequence[WeightsPublished]) -> None:
+        """Their bytes, once the log says that they are retired."""
+        for event in retired:
+            faults.point("weights.before_removal")
+            await asyncio.to_thread(self._channels.of(event.method).retire, as_ref(event))
+
+
+def _retired(event: WeightsPublished, reason: str, *, lost: bool = False) -> WeightsRetired:
+    return WeightsRetired(version=event.version, generation=event.generation, reason=reason, lost=lost)
+
+
+def _answered(request: WeightsRequested, version: int) -> WeightsAnswered:
+    return WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)

@@ -59,8 +59,11 @@ class MemoryChannel:
         buffer = self._buffer(begin + end)
         try:
             once = {id(each): (each.data, begin + offsets[name]) for name, each in weights.items()}
-            with ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy") as threads:
-                sums = dict(zip(once, threads.map(lambda part: buffer.copy(*part), once.values()), strict=True))
+            if end <= mapped_file.CHUNK_BYTES:
+                sums = {key: buffer.copy(*part) for key, part in once.items()}
+            else:
+                with ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy") as threads:
+                    sums = dict(zip(once, threads.map(lambda part: buffer.copy(*part), once.values()), strict=True))
             tensors = tuple(msgspec.structs.replace(line, xxh3=sums[id(weights[line.name])]) for line in blank)
             head = _summed(manifest, tensors)
             buffer.write(head)
