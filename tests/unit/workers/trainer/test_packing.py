@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.ops.errors import TrainError
@@ -24,6 +24,7 @@ def make_sample(prompt: list[int], response: list[int], mask: list[int] | None =
     )
 
 
+@settings(deadline=None)
 @given(
     shapes=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=20),
     budget_tokens=st.integers(1, 200),
@@ -50,6 +51,7 @@ def test_each_token_is_predicted_by_the_one_before_it_in_its_own_text(
     assert sum(float(batch.weights.whole.sum()) for batch in packed) == pytest.approx(1.0, rel=1e-5)
 
 
+@settings(deadline=None)
 @given(
     texts=st.lists(
         st.tuples(st.integers(0, 2), st.lists(st.integers(0, 1), min_size=1, max_size=5), st.integers(0, 31)),
@@ -113,6 +115,18 @@ def test_what_responses_begin_with_alike_has_one_place() -> None:
     assert batch.predictions is not None and len(batch.predictions.first) == 8 and len(batch.targets) == 15
 
 
+def test_trees_share_a_row_where_that_saves_padding() -> None:
+    def group(prompt: int, width: int) -> list[TrainSample]:
+        return [make_sample([prompt, 1], [10 + i, 2]) for i in range(width)]
+
+    batch = packed_alone([*group(3, 8), *group(4, 2), *group(5, 7), *group(6, 3)])
+    assert batch.ids.shape == (2, 14), "instead of (4, 10)"
+    assert batch.ends is not None and batch.ends[0].tolist() == [10, 10, *range(3, 11), 14, 14, 13, 14]
+    assert packed_alone([*group(3, 8), *group(4, 8)]).ids.shape == (2, 10), "nothing to save"
+    apart = packed_alone([make_sample([3], [1] * 9), *(make_sample([4 + i], [1]) for i in range(3))])
+    assert apart.ids.shape == (4, 9) and apart.ends is None, "plainly causal attention is worth more"
+
+
 def test_equal_responses_are_one_text() -> None:
     batch = packed_alone([make_sample([1], [5] * 4000) for _ in range(2)])
     assert batch.ids.shape == (1, 4000) and batch.ends is None
@@ -130,6 +144,7 @@ def make_pair(number: int, prompt: list[int], chosen: list[int], rejected: list[
     ]
 
 
+@settings(deadline=None)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=9),
     budget_tokens=st.integers(1, 120),

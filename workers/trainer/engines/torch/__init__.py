@@ -4,8 +4,8 @@ In reading order:
 
 engine.py          `TorchTrainerEngine`: one optimizer step per batch
 arguments.py       its `engine_args`
-token_rows.py      which responses are computed together, and what of them is computed once (numpy)
-packing.py         a batch as micro-batches of such rows
+token_trees.py     which responses are computed together, and what of them is computed once (numpy)
+packing.py         a batch as micro-batches of rows of such trees
 forward.py         log-probabilities of the trained tokens of a micro-batch
 batch_pass.py      those of a whole batch before its step, where an objective needs them
 token_logprobs.py  log-softmax of chosen tokens, in chunks, with a gradient of its own

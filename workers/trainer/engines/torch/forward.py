@@ -11,7 +11,7 @@ from torch import Tensor
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens, Pairs
 from rftd.workers.trainer.engines.torch.packing import MicroBatch
 from rftd.workers.trainer.engines.torch.token_logprobs import entropy_signals, token_logprobs
-from rftd.workers.trainer.engines.torch.token_rows import Ints
+from rftd.workers.trainer.engines.torch.token_trees import Ints
 
 
 def attention_mask(ends: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """A batch as micro-batches of token rows: a pure function of the batch, without torch.
 
-Responses to an equal prompt share a row, prompt first, and each sees the prompt and itself only. So the prompt of a
+Responses to an equal prompt share a tree, prompt first, and each sees the prompt and itself only. So the prompt of a
 group is computed once instead of once for each rollout, and so is every token that responses begin with alike: short
-answers repeat each other. Rows of similar length go together; a micro-batch has at most `budget_tokens` places, or one
-row. The two responses of a preference are in one micro-batch, and in one row if that is cheaper.
+answers repeat each other. Trees of similar length go together, one or several in a row; a micro-batch has at most
+`budget_tokens` places, or one tree. The two responses of a preference are in one micro-batch, and in one tree if that
+is cheaper.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from rftd.ops.errors import TrainError
 from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.trainer.engine import TrainSample
-from rftd.workers.trainer.engines.torch.token_rows import Cost, Ints, Row, ranges, rows_of
+from rftd.workers.trainer.engines.torch.token_trees import Cost, Ints, Tree, laid_out, ranges, trees_of
 
 Floats = NDArray[np.float32]
 
@@ -63,15 +64,16 @@ def pack(
         _check(number, sample)
     weights = aggregation.weights([sample.loss_mask for sample in samples], [sample.expert for sample in samples])
     paired = _pairs(samples)
-    batches: list[list[Row]] = []
+    cost = Cost(hidden_size) if share else None
+    batches: list[list[Tree]] = []
     longest = 0
-    for length, block in _blocks(rows_of(samples, Cost(hidden_size) if share else None, budget_tokens), samples):
+    for length, block in _blocks(trees_of(samples, cost, budget_tokens), samples):
         longest = max(longest, length)
         if not batches or (len(batches[-1]) + len(block)) * longest > budget_tokens:
             batches.append([])
             longest = length
         batches[-1] += block
-    return [_micro_batch(samples, batch, weights, paired) for batch in batches]
+    return [_micro_batch(samples, laid_out(batch, cost), weights, paired) for batch in batches]
 
 
 def _check(number: int, sample: TrainSample) -> None:
@@ -103,34 +105,37 @@ def _pairs(samples: Sequence[TrainSample]) -> int:
     return sum(any(samples[number].loss_mask.any() for number in numbers) for numbers in members.values())
 
 
-def _blocks(rows: Sequence[Row], samples: Sequence[TrainSample]) -> list[tuple[int, list[Row]]]:
-    """(length, rows) of rows that one micro-batch must have together, shortest first: the two of a pair, or one."""
-    blocks: dict[int, tuple[int, list[Row]]] = {}
-    for number, row in enumerate(rows):
-        pair = samples[row.members[0]].pair
+def _blocks(trees: Sequence[Tree], samples: Sequence[TrainSample]) -> list[tuple[int, list[Tree]]]:
+    """(length, trees) of trees that one micro-batch must have together, shortest first: the two of a pair, or one."""
+    blocks: dict[int, tuple[int, list[Tree]]] = {}
+    for number, tree in enumerate(trees):
+        pair = samples[tree.members[0]].pair
         key = pair if pair >= 0 else -1 - number
         longest, block = blocks.get(key, (0, []))
-        blocks[key] = (max(longest, row.length), [*block, row])
+        blocks[key] = (max(longest, tree.length), [*block, tree])
     return sorted(blocks.values(), key=lambda block: (block[0], block[1][0].members[0]))
 
 
 def _micro_batch(
-    samples: Sequence[TrainSample], rows: Sequence[Row], weights: TokenWeights[NDArray[np.float64]], paired: int
+    samples: Sequence[TrainSample],
+    rows: Sequence[Sequence[Tree]],
+    weights: TokenWeights[NDArray[np.float64]],
+    paired: int,
 ) -> MicroBatch:
-    order = [number for row in rows for number in row.members]
+    order = [number for row in rows for tree in row for number in tree.members]
     chosen = [samples[number] for number in order]
-    tree = _Tree.of(samples, rows)
+    places = _Places.of(chosen, rows)
     lengths = np.array([len(sample.loss_mask) for sample in chosen], np.int64)
     trained = np.concatenate([sample.loss_mask for sample in chosen]) != 0
     sequence = np.repeat(np.arange(len(chosen)), lengths)[trained]
-    source = tree.sources[sequence, ranges(np.zeros_like(lengths), lengths)[trained]]
+    source = places.sources[sequence, ranges(np.zeros_like(lengths), lengths)[trained]]
     responses = np.concatenate([sample.tokens[sample.prompt_tokens :] for sample in chosen])
     targets = responses[trained].astype(np.int64)
     inverse = np.array([_inverse(sample.temperature) for sample in chosen], np.float32)[sequence]
     return MicroBatch(
-        ids=tree.ids,
-        positions=tree.positions,
-        ends=tree.ends,
+        ids=places.ids,
+        positions=places.positions,
+        ends=places.ends,
         source=source,
         targets=targets,
         inverse_temperature=inverse,
@@ -140,7 +145,7 @@ def _micro_batch(
         expert=np.array([sample.expert for sample in chosen], np.bool_)[sequence],
         sequence=sequence,
         sequences=len(chosen),
-        predictions=_predictions(source, targets, inverse) if len(order) > len(rows) else None,
+        predictions=_predictions(source, targets, inverse) if len(order) > sum(map(len, rows)) else None,
         pairs=np.unique([sample.pair for sample in chosen], return_inverse=True)[1] if paired else None,
         chosen=np.array([sample.chosen for sample in chosen], np.bool_) if paired else None,
         pairs_in_batch=paired,
@@ -150,8 +155,8 @@ def _micro_batch(
 
 
 @dataclass(frozen=True, slots=True)
-class _Tree:
-    """The places of some rows; S responses of up to R tokens."""
+class _Places:
+    """Where the tokens of S responses, of up to R tokens, lie in B rows."""
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L]
@@ -159,47 +164,53 @@ class _Tree:
     sources: Ints  # [S, R], the place in B * L that predicts each token
 
     @classmethod
-    def of(cls, samples: Sequence[TrainSample], rows: Sequence[Row]) -> _Tree:
-        width = max(row.length for row in rows)
-        chosen = [samples[number] for row in rows for number in row.members]
-        row = np.repeat(np.arange(len(rows)), [len(each.members) for each in rows])
-        row_length = np.array([each.length for each in rows], np.int64)
+    def of(cls, chosen: Sequence[TrainSample], rows: Sequence[Sequence[Tree]]) -> _Places:
+        """`chosen` are the members of the rows' trees, in their order."""
+        trees = [tree for row in rows for tree in row]
+        width = max(sum(tree.length for tree in row) for row in rows)
+        length = np.array([tree.length for tree in trees], np.int64)
+        row = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        before = np.cumsum(length) - length
+        first_of_row = np.searchsorted(row, np.arange(len(rows)))
+        base = row * width + before - before[first_of_row][row]  # where each tree begins
+        # Of each member from here on.
+        tree = np.repeat(np.arange(len(trees)), [len(each.members) for each in trees])
+        first = np.searchsorted(tree, np.arange(len(trees)))
         prompt = np.array([sample.prompt_tokens for sample in chosen], np.int64)
         places = np.array([len(sample.loss_mask) - 1 for sample in chosen], np.int64)
-        shared = np.array([count for each in rows for count in each.shared], np.int64)
-        fresh = places - shared
-        first = np.flatnonzero(np.diff(row, prepend=-1))  # each row's first member
-        before = np.cumsum(fresh) - fresh
-        start = row * width + prompt + before - before[first][row]  # of each member's fresh places
+        shared = np.array([count for each in trees for count in each.shared], np.int64)
+        fresh = np.cumsum(places - shared) - (places - shared)
+        start = base[tree] + prompt + fresh - fresh[first][tree]  # of its fresh places
         depth = np.arange(int(places.max(initial=0)))
         is_fresh = (depth >= shared[:, None]) & (depth < places[:, None])  # [S, R - 1]
         place = np.where(is_fresh, (start - shared)[:, None] + depth, 0)
-        # Places grow along the tree, so the largest one above is that of the last member which had a fresh one here.
+        # Places grow along a tree, so the largest one above is that of the last member which had a fresh one here.
         np.maximum.accumulate(place, axis=0, out=place)
         member, at = np.nonzero(is_fresh)
-        ids, positions = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
-        ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
-        in_prompt = ranges(np.arange(len(rows)) * width, prompt[first])
-        texts = [sample.tokens for sample in chosen]
-        ids.ravel()[in_prompt] = np.concatenate([texts[n][: prompt[n]] for n in first])
-        positions.ravel()[in_prompt] = ranges(np.zeros_like(first), prompt[first])
-        ends.ravel()[in_prompt] = np.repeat(row_length, prompt[first])
-        own = place[is_fresh]
+        own, texts = place[is_fresh], [sample.tokens for sample in chosen]
+        in_prompt = ranges(base, prompt[first])
         text_start = np.cumsum(places + prompt + 1) - places - 1  # where each response begins among all tokens
+        ids, positions = np.zeros((2, len(rows), width), np.int64)
+        ids.ravel()[in_prompt] = np.concatenate([texts[n][: prompt[n]] for n in first])
         ids.ravel()[own] = np.concatenate(texts)[text_start[member] + at]
+        positions.ravel()[in_prompt] = ranges(np.zeros_like(first), prompt[first])
         positions.ravel()[own] = prompt[member] + at
-        # A place is seen up to the next member that leaves the path before it, or to the end of its row.
-        leaves = np.where(depth >= shared[:, None], start[:, None], len(rows) * width)
-        until = np.minimum.accumulate(leaves[::-1], axis=0)[::-1]
-        last = (row * width + row_length[row])[:, None]
-        until = np.minimum(np.concatenate([until[1:], last[-1:].repeat(len(depth), 1)]), last)[is_fresh]
-        ends.ravel()[own] = until - row[member] * width
+        ends = None
+        if len(trees) > len(rows) or any(each.branches for each in trees):
+            # A place is seen up to the next member that leaves the path before it, or to the end of its tree.
+            leaves = np.where(depth >= shared[:, None], start[:, None], len(rows) * width)
+            until = np.minimum.accumulate(leaves[::-1], axis=0)[::-1]
+            last = (base + length)[tree][:, None]
+            until = np.minimum(np.concatenate([until[1:], last[-1:].repeat(len(depth), 1)]), last)[is_fresh]
+            ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
+            ends.ravel()[in_prompt] = np.repeat(base + length - row * width, prompt[first])
+            ends.ravel()[own] = until - row[tree[member]] * width
         return cls(
             ids=ids,
             positions=positions,
-            ends=None if np.array_equal(until, last[member, 0]) else ends,
+            ends=ends,
             # The first token of a response is predicted by the prompt's last.
-            sources=np.concatenate([(row * width + prompt - 1)[:, None], place], axis=1),
+            sources=np.concatenate([(base[tree] + prompt - 1)[:, None], place], axis=1),
         )
 
 
