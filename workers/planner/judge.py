@@ -21,8 +21,8 @@ class Judge:
         self._algorithm: AlgorithmSpec | None = None
         self._function: AdvantageFunction | None = None
 
-    def idle(self, stage: StageSpec, entries: Iterable[Waiting], most: int) -> Sequence[Waiting]:
-        """Of these experiences whole groups that teach nothing, up to `most`; groups of which some are gone stay."""
+    def idle(self, stage: StageSpec, entries: Iterable[Waiting]) -> Sequence[Waiting]:
+        """Of these experiences whole groups that teach nothing; groups of which some are gone stay."""
         function = self._of(stage.algorithm)
         if function is None:
             return ()
@@ -32,7 +32,7 @@ class Judge:
                 groups.setdefault(entry.group.group, []).append(entry)
         found: list[Waiting] = []
         for members in groups.values():
-            whole = len(members) == members[0].group_size and len(found) + len(members) <= most
+            whole = len(members) == members[0].group_size
             if whole and not function.informative(_told(members)):
                 found += members
         return found

@@ -79,10 +79,6 @@ class Planner:
             return ()
         if stage.kind == "train":
             return [self._plan(each, positions, now_ns, rows=self._rows(stage, each)) for each in range(step, last + 1)]
-        if incomplete := self._incomplete(stage):
-            return self._retired([Retirement("group_incomplete", incomplete)], positions, now_ns)
-        if idle := self._judge.idle(stage, self._shelf.fresh(), RETIRED_AT_ONCE):
-            return self._retired([Retirement("uninformative", idle)], positions, now_ns)
         return self._explored(stage, step, last, positions, now_ns)
 
     def _rows(self, stage: StageSpec, step: int) -> Sequence[RowItem]:
@@ -95,12 +91,17 @@ class Planner:
             taken = shared * stage.expert_rows  # its sequences are groups
         return rows_of_step(stage, step - spine.first_version, shared_steps=shared, shared_rows=taken)
 
-    def _incomplete(self, stage: StageSpec) -> Sequence[Waiting]:
+    def _unfit(self, stage: StageSpec) -> list[Retirement]:
+        """Groups that no batch may hold, whenever it is formed. Ask before the shelf takes in what arrived."""
         minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
-        ledger = self._state.ledger
-        if not any(size < minimum for size in ledger.group_sizes):
-            return ()
-        return [entry for entry in ledger.waiting.values() if entry.group_size < minimum]
+        ledger, fresh = self._state.ledger, self._shelf.fresh()
+        incomplete: list[Waiting] = []
+        if any(size < minimum for size in ledger.group_sizes):
+            incomplete = [entry for entry in ledger.waiting.values() if entry.group_size < minimum]
+            fresh = (entry for entry in fresh if entry.group_size >= minimum)
+        idle = self._judge.idle(stage, fresh)
+        found = (Retirement("group_incomplete", incomplete), Retirement("uninformative", idle))
+        return [part for part in found if part.entries]
 
     def _explored(
         self, stage: StageSpec, step: int, last: int, positions: Mapping[Partition, int], now_ns: int
@@ -111,22 +112,23 @@ class Planner:
         in each turn than a full buffer holds, nothing would ever be planned otherwise. What becomes stale for a later
         one is retired when that is the first.
         """
+        retired = self._unfit(stage)
         policy, pool = self._shelf.of(stage, now_ns)
-        view = view_of(self._state, stage)
-        plans: list[Event] = []
+        view = self._without(retired, view_of(self._state, stage))
         chosen: Sequence[Waiting] = ()
-        timed_out, size = self._timed_out(stage, now_ns), stage.experiences_per_step
+        plans: list[Event] = []
+        timed_out, size = self._timed_out(stage, now_ns) and not retired, stage.experiences_per_step
         for each in range(step, last + 1):
             if chosen:  # the plan itself is the last reading of the clock from here on
                 timed_out, view = False, view.after(chosen)
                 self._shelf.take(chosen)
-            if retired := [part for part in policy.evict(view, pool) if part.entries]:
-                if plans:
+            if evicted := [part for part in policy.evict(view, pool) if part.entries]:
+                if chosen:
                     return plans
+                timed_out, view = False, self._without(evicted, view)
+                retired += evicted
+            if not chosen:
                 plans += self._retired(retired, positions, now_ns)
-                gone = [entry for part in retired for entry in part.entries]
-                self._shelf.take(gone)
-                timed_out, view = False, view.without(gone)
             if len(pool) < size and not timed_out:
                 return plans
             if not timed_out and self._waits(policy.waits_for(view)):
@@ -140,6 +142,14 @@ class Planner:
             if stage.policy.max_uses != 1 and not stage.policy.cooldown_s:
                 return plans  # what it holds may be in the next one, too, for it need not rest
         return plans
+
+    def _without(self, retired: Sequence[Retirement], view: PolicyView) -> PolicyView:
+        """The view once they are retired; the shelf has them no longer."""
+        gone = [entry for part in retired for entry in part.entries]
+        if not gone:
+            return view
+        self._shelf.take(gone)
+        return view.without(gone)
 
     def _waits(self, version: int | None) -> bool:
         if version is None:
@@ -197,16 +207,17 @@ class Planner:
     def _retired(
         self, parts: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int
     ) -> Sequence[ExperienceRetired]:
-        """One event for each reason and number of uses, of bounded size: what is left is retired the next time."""
+        """Events for each reason and number of uses, of bounded size."""
         return [
             ExperienceRetired(
-                experiences=tuple(entry.member.experience for entry in entries)[:RETIRED_AT_ONCE],
+                experiences=tuple(entry.member.experience for entry in entries[start : start + RETIRED_AT_ONCE]),
                 reason=reason,
                 uses=uses,
                 decided_at_ns=now_ns,
                 observed=observed_at(positions),
             )
             for (reason, uses), entries in by_uses(parts).items()
+            for start in range(0, len(entries), RETIRED_AT_ONCE)
         ]
 
     def _close_books(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:

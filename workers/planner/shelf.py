@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from uuid import UUID
 
-from rftd.streams.folds.ledger import Waiting
+from rftd.streams.folds.ledger import Changes, Waiting
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
 from rftd.workers.policies.policy import Retirement, StalenessPolicy
@@ -33,7 +33,7 @@ class Shelf:
             entries = chain(state.ledger.waiting.values(), state.ledger.cooling.values())
             self._pool = Pool(self._policy.order, make_priority(stage.policy.priority), entries)
         else:
-            self._pool.change({**self._taken, **(state.touched or {})})
+            self._pool.change(self._changes())
         self._taken, state.touched = {}, {}
         self._pool.awake(now_ns)
         return self._policy, self._pool
@@ -43,7 +43,11 @@ class Shelf:
         state = self._state
         if self._pool is None or self._stage != state.spine.stage:
             return state.ledger.waiting.values()
-        return (entry for entry in (state.touched or {}).values() if entry is not None)
+        return (entry for entry in self._changes().values() if entry is not None)
+
+    def _changes(self) -> Changes:
+        """What the pool has not taken in yet; what it left out for a decision that nobody wrote is as it was."""
+        return {**self._taken, **(self._state.touched or {})}
 
     def take(self, chosen: Sequence[Waiting]) -> None:
         """Leaves these out of the pool until it is asked for again: then they are what the ledger says."""

@@ -14,6 +14,7 @@ from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRe
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
+from rftd.workers.planner import planner as planner_module
 from rftd.workers.planner import shelf
 from rftd.workers.planner.planner import Planner
 from rftd.workers.planner.rows import rows_of_step
@@ -119,9 +120,11 @@ def test_groups_with_too_few_members_are_retired_first() -> None:
         desk.fail(lease, rollout)
     desk.obey(close_groups(desk.state, stage_over=False))
     desk.supply(2)
-    (retired,) = decided(desk)
+    retired, plan = decided(desk)
+    assert isinstance(retired, ExperienceRetired) and isinstance(plan, BatchPlanned)
     assert retired.reason == "group_incomplete" and len(retired.experiences) == 1
-    assert isinstance(decided(desk)[0], BatchPlanned)
+    assert {item.experience for item in plan.experiences}.isdisjoint(retired.experiences)
+    assert desk.state.ledger.counts()["balance"] == 0
 
 
 THRESHOLD = AlgorithmSpec(
@@ -141,6 +144,33 @@ def test_groups_that_teach_nothing_are_retired_and_others_planned() -> None:
     (plan,) = decided(desk)
     assert isinstance(plan, BatchPlanned) and len(plan.experiences) == BATCH
     assert desk.state.ledger.counts()["balance"] == 0
+
+
+def test_what_teaches_nothing_is_retired_in_the_turn_of_the_plan_and_again_if_that_was_not_written() -> None:
+    desk = Desk(stage_of(algorithm=THRESHOLD))
+    planner, now_ns = Planner(desk.state), desk.tape.clock.now_ns()
+    assert planner.decide(desk.positions, now_ns) == []
+    desk.supply(1)
+    desk.supply(2, spread=0.5)
+    retired, plan = planner.decide(desk.positions, now_ns)
+    assert isinstance(retired, ExperienceRetired) and isinstance(plan, BatchPlanned)
+    assert retired.reason == "uninformative" and len(retired.experiences) == REPEAT
+    assert planner.decide(desk.positions, now_ns) == [retired, plan]
+    desk.obey([retired, plan])
+    assert planner.decide(desk.positions, now_ns) == []
+    assert desk.state.ledger.counts() == {"produced": 3 * REPEAT, "waiting": 0, "cooling": 0} | {
+        "planned": 2 * REPEAT,
+        "retired": REPEAT,
+        "balance": 0,
+    }
+
+
+def test_what_is_too_much_for_one_event_is_retired_with_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "RETIRED_AT_ONCE", REPEAT + 1)
+    desk = Desk(stage_of(algorithm=THRESHOLD))
+    desk.supply(3)
+    assert [len(each.experiences) for each in decided(desk)] == [REPEAT + 1, REPEAT + 1, REPEAT - 2]
+    assert not desk.state.ledger.waiting and desk.state.ledger.counts()["balance"] == 0
 
 
 def test_a_decision_that_was_not_written_is_made_again() -> None:
