@@ -97,6 +97,8 @@ class Run:
         self._parts = Parts(clock) if roles else None
         self._roles = roles
         self._spine_offset = spine_offset
+        self._spine = partition_of(topics.EXPERIMENTS, experiment)
+        self._closed_groups = partition_of(topics.TASKS, experiment)
         self._log = log
         self._executor = executor
         self._owner = owner
@@ -222,7 +224,7 @@ class Run:
 
     async def _lead(self, follower: Follower) -> None:
         state = self.state
-        spine = partition_of(topics.EXPERIMENTS, state.experiment)
+        spine = self._spine
         tasks = [partition for partition in follower.positions if partition.stream == topics.TASKS]
         self._phase = Phase.FENCING
         controller_lease = await self._acquire(follower, "controller", [spine])
@@ -328,8 +330,7 @@ class Run:
         ]
 
     def _home(self, event: Event) -> Partition:
-        stream = topics.TASKS if isinstance(event, GroupClosed) else topics.EXPERIMENTS
-        return partition_of(stream, self.state.experiment)
+        return self._closed_groups if isinstance(event, GroupClosed) else self._spine
 
     async def _obey(self, lease: RoleLease) -> None:
         while not self._commands.empty():

@@ -169,10 +169,8 @@ class Groups(msgspec.Struct):
                 pass
 
     def _group(self, id: UUID) -> Group | None:
-        if id in self._closed:
-            return None
         group = self.open.get(id)
-        if group is None:
+        if group is None and id not in self._closed:
             group = self.open[id] = Group(id)
         return group
 
@@ -209,7 +207,7 @@ class Groups(msgspec.Struct):
             leased_ns=time_ns,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
-        self._charge(lease, len(group.left_of(lease)))
+        self._charge(lease.worker, len(group.left_of(lease)))
         if lease.alone:
             self.alone[lease.id] = lease.worker
         if not group.loose:
@@ -225,26 +223,29 @@ class Groups(msgspec.Struct):
         group.row, group.epoch = event.row, event.epoch
         group.repeat_times = event.repeat_times
 
-    def _charge(self, lease: Lease, rollouts: int) -> None:
-        left = self.load.get(lease.worker, 0) + rollouts
-        if left:
-            self.load[lease.worker] = left
-        else:
-            self.load.pop(lease.worker, None)
-
     def _drop(self, group: Group, lease: Lease) -> None:
         """The lease is over."""
         del self.leases[lease.id]
-        self.alone.pop(lease.id, None)
-        self._charge(lease, -len(group.left_of(lease)))
+        if lease.alone:
+            del self.alone[lease.id]
+        self._charge(lease.worker, -len(group.left_of(lease)))
+
+    def _charge(self, worker: UUID, rollouts: int) -> None:
+        left = self.load.get(worker, 0) + rollouts
+        if left:
+            self.load[worker] = left
+        else:
+            self.load.pop(worker, None)
 
     def _ended(self, group: Group, rollout: int) -> None:
-        """One of its rollouts is about to be terminal."""
+        """One of its rollouts is terminal."""
         for lease in group.leases.values():
             if rollout in lease.rollouts:
-                self._charge(lease, -1)
-        if len(group.members) + len(group.failed) + 1 >= group.repeat_times > 0:
+                self._charge(lease.worker, -1)
+        if group.terminal:
             self.loose.add(group.id)
+        elif group.id in self.loose and not group.loose:
+            self.loose.discard(group.id)
 
     def _retried(self, event: task.TaskRetried) -> None:
         group = self._group(event.retry)
@@ -278,8 +279,7 @@ class Groups(msgspec.Struct):
         group = self._group(event.group)
         if group is None or event.rollout in group.members or event.rollout in group.failed:
             return
-        versions = [span.version for span in event.spans] or [0]
-        self._ended(group, event.rollout)
+        versions = [span.version for span in event.spans] or (0,)
         group.stage = event.stage
         group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
         group.members[event.rollout] = task.Member(
@@ -293,14 +293,15 @@ class Groups(msgspec.Struct):
             min(versions),
             max(versions),
         )
+        self._ended(group, event.rollout)
 
     def _failed(self, event: experience.RolloutFailed) -> None:
         group = self._group(event.group)
         if group is None or event.rollout in group.members or event.rollout in group.failed:
             return
-        self._ended(group, event.rollout)
         group.stage = event.stage
         group.failed[event.rollout] = (event.code, event.reason)
+        self._ended(group, event.rollout)
         if group.sequence >= 0:
             self.inflight_rollouts -= 1
 

@@ -183,7 +183,7 @@ class Ledger(msgspec.Struct):
         if not self._first(event.batch):
             return {}
         items: dict[UUID, Item] = {}
-        changes: dict[UUID, Waiting | None] = {}
+        again: dict[UUID, Waiting | None] = {}
         for item in event.experiences:
             id, last = item.experience, item.use >= event.max_uses > 0
             entry = self._leave(id)
@@ -194,11 +194,12 @@ class Ledger(msgspec.Struct):
             rested = msgspec.structs.replace(entry, eligible_at_ns=0) if entry.eligible_at_ns else entry
             id = entry.member.experience  # the same object in each place is found faster than an equal one
             items[id] = Item(rested, item.use, last)
-            changes[id] = None if last else self._enter(entry, item.use, event.eligible_at_ns)
+            if not last:
+                again[id] = self._enter(entry, item.use, event.eligible_at_ns)
         self._book(event.stage, items, 1)
         self._items[event.batch] = items
         self._stage_of[event.batch] = event.stage
-        return changes
+        return {**dict.fromkeys(items), **again}
 
     def _retired(self, event: batch.ExperienceRetired) -> Changes:
         for experience in event.experiences:

@@ -11,6 +11,7 @@ from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events import step
 from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.checkpoints import Checkpoints
 from rftd.streams.folds.evals import Evals
@@ -90,8 +91,7 @@ class RunState:
         """Takes in one effective event."""
         match decoded.partition.stream:
             case topics.EXPERIENCES:
-                self.groups.apply(decoded)
-                self.evals.apply(decoded)
+                (self.evals if isinstance(decoded.event, EvalScored) else self.groups).apply(decoded)
             case topics.TASKS:
                 self.groups.apply(decoded)
                 self._keep_books(decoded)

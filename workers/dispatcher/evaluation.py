@@ -64,6 +64,8 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
 
 def lease_evals(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> Iterator[Decision]:
     """Leases of rows that are due, at most one for each explorer at a time."""
+    if not stage.evals:
+        return
     busy = {lease.worker for evaluation in state.evals.open.values() for lease in evaluation.leases.values()}
     idle = [worker for worker in explorers if worker.worker not in busy]
     for version, taskset in due_evals(state, stage):

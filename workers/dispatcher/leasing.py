@@ -48,6 +48,11 @@ class Credits:
         self._free = {worker.worker: worker.capacity + ahead - load.get(worker.worker, 0) for worker in explorers}
         self._workers = {worker.worker: worker for worker in explorers}
 
+    @property
+    def most(self) -> int:
+        """Of the explorer with the most."""
+        return max(self._free.values(), default=0)
+
     def take(self, rollouts: int) -> WorkerStarted | None:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
         best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
@@ -137,10 +142,13 @@ def _in_parts(
 def _new_groups(state: RunState, stage: StageSpec, credits: Credits) -> Iterator[Decision]:
     view = view_of(state, stage)
     sequences = sequences_to_lease(state)
+    least = min(stage.rollout.lease_rollouts or stage.algorithm.repeat_times, stage.algorithm.repeat_times)
     for begin in islice(beginnings(state, stage, view), admitted(state, stage, view)):
         if isinstance(begin, Held):
             if begin.kind is Hold.ASK:
                 yield Decision(request_of(state, begin))
+            return
+        if credits.most < least:
             return
         group = _new_group(state, stage, next(sequences), begin)
         for lease in _in_parts(state, stage, credits, group, group.missing):

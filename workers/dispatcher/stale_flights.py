@@ -33,10 +33,10 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
     than the weights that it waits for.
     """
     flights = [
-        Flight(group.id, max(group.min_version, *(lease.held_version for lease in group.leases.values())))
+        Flight(group.id, max(group.min_version, *held))
         for group in state.groups.open.values()
         if group.sequence >= 0 and group.leases and not group.terminal
-        if all(lease.held_version >= 0 for lease in group.leases.values())
+        if min(held := [lease.held_version for lease in group.leases.values()]) >= 0
     ]
     if not flights:
         return {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from uuid import UUID
 
 from rftd.streams.folds.ledger import Changes, Waiting
 from rftd.streams.folds.run_state import RunState
@@ -23,7 +22,7 @@ class Shelf:
         self._stage = -1
         self._policy: StalenessPolicy | None = None
         self._pool: Pool | None = None
-        self._taken: dict[UUID, Waiting] = {}
+        self._taken: list[Waiting] = []
 
     def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, Pool]:
         """Policy and pool of the stage under way, as the ledger is and the clock reads now."""
@@ -34,7 +33,7 @@ class Shelf:
             self._pool = Pool(self._policy.order, make_priority(stage.policy.priority), entries)
         else:
             self._pool.change(self._changes())
-        self._taken, state.touched = {}, {}
+        self._taken, state.touched = [], {}
         self._pool.awake(now_ns)
         return self._policy, self._pool
 
@@ -47,14 +46,15 @@ class Shelf:
 
     def _changes(self) -> Changes:
         """What the pool has not taken in yet; what it left out for a decision that nobody wrote is as it was."""
-        return {**self._taken, **(self._state.touched or {})}
+        touched, taken = self._state.touched or {}, self._taken
+        left = {id: entry for entry in taken if (id := entry.member.experience) not in touched}
+        return {**touched, **left} if left else touched
 
     def take(self, chosen: Sequence[Waiting]) -> None:
         """Leaves these out of the pool until it is asked for again: then they are what the ledger says."""
         assert self._pool is not None
-        taken = {entry.member.experience: entry for entry in chosen}
-        self._pool.change(dict.fromkeys(taken))
-        self._taken |= taken
+        self._pool.take(chosen)
+        self._taken += chosen
 
 
 def by_uses(parts: Iterable[Retirement]) -> dict[tuple[str, int], list[Waiting]]:

@@ -107,6 +107,16 @@ class Pool:
             changed[group] = None
         self._settle(changed)
 
+    def take(self, entries: Iterable[Waiting]) -> None:
+        """Forgets experiences."""
+        changed: dict[_Group, None] = {}
+        for entry in entries:
+            number = entry.member.experience.int
+            if (group := self._group_of.pop(number, None)) is not None:
+                del group.entries[number]
+                changed[group] = None
+        self._settle(changed)
+
     def put(self, entry: Waiting) -> None:
         """Takes one experience in, or as it is now."""
         self.change({entry.member.experience: entry})
