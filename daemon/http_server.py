@@ -15,12 +15,27 @@ from rftd.ops.errors import ConflictError
 
 GRACE_S = 2
 """Open requests and event streams get so long at the end."""
+TICK_S = 1.0
+"""The header Date is renewed; nothing else waits for it."""
 
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Ends the server: `serve` returns once open requests have had their time."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Ticks once a second. uvicorn's own wakes ten times for that, to look whether it should leave."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._leaving.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -67,6 +82,6 @@ async def serving_http(app: ASGIApp, bound: socket.socket) -> AsyncIterator[None
             await server.up.wait()
             yield
         finally:
-            server.should_exit = True
+            server.leave()
             # Before the group ends: if the block failed, that would cut off the requests under way.
             await asyncio.wait([serving], timeout=GRACE_S + 1)
