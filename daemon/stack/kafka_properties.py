@@ -31,6 +31,8 @@ log.cleaner.dedupe.buffer.size=16777216
 auto.create.topics.enable=false
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
+num.network.threads=1
+num.io.threads=2
 """
 
 
