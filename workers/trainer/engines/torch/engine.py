@@ -292,8 +292,8 @@ class TorchTrainerEngine:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=stage.spec.trainer.dtype == "bfloat16")
 
     def _clip(self, limit: float) -> float:
-        parameters = [value for value in self._model.parameters() if value.grad is not None]
-        norm = torch.nn.utils.get_total_norm([value.grad for value in parameters])
+        parameters = [value for value in self._learner.parameters().values() if value.grad is not None]
+        norm = torch.nn.utils.get_total_norm([value.grad for value in parameters if value.grad is not None])
         if limit > 0:
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
         return float(norm)

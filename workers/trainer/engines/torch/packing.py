@@ -78,12 +78,14 @@ def pack(
 
 def _check(number: int, sample: TrainSample) -> None:
     response = len(sample.tokens) - sample.prompt_tokens
-    parts = (sample.loss_mask, sample.logprobs, sample.advantages, sample.versions)
-    if sample.prompt_tokens < 1 or response < 1 or any(part is not None and len(part) != response for part in parts):
-        lengths = sorted({len(part) for part in parts if part is not None})
+    lengths = {len(sample.loss_mask)}
+    for part in (sample.logprobs, sample.advantages, sample.versions):
+        if part is not None:
+            lengths.add(len(part))
+    if sample.prompt_tokens < 1 or response < 1 or lengths != {response}:
         raise TrainError(
             f"item {number} has {len(sample.tokens)} tokens, {sample.prompt_tokens} of them the prompt, and arrays of "
-            f"length {lengths} for its response",
+            f"length {sorted(lengths)} for its response",
             fix="a prompt and a response have at least one token each, and each array covers the response",
         )
 

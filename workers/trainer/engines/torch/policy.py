@@ -67,14 +67,17 @@ class WholeModel:
         self.model = model
         self._base = base
         self._trusted = trust_remote_code
+        # Looked up once: they are changed in place only.
+        self._parameters: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
+        self._tensors = tensors_of(model)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """All of them."""
-        return dict(self.model.named_parameters())
+        return self._parameters
 
     def published(self) -> dict[str, Tensor]:
         """The weights themselves."""
-        return tensors_of(self.model)
+        return self._tensors
 
     def freeze(self) -> FrozenCopy:
         """A copy of the model."""
