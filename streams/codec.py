@@ -79,7 +79,7 @@ class Writer:
             traceparent=traceparent,
         )
         draft = Draft(partition, head.id, _encoder.encode(head), _encoder.encode(event))
-        if draft.size_bytes > limits.RECORD_SIZE_BYTES:
+        if len(draft.head) + len(draft.value) > limits.RECORD_SIZE_BYTES:
             raise CodecError(
                 f"{definition.name} of {draft.size_bytes} bytes is over the limit of {limits.RECORD_SIZE_BYTES}",
                 where=str(partition),

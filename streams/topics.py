@@ -62,6 +62,12 @@ TRUTH: Final = tuple(
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
 
 
+_PARTITIONS: Final = {
+    topic.name: tuple(Partition(topic.name, number) for number in range(topic.partitions)) for topic in TOPICS.values()
+}
+
+
 def partition_of(stream: str, key: UUID) -> Partition:
     """The partition of `stream` that holds `key`; stable across machines and releases."""
-    return Partition(stream, xxhash.xxh3_64_intdigest(key.bytes) % TOPICS[stream].partitions)
+    partitions = _PARTITIONS[stream]
+    return partitions[xxhash.xxh3_64_intdigest(key.bytes) % len(partitions)]
