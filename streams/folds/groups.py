@@ -113,7 +113,11 @@ class Group(msgspec.Struct):
     @property
     def loose(self) -> bool:
         """True if it may have to be closed or leased: it ended, or a rollout that has not is not under way either."""
-        return self.terminal or not self.leases or not self.under_way.issuperset(self.missing)
+        if self.terminal or not self.leases:
+            return True
+        if any(len(lease.rollouts) == self.repeat_times for lease in self.leases.values()):
+            return False
+        return not self.under_way.issuperset(self.missing)
 
 
 class Groups(msgspec.Struct):
@@ -182,7 +186,7 @@ class Groups(msgspec.Struct):
         group = self._group(event.group)
         if group is None:
             return
-        self._begin(group, event)
+        new = self._begin(group, event)
         group.window, group.place = event.window, event.place
         if event.attempt >= group.attempts:  # leases of other slots are read in any order
             group.attempts = event.attempt
@@ -191,7 +195,10 @@ class Groups(msgspec.Struct):
             group._counted.add(event.attempt)
             for rollout in event.rollouts if not event.reissue else ():
                 group.spent[rollout] = group.spent.get(rollout, 0) + 1
-        if event.lease in self._expired or event.lease in self.leases:
+        if event.lease in self.leases:
+            return
+        if event.lease in self._expired:
+            self._place(group, new=new)
             return
         lease = Lease(
             id=event.lease,
@@ -210,25 +217,33 @@ class Groups(msgspec.Struct):
         self._charge(lease.worker, len(group.left_of(lease)))
         if lease.alone:
             self.alone[lease.id] = lease.worker
-        if not group.loose:
-            self.loose.discard(group.id)
+        self._place(group, new=new)
 
-    def _begin(self, group: Group, event: task.TaskLeased | task.TaskRetried) -> None:
-        """Its place and size are known from here on."""
-        if group.sequence < 0:
+    def _begin(self, group: Group, event: task.TaskLeased | task.TaskRetried) -> bool:
+        """Its place and size are known from here on. True if they were not before."""
+        new = group.sequence < 0
+        if new:
             self.to_close += 1
             self.inflight_rollouts += event.repeat_times - len(group.failed)
-            self.loose.add(group.id)
         group.sequence, group.stage = event.sequence, event.stage
         group.row, group.epoch = event.row, event.epoch
         group.repeat_times = event.repeat_times
+        return new
+
+    def _place(self, group: Group, *, new: bool = False) -> None:
+        """Among the loose ones, or not."""
+        if group.loose:
+            self.loose.add(group.id)
+        elif not new:
+            self.loose.discard(group.id)
 
     def _drop(self, group: Group, lease: Lease) -> None:
         """The lease is over."""
         del self.leases[lease.id]
         if lease.alone:
             del self.alone[lease.id]
-        self._charge(lease.worker, -len(group.left_of(lease)))
+        if not group.terminal:
+            self._charge(lease.worker, -len(group.left_of(lease)))
 
     def _charge(self, worker: UUID, rollouts: int) -> None:
         left = self.load.get(worker, 0) + rollouts
@@ -244,15 +259,16 @@ class Groups(msgspec.Struct):
                 self._charge(lease.worker, -1)
         if group.terminal:
             self.loose.add(group.id)
-        elif group.id in self.loose and not group.loose:
-            self.loose.discard(group.id)
+        elif self.loose and group.id in self.loose:
+            self._place(group)
 
     def _retried(self, event: task.TaskRetried) -> None:
         group = self._group(event.retry)
         if group is None:
             return
-        self._begin(group, event)
+        new = self._begin(group, event)
         group.retry = True
+        self._place(group, new=new)
         if not group.attempts:
             group.min_version, group.pinned = event.min_version, event.pinned
 
@@ -264,8 +280,7 @@ class Groups(msgspec.Struct):
         group = self.open[lease.group]
         self._drop(group, lease)
         del group.leases[event.lease]
-        if group.loose:
-            self.loose.add(group.id)
+        self._place(group)
         group.expired = max(group.expired, (lease.attempt, event.reason))
         if event.worker_gone and lease.alone and not event.excused:
             group.losses_alone += 1
@@ -279,7 +294,7 @@ class Groups(msgspec.Struct):
         group = self._group(event.group)
         if group is None or event.rollout in group.members or event.rollout in group.failed:
             return
-        versions = [span.version for span in event.spans] or (0,)
+        oldest, newest = _versions_of(event.spans)
         group.stage = event.stage
         group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
         group.members[event.rollout] = task.Member(
@@ -290,8 +305,8 @@ class Groups(msgspec.Struct):
             event.reward,
             event.priority,
             len(event.tokens),
-            min(versions),
-            max(versions),
+            oldest,
+            newest,
         )
         self._ended(group, event.rollout)
 
@@ -348,3 +363,11 @@ class Groups(msgspec.Struct):
             self._short[minimum] = 0 if members >= minimum else self._short.get(minimum, 0) + 1
         if event.failed:
             self.last_error = (event.code, event.reason)
+
+
+def _versions_of(spans: tuple[experience.Span, ...]) -> tuple[int, int]:
+    """The oldest and the newest weights that drew a token; most rollouts have one span."""
+    if len(spans) == 1:
+        return spans[0].version, spans[0].version
+    versions = [span.version for span in spans] or (0,)
+    return min(versions), max(versions)

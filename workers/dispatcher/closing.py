@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -35,9 +35,11 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
     return tuple(each for each in range(group.repeat_times) if each not in ended and spent.get(each, 0) < most)
 
 
-def loose_groups(state: RunState, others: Iterable[UUID] = ()) -> list[Group]:
+def loose_groups(state: RunState, others: Collection[UUID] = ()) -> list[Group]:
     """Groups that may have to be closed or leased, and the `others`, in the order of the dataset."""
     groups = state.groups
+    if not groups.loose and not others:
+        return []
     return sorted((groups.open[id] for id in groups.loose.union(others)), key=attrgetter("sequence", "id"))
 
 

@@ -8,7 +8,6 @@ and while it drains nothing at all. What dies with it then is an attempt of that
 from __future__ import annotations
 
 from collections import Counter
-from uuid import UUID
 
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
@@ -31,10 +30,18 @@ class Isolation:
         suspects = [
             group for group in loose_groups(state) if not group.leases and is_suspect(group) and leasable(stage, group)
         ]
-        held: Counter[UUID] = Counter()
-        if suspects:  # else no explorer is chosen by what it holds
-            held.update(lease.worker for lease in state.groups.leases.values())
-            held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
+        self.suspects = len(suspects) + len(state.groups.alone)
+        """Groups that are or must be alone."""
+        self.kept: list[WorkerStarted] = []
+        """Explorers that wait for a suspect group, or drain until they can take one."""
+        self.others = explorers
+        """Explorers for everything else."""
+        self.ready: list[tuple[WorkerStarted, Group]] = []
+        """What can be leased alone now."""
+        if not self.suspects:
+            return
+        held = Counter(lease.worker for lease in state.groups.leases.values())
+        held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
         # The least loaded: it gets nothing more, so the load of those that are kept only falls.
         free = sorted(
             (worker for worker in explorers if worker.worker not in busy),
@@ -43,12 +50,7 @@ class Isolation:
         alone = len(explorers) - len(free)
         most = max(1, len(explorers) // 2) - alone
         self.kept = free[: max(0, min(most, len(suspects)))]
-        """Explorers that wait for a suspect group, or drain until they can take one."""
         apart = busy | {worker.worker for worker in self.kept}
         self.others = [worker for worker in explorers if worker.worker not in apart]
-        """Explorers for everything else."""
         idle = (worker for worker in self.kept if not held[worker.worker])
-        self.ready: list[tuple[WorkerStarted, Group]] = list(zip(idle, suspects, strict=False))
-        """What can be leased alone now."""
-        self.suspects = len(suspects) + len(state.groups.alone)
-        """Groups that are or must be alone."""
+        self.ready = list(zip(idle, suspects, strict=False))

@@ -20,7 +20,7 @@ from rftd.workers.dispatcher.isolation import Isolation, is_suspect
 from rftd.workers.dispatcher.windows import Begin, Held, Hold, as_admitted, beginnings, request_of
 from rftd.workers.planner.planner import view_of
 from rftd.workers.policies.policy import PolicyView
-from rftd.workers.policies.registry import make_policy
+from rftd.workers.policies.registry import policy_of
 from rftd.workers.policies.schedule import has_windows
 from rftd.workers.tasksets.order import locate
 
@@ -75,7 +75,7 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
     """How many more groups the stage's policy lets start now."""
     if stage.kind == "explore":
         return left_to_collect(state, stage)
-    return make_policy(stage.policy).admit(as_admitted(stage, view))
+    return policy_of(stage.policy).admit(as_admitted(stage, view))
 
 
 def next_hold(state: RunState, stage: StageSpec, credits: Credits) -> Held:

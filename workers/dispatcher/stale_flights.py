@@ -12,7 +12,7 @@ from rftd.workers.dispatcher.closing import GivenUp
 from rftd.workers.dispatcher.leasing import held_version
 from rftd.workers.planner.planner import view_of
 from rftd.workers.policies.policy import Flight
-from rftd.workers.policies.registry import make_policy
+from rftd.workers.policies.registry import policy_of
 from rftd.workers.policies.schedule import has_windows
 
 
@@ -20,7 +20,7 @@ def fresh_enough(state: RunState, stage: StageSpec, explorers: list[WorkerStarte
     """Those whose rollouts would not be given up as soon as they begin: the others have yet to load newer weights."""
     if has_windows(stage.sync):
         return explorers  # a lease says what to load
-    view, policy = view_of(state, stage), make_policy(stage.policy)
+    view, policy = view_of(state, stage), policy_of(stage.policy)
     flights = [Flight(worker.worker, held_version(state, worker)) for worker in explorers]
     too_old = {flight.group for flight in policy.abort_inflight(view, flights)}
     return [worker for worker in explorers if worker.worker not in too_old]
@@ -48,5 +48,5 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
             f"{view.first_version + view.planned_steps} is planned (policy {stage.policy.kind})",
             keep_members=True,
         )
-        for flight in make_policy(stage.policy).abort_inflight(view, flights)
+        for flight in policy_of(stage.policy).abort_inflight(view, flights)
     }

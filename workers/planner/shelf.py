@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from rftd.streams.folds.ledger import Changes, Waiting
@@ -37,12 +37,13 @@ class Shelf:
         self._pool.awake(now_ns)
         return self._policy, self._pool
 
-    def fresh(self) -> Iterable[Waiting]:
+    def fresh(self) -> Iterator[Waiting]:
         """What the pool has not taken in yet: all that waits, or what changed since it was last asked for."""
         state = self._state
         if self._pool is None or self._stage != state.spine.stage:
-            return state.ledger.waiting.values()
-        return (entry for entry in self._changes().values() if entry is not None)
+            yield from state.ledger.waiting.values()
+        else:
+            yield from (entry for entry in self._changes().values() if entry is not None)
 
     def _changes(self) -> Changes:
         """What the pool has not taken in yet; what it left out for a decision that nobody wrote is as it was."""

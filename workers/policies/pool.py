@@ -94,6 +94,7 @@ class Pool:
     def change(self, experiences: Changes) -> None:
         """Takes experiences in, or as they are now; forgets those that are None."""
         changed: dict[_Group, None] = {}
+        arrives: _Group | None = None
         for id, entry in experiences.items():
             group = self._group_of.get(id.int)
             if entry is None:
@@ -102,7 +103,9 @@ class Pool:
                 del self._group_of[id.int], group.entries[id.int]
             else:
                 if group is None:
-                    group = self._group_of[id.int] = self._group(entry.group.group)
+                    if arrives is None or arrives.id is not entry.group.group:  # most follow one of their group
+                        arrives = self._group(entry.group.group)
+                    group = self._group_of[id.int] = arrives
                 group.entries[id.int] = entry
             changed[group] = None
         self._settle(changed)

@@ -26,7 +26,21 @@ POLICIES: Final = Plugins[StalenessPolicy](
 SWEEPING: Final = ("hard_bound", "in_order", "windowed", "weight_fifo")
 """Kinds under which nothing over the bound is trained; the others only pace by it."""
 
+_MOST_MADE: Final = 64
+_made: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
+"""By the identity of the spec, which is kept so that no other has it."""
+
 
 def make_policy(spec: PolicySpec) -> StalenessPolicy:
     """The policy that a stage names. Raises ConfigError for an unknown one."""
     return POLICIES.open(spec.kind, {"spec": spec})
+
+
+def policy_of(spec: PolicySpec) -> StalenessPolicy:
+    """The same one each time that it is asked for: a policy keeps nothing, so one serves all who decide."""
+    known = _made.get(id(spec))
+    if known is None or known[0] is not spec:
+        if len(_made) >= _MOST_MADE:
+            _made.clear()
+        known = _made[id(spec)] = spec, make_policy(spec)
+    return known[1]
