@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from binascii import hexlify
 from collections.abc import Iterable
 from hashlib import sha1
 from typing import Final, Protocol
@@ -89,6 +90,17 @@ def derive_each(cause: UUID, *parts: str | int, numbers: Iterable[int]) -> list[
     for number in numbers:
         digest = begun.copy()
         digest.update(b"%d" % number)
+        made.append(_derived(digest.digest()))
+    return made
+
+
+def derive_from_each(causes: Iterable[UUID], *parts: str | int) -> list[UUID]:
+    """`derive(cause, *parts)` for each cause."""
+    end = "".join(f"/{part!s}" for part in parts).encode()
+    made = []
+    for cause in causes:
+        digest = _BEGUN.copy()
+        digest.update(hexlify(cause.bytes) + end)
         made.append(_derived(digest.digest()))
     return made
 

@@ -33,7 +33,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import partition_of
 from rftd.workers.dispatcher.decision import slot_partition
-from rftd.workers.explorer.attempt import experience_id, rollout_ids
+from rftd.workers.explorer.attempt import experience_ids, rollout_ids
 from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
 from rftd.workers.trainer.assembly import Assembly
@@ -65,7 +65,7 @@ class Responses:
         self._turn = turn = (self._turn + 1) % len(self._tokens)
         reward = float(turn % 2)
         return ExperienceProduced(
-            experience=experience_id(*rollout_ids(group, [rollout])),
+            experience=experience_ids(rollout_ids(group, [rollout]))[0],
             group=group,
             rollout=rollout,
             stage=stage,

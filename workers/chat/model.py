@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from rftd.ops.errors import RolloutError
-from rftd.ops.ids import derive
+from rftd.ops.ids import derive, derive_from_each
 from rftd.streams.events.experience import Span
 from rftd.streams.spec import ModelSpec, SamplingSpec
 from rftd.workers.chat.message import Message
@@ -82,7 +82,7 @@ class Model:
         return GenerationRequest(
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
-            sampling=self._sampling(len(prompt), sampling or self.sampling)(self._seed, number),
+            sampling=self._sampling(len(prompt), sampling or self.sampling)(derive(self._seed, "sampling", number)),
         )
 
     def ask_for(
@@ -94,10 +94,9 @@ class Model:
             return cut
         ids = tuple(prompt)
         sampling = self._sampling(len(ids), self.sampling)
-        return [
-            GenerationRequest(id=derive(rollout, "request", 0), prompt=ids, sampling=sampling(seed, 0))
-            for rollout, seed in rollouts
-        ]
+        causes, seeds = zip(*rollouts, strict=True)
+        asked = zip(derive_from_each(causes, "request", 0), derive_from_each(seeds, "sampling", 0), strict=True)
+        return [GenerationRequest(id=id, prompt=ids, sampling=sampling(seed)) for id, seed in asked]
 
     def answer(self, request: GenerationRequest, generation: Generation) -> Response:
         """What the engine's answer to `request` says. Raises RolloutError if it is malformed."""
@@ -111,12 +110,12 @@ class Model:
             finish=generation.finish,
         )
 
-    def _sampling(self, prompt_tokens: int, asked: SamplingSpec) -> Callable[[UUID, int], Sampling]:
-        """How the answer to a prompt of so many tokens is drawn, for what the seed derives from and the call."""
+    def _sampling(self, prompt_tokens: int, asked: SamplingSpec) -> Callable[[UUID], Sampling]:
+        """How the answer to a prompt of so many tokens is drawn, for an id that the seed is taken from."""
         room = self._spec.max_model_len - prompt_tokens
         max_tokens = max(1, min(asked.max_tokens, self._spec.max_response_tokens, room))
         min_tokens = min(max(asked.min_tokens, self._spec.min_response_tokens), max_tokens)
-        return lambda cause, number: Sampling(
+        return lambda id: Sampling(
             temperature=asked.temperature,
             top_p=asked.top_p,
             top_k=asked.top_k,
@@ -124,7 +123,7 @@ class Model:
             min_tokens=min_tokens,
             stop=asked.stop,
             # 63 bits: every random generator takes them.
-            seed=derive(cause, "sampling", number).int >> 65,
+            seed=id.int >> 65,
         )
 
     def _cut(self, prompt: Sequence[int]) -> Response | None:

@@ -12,7 +12,7 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
-from rftd.ops.ids import NAMESPACE, derive, derive_each
+from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
@@ -33,9 +33,9 @@ def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
     return derive_each(group, "rollout", numbers=rollouts)
 
 
-def experience_id(rollout: UUID) -> UUID:
-    """The id of the experience that a rollout leaves, and of its event: a repeated rollout is a duplicate."""
-    return derive(rollout, "experience")
+def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
+    """The ids of the experiences that rollouts leave, and of their events: a repeated rollout is a duplicate."""
+    return derive_from_each(rollouts, "experience")
 
 
 def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
@@ -82,6 +82,7 @@ class Attempts:
             return _failed(lease, rollout, failure)
         error: RftdError = RolloutError("no attempt was made")
         (id,) = rollout_ids(lease.group, [rollout])
+        (experience,) = experience_ids([id])
         (seed,) = sampling_seeds(self._seed, lease, [rollout])
         for _ in range(self._spec.max_retry_times + 1):
             try:
@@ -97,7 +98,7 @@ class Attempts:
             except RftdError as failure:
                 error = failure
             else:
-                event = _experience(id, lease, rollout, result, self._clock.monotonic_s() - began_s)
+                event = _experience(experience, lease, rollout, result, self._clock.monotonic_s() - began_s)
                 return event if _fits(event) else await self._stored(event)
         return _failed(lease, rollout, error)
 
@@ -116,13 +117,14 @@ class Attempts:
         """The same as `run` of each, as they end, those of one moment at once; those that failed are tried again."""
         began_s, loop = self._clock.monotonic_s(), asyncio.get_running_loop()
         timeout_s = lease.timeout_s or self._spec.max_timeout_s
-        ids = dict(zip(rollouts, rollout_ids(lease.group, rollouts), strict=True))
+        ids = rollout_ids(lease.group, rollouts)
+        known = dict(zip(rollouts, zip(ids, experience_ids(ids), strict=True), strict=True))
         errors: dict[int, RftdError] = dict.fromkeys(rollouts, RolloutError("no attempt was made"))
         for _ in range(self._spec.max_retry_times + 1):
             trying, errors = [rollout for rollout in rollouts if rollout in errors], {}
             seeds = sampling_seeds(self._seed, lease, trying)
             left, deadline_s = set(trying), loop.time() + timeout_s
-            async with together.asked([(ids[r], seed) for r, seed in zip(trying, seeds, strict=True)]) as attempt:
+            async with together.asked([(known[r][0], seed) for r, seed in zip(trying, seeds, strict=True)]) as attempt:
                 while left:
                     try:
                         async with asyncio.timeout_at(deadline_s):
@@ -136,7 +138,7 @@ class Attempts:
                         rollout = trying[number]
                         left.discard(rollout)
                         if isinstance(result, RolloutResult):
-                            event = _experience(ids[rollout], lease, rollout, result, duration_s)
+                            event = _experience(known[rollout][1], lease, rollout, result, duration_s)
                             events.append(event if _fits(event) else await self._stored(event))
                         else:
                             errors[rollout] = result
@@ -182,7 +184,7 @@ def _experience(
     id: UUID, lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float
 ) -> ExperienceProduced:
     return ExperienceProduced(
-        experience=experience_id(id),
+        experience=id,
         group=lease.group,
         rollout=rollout,
         stage=lease.stage,

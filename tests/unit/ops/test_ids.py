@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID, uuid5
 
-from rftd.ops.ids import NAMESPACE, derive, derive_each
+from rftd.ops.ids import NAMESPACE, derive, derive_each, derive_from_each
 
 
 def test_ids_that_are_derived_at_once_are_those_derived_one_by_one() -> None:
     cause = UUID(int=2**127 + 3)
     found = derive_each(cause, "rollout", 7, numbers=range(12))
     assert found == [derive(cause, "rollout", 7, number) for number in range(12)]
+    assert derive_from_each(found, "request", 3) == [derive(each, "request", 3) for each in found]
 
 
 def test_a_derived_id_is_the_uuid5_of_its_parts() -> None:
