@@ -28,11 +28,9 @@ from rftd.streams.topics import TRUTH, Partition
 _TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, UsageError)
 """The database or the log does not answer or refuses us, or another projector was faster: read the positions back and
 try again, for somebody may put it right."""
-_LINGER_S: Final = 0.2
-"""After a batch, so that many small appends become few transactions; less if somebody waits for a record."""
-_BUSY_RECORDS: Final = 256
-_BUSY_LINGER_S: Final = 0.5
-"""After a batch of so many records: in larger transactions a row costs less, for more of them share changed pages."""
+_LINGER_S: Final = 0.15
+"""After a batch, so that many small appends become few transactions; none if somebody waits for a record. The tables
+are to be less than a quarter of a second late."""
 
 _logger = logging.getLogger("rftd.projector")
 
@@ -222,7 +220,7 @@ class Projector:
                 fold = await self._opened()
                 self.last_error = None
                 if len(records) < self._max_records and _size_of(records) < limits.FETCH_SIZE_BYTES // 2:
-                    await self._linger(_BUSY_LINGER_S if len(records) >= _BUSY_RECORDS else _LINGER_S)
+                    await self._linger()
         finally:
             await subscription.close()
 
@@ -235,12 +233,12 @@ class Projector:
         finally:
             self._wanted -= 1
 
-    async def _linger(self, pause_s: float) -> None:
+    async def _linger(self) -> None:
         """Lets records gather, unless somebody waits for them."""
         self._hurry.clear()
         if self._wanted:
             return
-        pause = asyncio.ensure_future(self._clock.sleep(pause_s))
+        pause = asyncio.ensure_future(self._clock.sleep(_LINGER_S))
         hurry = asyncio.ensure_future(self._hurry.wait())
         try:
             await asyncio.wait((pause, hurry), return_when=asyncio.FIRST_COMPLETED)
