@@ -153,6 +153,10 @@ class TcpProxy:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_carry(reader, to_target, self._requests, group))
                 group.create_task(_carry(beyond, writer, self._answers, group))
+            for each in pair:
+                each.close()  # both ways ended in order: a reset now could overtake the end, or bytes before it
+                with suppress(OSError):
+                    await each.wait_closed()
         except* OSError:
             pass  # one side is gone: so is the other, below
         finally:
