@@ -140,7 +140,14 @@ def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
     (partial / MANIFEST).write_bytes(encoded)
     for path in (partial / TENSORS, partial / MANIFEST, partial):
         _sync(path)
-    os.rename(partial, folder)
+    try:
+        os.rename(partial, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        # A writer that was replaced and woke again was first: the base weights have one name for all generations.
+        _refuse_other(folder, encoded)
+        shutil.rmtree(partial, ignore_errors=True)
     sync_folder(folder.parent)
 
 

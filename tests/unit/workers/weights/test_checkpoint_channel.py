@@ -67,6 +67,28 @@ def test_a_killed_writer_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     assert not partial.exists()
 
 
+@pytest.mark.parametrize("theirs", [1.0, 0.0])
+def test_another_writer_of_the_same_version_may_be_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: float
+) -> None:
+    """Stopped after it found nothing there; a trainer that it had replaced wakes and writes the same version."""
+
+    def woken(folder: Path) -> None:
+        monkeypatch.undo()
+        checkpoint.export(bytes_of({"w": torch.full((3,), theirs)}), tmp_path / "v", version=0, generation=0)
+
+    monkeypatch.setattr(checkpoint, "make_durable_folder", woken)
+    ours = {"w": torch.ones(3)}
+    if theirs == 1.0:
+        exported = checkpoint.export(bytes_of(ours), tmp_path / "v", version=0, generation=0)
+        assert exported.checksum == checksum(bytes_of(ours))
+        assert [path.name for path in tmp_path.iterdir()] == ["v"]
+    else:
+        with pytest.raises(ConflictError, match="already holds other weights"):
+            checkpoint.export(bytes_of(ours), tmp_path / "v", version=0, generation=0)
+    assert torch.equal(tensors_of(checkpoint.read(tmp_path / "v")[1])["w"], torch.full((3,), theirs))
+
+
 def test_damage_is_seen(tmp_path: Path) -> None:
     folder = tmp_path / "v"
     checkpoint.export(bytes_of({"w": torch.ones(300)}), folder, version=1, generation=0)
