@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
+from typing import Final
 
 from rftd.ops import faults
 from rftd.ops.errors import DataError
@@ -34,6 +35,9 @@ from rftd.workers.trainer.history import Resumption, resume_from
 from rftd.workers.trainer.inheritance import inherit
 from rftd.workers.trainer.publishing import Present, Publisher
 from rftd.workers.trainer.saving import Saver
+
+IDLE_S: Final = 0.5
+"""After so long without a plan a trainer looks whether the weights that it published are still there."""
 
 
 class Trainer:
@@ -240,12 +244,15 @@ class Trainer:
     ) -> None:
         spine, pulse = self._state.spine, self._member.pulse
         present: Present | None = None
+        mend_s = self._member.clock.monotonic_s() + IDLE_S
         while not stop.is_set() and not (spine.status and spine.status.ended):
             plan = await execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
                 pulse.state = "paused" if spine.status is Status.PAUSED else "wait_batch"
-                await publisher.mend(present)
-                await self._follower.pump(wait_s=0.5)
+                # What was published is seldom gone: to look for it must not keep the next plan waiting.
+                if not await self._follower.pump(wait_s=IDLE_S) or self._member.clock.monotonic_s() >= mend_s:
+                    await publisher.mend(present)
+                    mend_s = self._member.clock.monotonic_s() + IDLE_S
                 lease.check()
                 await self._answer(tasks, publisher, present)
                 continue

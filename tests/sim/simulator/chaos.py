@@ -31,6 +31,8 @@ class Chaos:
         self._armed = [strike for strike in scenario.strikes if strike.point]
         self._random = random.Random(f"chaos {scenario.seed}")
         self._calm = False
+        self.late_until_s = 0.0
+        """Until then something may be under way that was sent before the calm."""
         self.hits: Counter[str] = Counter()
         """How often each strike and each point was met."""
 
@@ -56,6 +58,8 @@ class Chaos:
         self._armed.clear()
         network = self._machine.network
         network.log.faults = NO_FAULTS
+        if network.weather.slow_p > 0.0:
+            self.late_until_s = self._loop.time() + network.weather.slow_s
         network.weather.slow_p = network.weather.stale_p = 0.0
         network.weather.grace_s = max(10.0, network.weather.grace_s)
         self._mishaps.hang_p = self._mishaps.fail_p = 0.0
