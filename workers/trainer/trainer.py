@@ -37,7 +37,7 @@ from rftd.workers.trainer.publishing import Present, Publisher
 from rftd.workers.trainer.saving import Saver
 
 IDLE_S: Final = 0.5
-"""After so long without a plan a trainer looks whether the weights that it published are still there."""
+"""A trainer waits so long for a plan; while it has none, it looks so often whether its weights are still there."""
 
 
 class Trainer:
