@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench bench-trl torture torture-crash torture-sim torture-tables lock clean
+.PHONY: demo test check bench bench-trl torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
 
 STACK ?= embedded
 
@@ -20,7 +20,7 @@ check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/lint-imports
 	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
 
-BENCHES := start_up log_append log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills \
+BENCHES := start_up log_append log_size log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume experience_path_kafka projector_postgres demo_stacks cluster_faults lineage_why \
   recovery_time rebuild_million hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory
 
@@ -40,7 +40,7 @@ $(TRL)/.ready: tests/bench/trl/requirements.txt $(READY)
 	$(BIN)/uv pip sync -q --compile-bytecode --python $(TRL)/bin/python --require-hashes tests/bench/trl/requirements.txt
 	touch $(TRL)/.ready
 
-torture: torture-crash torture-sim torture-tables  ## the long versions of the tests that break things; hours
+torture: torture-crash torture-sim torture-tables torture-http torture-records  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,400 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
@@ -53,6 +53,12 @@ torture-sim: $(READY)               ## simulated worlds that nobody ran yet, not
 
 torture-tables: $(READY)            ## 1,000 random logs whose tables are rebuilt and compared, a quarter of an hour
 	$(BIN)/python -P tests/property/torture.py
+
+torture-http: $(READY)              ## 10,000 requests that the API's document allows or forbids, every answer checked
+	$(BIN)/python -P tests/property/torture_http.py
+
+torture-records: $(READY)           ## 100,000 mutated records of whole runs, read by everybody who reads a log, two minutes
+	$(BIN)/python -P tests/property/torture_records.py
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

@@ -6,9 +6,10 @@ errors      the one tree of errors, each with a code, an exit status and an HTTP
 limits      every bound: sizes, counts, depths, time-outs
 clock       where time comes from (`Clock`), real or set by hand
 ids         where identity comes from: UUIDv7 for what is new, UUIDv5 for what follows from a cause
-durable     folders whose names survive a power cut
+durable     files and folders that survive a power cut
+paths       paths that people write, in one form
 exchange    two names that change places at once
-cycles      cyclic garbage, looked for seldom
+cycles      cyclic garbage, looked for seldom, and memory that goes back to the system
 processors  how many threads a process may use
 faults      named points at which a test may kill, fail or delay the process
 two_samples do two samples come from one distribution? (Kolmogorov and Smirnov)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -37,14 +38,44 @@ class SystemClock:
         await asyncio.sleep(delay_s)
 
 
+class RecordedClock:
+    """A clock for decisions that the log records: max(wall, last recorded reading + monotonic time since) (rule 9).
+
+    So a wall clock that is set back, or forward and then back, makes nobody wait longer: from the last reading that
+    was recorded on, time goes on as fast as it passes. A clock that is set forward may end a wait early.
+    """
+
+    def __init__(self, clock: Clock, recorded_ns: Callable[[], int]) -> None:
+        """`recorded_ns` is the last reading that the log holds, as far as it was read; 0 if there is none."""
+        self._clock = clock
+        self._recorded_ns = recorded_ns
+        self._ahead_ns: int | None = None
+        """By how much a recorded reading was ahead of the monotonic clock when it was first seen, at most."""
+
+    def now_ns(self) -> int:
+        passed_ns = int(self._clock.monotonic_s() * 1e9)
+        if recorded_ns := self._recorded_ns():
+            ahead_ns = recorded_ns - passed_ns
+            self._ahead_ns = ahead_ns if self._ahead_ns is None else max(self._ahead_ns, ahead_ns)
+        wall_ns = self._clock.now_ns()
+        return wall_ns if self._ahead_ns is None else max(wall_ns, passed_ns + self._ahead_ns)
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    async def sleep(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+
+
 class ManualClock:
     """A clock that moves when a test says so, or when something sleeps on it."""
 
     def __init__(self, start_ns: int = 1_700_000_000_000_000_000) -> None:
         self._now_ns = start_ns
+        self._set_ns = 0
 
     def now_ns(self) -> int:
-        return self._now_ns
+        return self._now_ns + self._set_ns
 
     def monotonic_s(self) -> float:
         return self._now_ns / 1e9
@@ -53,6 +84,10 @@ class ManualClock:
         """Moves the clock forward by `delay_s`."""
         assert delay_s >= 0
         self._now_ns += int(delay_s * 1e9)
+
+    def set_by(self, jump_s: float) -> None:
+        """Sets the wall clock forward, or back; no time passes."""
+        self._set_ns += int(jump_s * 1e9)
 
     async def sleep(self, delay_s: float) -> None:
         self.advance(max(0.0, delay_s))

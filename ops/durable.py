@@ -1,4 +1,4 @@
-"""Folders whose names survive a power cut: a file is safe once its bytes and the folders above it are synced."""
+"""Files and folders that survive a power cut: a file is safe once its bytes and the folders above it are synced."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ def make_durable_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for part in missing:
         sync_folder(part.parent)
+
+
+def write_durable(path: Path, data: bytes) -> None:
+    """Writes the file, whole or not at all, and durable when this returns. Its folder must be there."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

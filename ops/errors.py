@@ -4,6 +4,7 @@
     ├── UsageError            the caller's input: exit 2, HTTP 422
     │   ├── ConfigError       an experiment file, with file, line, column and field
     │   ├── DataError         a model or dataset that is missing, empty or malformed
+    │   │   └── RowError      a row of one that is as it was accepted
     │   └── ArchiveError      an export that is damaged, cut off, or of another format
     ├── NotFoundError         exit 3, HTTP 404
     ├── UnreachableError      the daemon or its log cannot be reached: exit 4, HTTP 503
@@ -71,6 +72,12 @@ class DataError(UsageError):
     """A model or dataset named by the experiment is missing, empty or malformed."""
 
     code = "RFTD-DAT-001"
+
+
+class RowError(DataError):
+    """A row of a dataset that is as it was accepted cannot be trained: no restart and no restoring mends that."""
+
+    code = "RFTD-DAT-002"
 
 
 class ArchiveError(UsageError):

@@ -17,7 +17,11 @@ from rftd.ops.errors import RftdError
 CHECK_TIMEOUT_S: Final = 2.0
 
 Check = Callable[[], Awaitable[str | None]]
-"""None if all is well, else the reason why not; raising counts as failing."""
+"""None if all is well, a `Note` if something is to be known, else the reason why not; raising counts as failing."""
+
+
+class Note(str):
+    """A reason that is told, and does not count as failing."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ok: bool
     reason: str = ""
-    """Why not."""
+    """Why not, or what is to be known."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +77,7 @@ class Health:
             reason = said(error)
         except Exception as error:  # a check that breaks is a finding, not an outage of the probe
             reason = f"{type(error).__name__}: {error}"
-        return Finding(name=name, ok=reason is None, reason=reason or "")
+        return Finding(name=name, ok=reason is None or isinstance(reason, Note), reason=str(reason or ""))
 
 
 def said(error: RftdError) -> str:

@@ -9,10 +9,18 @@ MIB: Final = 1024 * 1024
 # Streams.
 RECORD_SIZE_BYTES: Final = 2 * MIB
 """Largest encoded record; topics allow as much."""
+PLAN_EXPERIENCES: Final = 16_384
+"""Of one batch: 82 bytes each at most, with a group of its own, so that the record of the plan holds them."""
+PLAN_ROWS: Final = 50_000
+"""Of one batch, beside its experiences: 12 bytes each at most."""
+GROUP_MEMBERS: Final = 16_384
+"""Rollouts of one task: 96 bytes each at most in the record that closes their group."""
 INLINE_ARRAY_SIZE_BYTES: Final = 1 * MIB
 """Token arrays up to this size travel in the event."""
 APPEND_RECORDS: Final = 4096
 """Most records in one append."""
+APPEND_SIZE_BYTES: Final = 16 * MIB
+"""What is larger is appended in parts, as far as its writer follows `append_when_space`."""
 APPEND_QUEUE_RECORDS: Final = 16384
 """Records waiting for the log's writer before producers wait."""
 GROUP_COMMIT_RECORDS: Final = 2048
@@ -22,7 +30,7 @@ APPEND_QUEUE_SIZE_BYTES: Final = 64 * MIB
 GROUP_COMMIT_SIZE_BYTES: Final = 16 * MIB
 """Most bytes in one transaction of the embedded log; a larger append is cut."""
 LOG_RING_SIZE_BYTES: Final = 32 * MIB
-"""Newest records that the embedded log keeps in memory for its followers."""
+"""Newest records that the embedded log keeps in memory for its followers, with the objects around their bytes."""
 FETCH_RECORDS: Final = 1024
 FETCH_SIZE_BYTES: Final = 8 * MIB
 FRAME_SIZE_BYTES: Final = 64 * MIB
@@ -65,18 +73,30 @@ CANCEL_GRACE_S: Final = 5.0
 """A workflow that was cancelled is given up on after this long."""
 ORPHANED_ROLLOUTS: Final = 8
 """After this many workflows that did not end when they were cancelled, their process is started anew."""
+WORKER_SLOTS: Final = 16
+"""Explorers of one experiment that are told apart: each reads the leases of its slot, a partition of `rftd.tasks`."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
 WORKER_LOST_AFTER_S: Final = 15.0
 WORKER_START_TIMEOUT_S: Final = 300.0
 """A worker process that has not joined after this long is killed and started anew; large models load slowly."""
 RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 RESTARTS_IN_A_ROW: Final = 8
-"""Restarts of one worker without progress before the experiment fails."""
+"""Restarts of one worker without progress before the experiment pauses for it."""
+STALLED_BACKOFF_S: Final = (10.0, 20.0, 40.0, 60.0)
+"""How long it pauses then until the worker is tried anew: what it depends on may come back by itself."""
+LEFTOVER_GRACE_S: Final = 2.0
+"""What a worker's end left running is asked to end, and after this long it is killed; its successor waits for that."""
+CONDEMNED_S: Final = 30.0
+"""An explorer that refuses what others of its experiment do is started again after so long."""
+PAUSE_BACKOFF_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0)
+"""After so long an experiment goes on that paused for what shows only when it does; the longest again and again."""
 LOSSES_BEFORE_ALONE: Final = 2
 """Workers that died with a group among others before it is leased alone."""
 LOSSES_ALONE: Final = 3
 """Workers that died with a group alone before its task has failed, if `max_retry_times` allows so many."""
 DRAIN_TIMEOUT_S: Final = 10.0
+KILL_TIMEOUT_S: Final = 5.0
+"""A process that was killed and has not ended after this long hangs in the operating system; it is named and left."""
 PLAN_AHEAD_BATCHES: Final = 2
 """Batches planned and not yet trained; one trains while the next waits."""
 PLAN_AHEAD_MOST_BATCHES: Final = 32
@@ -96,6 +116,10 @@ DISK_RESERVE_SIZE_BYTES: Final = 1024 * MIB
 """Stays free on each volume that the daemon writes to, or 5 % of it if that is less."""
 
 # State database.
+WRITER_CACHE_KIB: Final = 16 * 1024
+"""Pages that the connection keeps which follows the log, if the tables are in a SQLite file."""
+BULK_CACHE_KIB: Final = 64 * 1024
+"""The same of one that fills tables from the log's first records, and lets go of them then."""
 REBUILD_RECORDS: Final = 8 * FETCH_RECORDS
 """Records of one transaction of a rebuild: keys are random, so a page that many rows meet is written once."""
 DATABASE_POOL_CONNECTIONS: Final = 8

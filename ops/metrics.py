@@ -152,6 +152,15 @@ class Metrics:
         self.disk_short = Gauge(
             "rftd_disk_short", "1 while experiments pause for want of space", ["cause"], registry=self.registry
         )
+        self.wal_size = Gauge(
+            "rftd_log_wal_size_bytes", "What lies in the embedded log's write-ahead file", registry=self.registry
+        )
+        self.wal_blocked = Gauge(
+            "rftd_log_wal_blocked", "1 while a reader keeps it from being emptied", registry=self.registry
+        )
+        self.wal_blocked_by = Gauge(
+            "rftd_log_wal_blocked_by_pid", "Process id of that reader; 0 without one", registry=self.registry
+        )
         self.dead_letters = Counter(
             "rftd_stream_dead_letters_total",
             "Records that a consumer could not use",

@@ -2,7 +2,9 @@
 
 topics        the streams: names, partitions, retention
 envelope      a record's attributes; `Draft` before, `Record` after the log took it
+bounds        what a number in an event or a specification may be
 spec          what an experiment is, resolved
+naming        which experiment a name or an id means
 halves        experiments that are handed in as two halves
 events/       the event types
 arrays        numeric arrays as bytes
@@ -14,12 +16,16 @@ socket/       the embedded log for other processes, over a Unix socket
 deadletters   records that are not ours
 fencing       epochs of roles in a partition
 start         where an experiment begins in the log
+group_id      the id of a group, which says its place
 shared_history what a fork shares with its parent
+spine_digest  a digest of the spine that steps and checkpoints carry
 follower      reads partitions into a fold
 role          a leased role: fenced, its appends read back
 patience      appends that wait for space
 folds/        pure state: the spine, groups, the ledger of experiences, weights
+losses        what survivors remember that the log does not hold any more
 retention     heartbeats are forgotten after a while
+payloads      the token arrays of experiences: dropped, brought back, their space returned
 transfer/     one experiment's log in a file, and from a file into any log
 verify/       the offline checker of the rules over any log
 """

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from rftd.ops.errors import CodecError
+from rftd.ops.errors import CodecError, NotFoundError
 
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
 _TYPES: Final = {name: np.dtype("<" + name) for name in DTYPES}
+_DROPPED: Final = "dropped:"
 _NUMPY: Final = {name: np.dtype("<" + name) for name in DTYPES}
 
 
@@ -20,10 +23,17 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A dense array: `dtype` is one of u1 u4 i4 f4 f8 (little-endian), `data` is C-contiguous."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=1 << 40)], ...], Meta(max_length=8)]
     data: bytes
-    artifact: str = ""
-    """sha256 of the bytes in the artifact store, if they are too many for the event; `data` is then empty."""
+    artifact: Annotated[str, Meta(pattern=r"^(?:(?:dropped:)?[0-9a-f]{64})?$")] = ""
+    """sha256 of the bytes in the artifact store, if they are too many for the event; `data` is then empty.
+
+    After `dropped:` it is that of bytes which are nowhere any more.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.artifact:
+            self._check_size()
 
     @classmethod
     def of(cls, values: Any, dtype: str) -> Self:
@@ -32,9 +42,42 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(dtype, packed.shape, packed.tobytes())
 
     def view(self) -> NDArray[Any]:
-        """A read-only numpy view, without a copy. Raises CodecError if the parts do not fit together."""
+        """A read-only numpy view, without a copy.
+
+        Raises CodecError if it is kept elsewhere, NotFoundError if the bytes were dropped.
+        """
+        self._check_here()
         if self.artifact:
             raise CodecError(f"array of shape {self.shape} lies in artifact {self.artifact}", fix="load it first")
+        flat = np.frombuffer(self.data, _NUMPY[self.dtype])
+        return flat if len(self.shape) == 1 else flat.reshape(self.shape)
+
+    @property
+    def is_dropped(self) -> bool:
+        """True if its bytes were dropped from the log."""
+        return self.artifact.startswith(_DROPPED)
+
+    def dropped(self) -> Self:
+        """The same array without its bytes, which their sha256 still names."""
+        if self.is_dropped or not (self.data or self.artifact):
+            return self
+        sha256 = self.artifact or hashlib.sha256(self.data).hexdigest()
+        return type(self)(self.dtype, self.shape, b"", _DROPPED + sha256)
+
+    def stored(self, put: Callable[[bytes], str]) -> Self:
+        """The same array by reference: `put` keeps its bytes and gives their sha256."""
+        return type(self)(self.dtype, self.shape, b"", put(self.data))
+
+    def loaded(self, read: Callable[[str], bytes]) -> Self:
+        """The same array with its bytes, which `read` finds by their sha256 where they were stored.
+
+        Raises NotFoundError if they were dropped.
+        """
+        self._check_here()
+        return type(self)(self.dtype, self.shape, read(self.artifact)) if self.artifact else self
+
+    def _check_size(self) -> None:
+        """Raises CodecError if the parts do not fit together."""
         size, count = DTYPES.get(self.dtype), 1
         for extent in self.shape:
             if extent < 0:
@@ -45,16 +88,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 f"array of dtype {self.dtype!r} and shape {self.shape} carries {len(self.data)} bytes",
                 fix="the record was damaged or written by a foreign program",
             )
-        flat = np.frombuffer(self.data, _NUMPY[self.dtype])
-        return flat if len(self.shape) == 1 else flat.reshape(self.shape)
 
-    def stored(self, put: Callable[[bytes], str]) -> Self:
-        """The same array by reference: `put` keeps its bytes and gives their sha256."""
-        return type(self)(self.dtype, self.shape, b"", put(self.data))
-
-    def loaded(self, read: Callable[[str], bytes]) -> Self:
-        """The same array with its bytes, which `read` finds by their sha256 where they were stored."""
-        return type(self)(self.dtype, self.shape, read(self.artifact)) if self.artifact else self
+    def _check_here(self) -> None:
+        if self.is_dropped:
+            raise NotFoundError(
+                f"the bytes of an array of shape {self.shape} were dropped from the log; their sha256 is "
+                f"{self.artifact.removeprefix(_DROPPED)}",
+                fix="bring them back with rftd restore if the experiment was archived",
+            )
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0

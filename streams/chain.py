@@ -19,6 +19,9 @@ _RELEASED_SIZE_BYTES: Final = 128 * 1024
 # hashlib lets go of Python's lock for 2048 bytes and more, and a busy event loop gives it back after 5 ms only: per
 # record the log's writer would wait a thousand times longer than it hashes.
 
+_AT_ONCE_SIZE_BYTES: Final = _HELD_SIZE_BYTES - len(GENESIS) - 4
+"""Of a short record one piece is made: a call costs more than a copy."""
+
 
 class Mark(NamedTuple):
     """A remembered head: the next offset of a partition and the chain of the record before it."""
@@ -33,6 +36,9 @@ Heads = dict[Partition, Mark]
 
 def link(previous: bytes, head: bytes, value: bytes) -> bytes:
     """The chain after a record: blake2b-16(previous ‖ len(head) as u32 little-endian ‖ head ‖ value)."""
+    if len(head) + len(value) <= _AT_ONCE_SIZE_BYTES:
+        whole = b"".join((previous, len(head).to_bytes(4, "little"), head, value))
+        return blake2b(whole, digest_size=16).digest()
     digest = blake2b(previous, digest_size=16)
     digest.update(len(head).to_bytes(4, "little"))
     digest.update(head)

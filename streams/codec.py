@@ -43,6 +43,10 @@ class Writer:
         self._clock = clock
         self._ids = ids
 
+    def under(self, *, role: str, epoch: int) -> Writer:
+        """The same author as the owner of a role."""
+        return Writer(source=self.source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
+
     def draft(
         self,
         event: Event,
@@ -79,6 +83,15 @@ class Writer:
             traceparent=traceparent,
         )
         draft = Draft(partition, head.id, _encoder.encode(head), _encoder.encode(event))
+        try:
+            _head_decoder.decode(draft.head)
+            definition.decode(draft.value)
+        except _UNREADABLE as error:
+            raise CodecError(
+                f"{definition.name} cannot be written: {error}",
+                where=str(partition),
+                fix="a value is not what its field may hold; please report it with the file of the experiment",
+            ) from error
         if len(draft.head) + len(draft.value) > limits.RECORD_SIZE_BYTES:
             raise CodecError(
                 f"{definition.name} of {draft.size_bytes} bytes is over the limit of {limits.RECORD_SIZE_BYTES}",
@@ -86,6 +99,11 @@ class Writer:
                 fix="shorten max_response_tokens, or the taskset's rows",
             )
         return draft
+
+
+def encode_value(event: Event) -> bytes:
+    """The payload of an event as it stands in a record."""
+    return _encoder.encode(event)
 
 
 def decode_head(record: Record) -> Head:

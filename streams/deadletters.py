@@ -1,8 +1,9 @@
 """Records that are not ours: every reader leaves out the same ones, and one writer keeps a pointer to each.
 
 A record is not ours if its envelope cannot be read, if no event type has its name, if it lies where its type or its
-experiment does not belong, or if its payload cannot be read. Such a record has no effect and stops nobody. One of a
-newer version of a type that is known stops its readers: to leave that out would be to lose it.
+experiment does not belong, or if its payload cannot be read or says what cannot be (`rftd.streams.bounds`). Such a
+record has no effect and stops nobody. One of a newer version of a type that is known stops its readers: to leave that
+out would be to lose it.
 """
 
 from __future__ import annotations

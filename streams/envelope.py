@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
 from rftd.streams.topics import Partition
 
@@ -17,17 +18,17 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     """Identity: appending the same id again has no effect and returns the first position."""
     type: str
     """CloudEvents `type`, for example `experience.produced`."""
-    version: int
+    version: Annotated[int, Meta(ge=0, le=1 << 31)]
     """Version of the payload's schema."""
     experiment: UUID | None
     """CloudEvents `subject`; None for events about workers and the daemon."""
     source: str
     """Who wrote it: `daemon/HOST`, `explorer/WORKER`, ..."""
-    time_ns: int
+    time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     """When, for people; no fold compares it with the present."""
     role: str = ""
     """The leased role that wrote it (planner, dispatcher, trainer, controller); empty for roles without a lease."""
-    epoch: int = 0
+    epoch: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
     """The epoch under which the role wrote it; lower than the last fence in its partition means no effect."""
     causation: UUID | None = None
     """The event that led to this one."""
@@ -61,6 +62,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """blake2b-16 of the previous record's chain (on Kafka: of nothing) and of this record; see `rftd.streams.chain`."""
     head: bytes
     value: bytes
+    thin: bool = False
+    """The payload was dropped: `value` names its arrays by their sha256, and `chain` covers what it was before."""
 
 
 class Position(NamedTuple):

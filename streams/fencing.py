@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams.envelope import Head
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import Event
+from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.topics import Partition
+
+LEAP: Final = 1 << 20
+"""Most epochs that one fence may pass over: rivals leave few unused; one at the end of all numbers has no successor."""
 
 
 class Role(NamedTuple):
@@ -43,10 +46,13 @@ class FenceView:
     """The owners of roles, partition by partition, as the records read so far make them.
 
     A fence has effect only if its `previous` is the role's epoch at that place, so of two rivals the first record wins.
-    A record of a role has effect only under an epoch that is not below the role's. A pure fold of each partition alone.
+    A record has effect only under the role that owns its type (`rftd.streams.events.registry`), and under the epoch of
+    that role's last fence; one of a type that nobody owns, only under no role. A pure fold of each partition alone.
     """
 
-    def __init__(self, owners: Iterable[FenceOwner] = ()) -> None:
+    def __init__(self, owners: Iterable[FenceOwner] = (), *, midway: bool = False) -> None:
+        """Of a reader that began `midway`: where it saw no fence of a role yet, any epoch and any fence is believed."""
+        self._midway = midway
         self._owners: dict[tuple[Partition, Role], Owner] = {
             (Partition(each.stream, each.partition), Role(each.experiment, each.role)): Owner(each.epoch, each.owner)
             for each in owners
@@ -79,9 +85,23 @@ class FenceView:
     def admit(self, partition: Partition, head: Head, event: Event) -> bool:
         """True if the record has an effect; a fence that does is taken in. Call it once for each record, in order."""
         if isinstance(event, Fence):
-            role = Role(head.experiment, event.role)
-            if event.previous != self.epoch(partition, role) or event.epoch <= event.previous:
-                return False
-            self._owners[partition, role] = Owner(event.epoch, event.owner)
-            return True
-        return not head.role or head.epoch >= self.epoch(partition, Role(head.experiment, head.role))
+            return self._fenced(partition, head, event)
+        definition = definition_of(type(event))
+        if not head.role:
+            return definition.commanded or not definition.owner
+        if head.role != definition.owner:
+            return False
+        epoch = self.epoch(partition, Role(head.experiment, head.role))
+        return head.epoch > 0 and (head.epoch == epoch or (self._midway and not epoch))
+
+    def _fenced(self, partition: Partition, head: Head, event: Fence) -> bool:
+        if (event.role, event.epoch) != (head.role, head.epoch):
+            return False
+        role = Role(head.experiment, event.role)
+        epoch = self.epoch(partition, role)
+        if event.previous != epoch and (epoch or not self._midway):
+            return False
+        if not event.previous < event.epoch <= event.previous + LEAP:
+            return False
+        self._owners[partition, role] = Owner(event.epoch, event.owner)
+        return True

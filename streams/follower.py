@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Protocol
 from uuid import UUID
 
@@ -50,6 +51,8 @@ class Follower:
         self.fences = fences or FenceView()
         self.folded = 0
         """Records that were read."""
+        self.witness: Callable[[Record], None] | None = None
+        """Told of every record that is read from now on, whether it has an effect or not."""
         self._chains = {partition: mark.chain for partition, mark in (heads or {}).items()}
         self._log = log
         self._fold = fold
@@ -79,6 +82,8 @@ class Follower:
         records = await self._subscription.next(wait_s=wait_s)
         for record in records:
             self._take(record)
+            if self.witness is not None:
+                self.witness(record)
             self._chains[record.partition] = record.chain
         self.folded += len(records)
         return len(records)
@@ -111,6 +116,12 @@ class Follower:
         """True if these offsets of the followed partitions are folded; others are nobody's here."""
         positions = self.positions
         return all(positions.get(partition, offset + 1) > offset for partition, offset in goals.items())
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Folds nothing while the block runs, whoever asks for it: the fold may be read on another thread."""
+        async with self._one_reader:
+            yield
 
     async def close(self) -> None:
         """Ends the subscription."""

@@ -5,7 +5,8 @@
                                 ▲ offsets grow by one (Kafka: grow), never change, never come back
 
 1. **Durable.** When `append` returns, each record is readable at the returned position for ever (within
-   retention), after SIGKILL and power loss.
+   retention), after SIGKILL and power loss. The embedded log can drop the payload of experiences on purpose; all else
+   of such a record stays (`rftd.streams.payloads`).
 2. **Ordered.** Records of one append land in its order within each partition. Nothing is promised across partitions.
 3. **Idempotent.** A record whose id is already in the log changes nothing; its first position is returned. On Kafka,
    which many processes write, this is exact inside windows: an append knows the last 100,000 ids of its process and

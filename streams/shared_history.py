@@ -12,10 +12,12 @@ from rftd.ops.errors import ConflictError, LogLossError, UsageError
 from rftd.streams import topics
 from rftd.streams.codec import Decoded, decode_as
 from rftd.streams.deadletters import head_of, understood_with
-from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.once import Batches
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine
 from rftd.streams.follower import Fold
@@ -43,12 +45,12 @@ async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> Share
         raise UsageError(f"there is no step {at_step}", field="at_step", fix="give 0 for the base, or a trained step")
     while True:
         ends = {partition: mark.next_offset for partition, mark in (await log.heads()).items()}
-        state = RunState(experiment)
+        history = _History(experiment, at_step)
         places = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)]
-        await fold_until(log, state, experiment, {place: ends.get(place, 0) for place in places})
-        forked = state.spine.forked
+        await fold_until(log, history, experiment, {place: ends.get(place, 0) for place in places})
+        forked = history.state.spine.forked
         if forked is None or at_step > forked.at_step:
-            return await _shared(log, state, at_step)
+            return await _shared(log, history)
         experiment = forked.parent
 
 
@@ -68,7 +70,55 @@ async def fold_until(log: EventLog, fold: Fold, experiment: UUID, ends: Mapping[
                     fold.apply(decoded)
 
 
-async def _shared(log: EventLog, state: RunState, at_step: int) -> SharedHistory:
+async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[int, int]:
+    """Where the plans of steps from `first` on lie on the spine. Reads all of it."""
+    home, found = partition_of(topics.EXPERIMENTS, experiment), _Plans(first)
+    heads = await log.heads()
+    await fold_until(log, found, experiment, {home: heads[home].next_offset if home in heads else 0})
+    return found.offsets
+
+
+class _Plans:
+    """A fold: where the plans from one step on lie, of those that were not abandoned."""
+
+    def __init__(self, first: int) -> None:
+        self.offsets: dict[int, int] = {}
+        self._batches = Batches()
+        self._first = first
+
+    def apply(self, decoded: Decoded) -> None:
+        event = decoded.event
+        if isinstance(event, BatchPlanned) and self._batches.plan(event) and event.step >= self._first:
+            self.offsets[event.step] = decoded.offset
+        elif isinstance(event, BatchAbandoned) and self._batches.abandon(event):
+            self.offsets.pop(event.step, None)
+
+
+class _History:
+    """A fold of spine and weights, and what it says of one step, however long ago that was."""
+
+    def __init__(self, experiment: UUID, at_step: int) -> None:
+        self.state = RunState(experiment)
+        self.at_step = at_step
+        self.checksums: dict[int, str] = {}
+        """Of the step's weights, by generation."""
+        self._plans = _Plans(at_step)
+
+    @property
+    def plan_offset(self) -> int | None:
+        """Where the step's plan lies."""
+        return self._plans.offsets.get(self.at_step)
+
+    def apply(self, decoded: Decoded) -> None:
+        event = decoded.event
+        self.state.apply(decoded)
+        self._plans.apply(decoded)
+        if isinstance(event, StepCompleted) and event.step == self.at_step:
+            self.checksums.setdefault(event.generation, event.checksum)
+
+
+async def _shared(log: EventLog, history: _History) -> SharedHistory:
+    state, at_step = history.state, history.at_step
     spine = state.spine
     if at_step == 0:
         base = min((key for key in state.weights.published if key[0] == 0), default=None)
@@ -83,19 +133,19 @@ async def _shared(log: EventLog, state: RunState, at_step: int) -> SharedHistory
             decided_at_ns=0,
         )
         return SharedHistory(spine=spine, forked=forked)
-    generation = max((key[1] for key in spine.checksums if key[0] == at_step and key[1] >= 0), default=None)
-    if generation is None or at_step not in spine.plan_offsets:
+    offset = history.plan_offset
+    if not history.checksums or offset is None:
         raise ConflictError(
             f"step {at_step} was not executed; the last one is {spine.furthest}",
             field="at_step",
             fix=f"give a step from 0 to {spine.furthest}, or wait until it is trained",
         )
-    plan = await _plan(log, state, at_step)
-    next_sequence, redo = await _position(log, state, plan)
+    plan = await _plan(log, state, at_step, offset)
+    next_sequence, redo = await _position(log, state, plan, offset)
     forked = ExperimentForked(
         parent=state.experiment,
         at_step=at_step,
-        checksum=spine.checksums[at_step, generation],
+        checksum=history.checksums[max(history.checksums)],
         stage=plan.stage,
         first_versions=tuple(spine.first_versions[stage] for stage in range(plan.stage + 1)),
         decided_at_ns=plan.decided_at_ns,
@@ -105,15 +155,15 @@ async def _shared(log: EventLog, state: RunState, at_step: int) -> SharedHistory
     return SharedHistory(spine=spine, forked=forked)
 
 
-async def _plan(log: EventLog, state: RunState, step: int) -> BatchPlanned:
-    partition, offset = partition_of(topics.EXPERIMENTS, state.experiment), state.spine.plan_offsets[step]
+async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> BatchPlanned:
+    partition = partition_of(topics.EXPERIMENTS, state.experiment)
     records = await log.read(partition, offset, max_records=1)
     if not records or records[0].offset != offset:
         raise LogLossError(f"the plan of step {step} is missing", where=f"{partition}@{offset}")
     return decode_as(records[0], BatchPlanned)
 
 
-async def _position(log: EventLog, state: RunState, plan: BatchPlanned) -> tuple[int, tuple[int, ...]]:
+async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: int) -> tuple[int, tuple[int, ...]]:
     """Where the stage's data goes on, as the dispatcher stood when the batch was planned (rule 6)."""
     spine, spec = state.spine, state.spine.spec
     assert spec is not None
@@ -130,8 +180,14 @@ async def _position(log: EventLog, state: RunState, plan: BatchPlanned) -> tuple
         if place.stream == topics.TASKS
     }
     home = partition_of(topics.EXPERIMENTS, state.experiment)
-    await fold_until(log, seen, state.experiment, {home: spine.plan_offsets[plan.step] + 1, **ends})
+    await fold_until(log, seen, state.experiment, {home: offset + 1, **ends})
     reached = max(taken, seen.state.groups.next_sequence.get(plan.stage, 0))
+    if reached - taken > seen.count():
+        raise ConflictError(
+            f"the log gives out groups up to {reached} and knows {seen.count()} of them",
+            field="at_step",
+            fix="see rftd verify (no-task-skipped); fork another experiment",
+        )
     given = (*(inherited.redo if inherited else ()), *range(taken, reached))
     settled = seen.settled()
     return reached, tuple(sequence for sequence in given if sequence not in settled)
@@ -149,6 +205,10 @@ class _Groups:
         self.state.apply(decoded)
         if isinstance(decoded.event, GroupClosed) and decoded.event.stage == self._stage:
             self._closed.add(decoded.event.sequence)
+
+    def count(self) -> int:
+        """Groups that the log names."""
+        return len(self._closed) + len(self.state.groups.open)
 
     def settled(self) -> set[int]:
         """Groups that are over: a batch holds one of them at least, or none of them can be trained."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from rftd.streams.bounds import Finite, Index, Integer
+
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a specification."""
@@ -44,11 +46,11 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
 class SamplingSpec(Spec, frozen=True, kw_only=True):
     """How a response is drawn."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    max_tokens: int = 128
-    min_tokens: int = 0
+    temperature: Finite = 1.0
+    top_p: Finite = 1.0
+    top_k: Integer = -1
+    max_tokens: Integer = 128
+    min_tokens: Integer = 0
     stop: tuple[str, ...] = ()
 
 
@@ -62,7 +64,7 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     format: FormatSpec = FormatSpec()
     schema: str = "sft"
     """What a row to train on is: `sft` an answer, `dpo` two of them, `cpt` a text."""
-    repeat_times: int = 1
+    repeat_times: Index = 1
     workflow: str = "math_workflow"
     workflow_args: dict[str, Any] = {}
     reward: str | None = None
@@ -70,11 +72,11 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     sampling: SamplingSpec = SamplingSpec()
     selector: str = "sequential"
     """`sequential` or `shuffle` (a permutation per epoch from seed + epoch)."""
-    seed: int = 42
-    limit_rows: int | None = None
+    seed: Integer = 42
+    limit_rows: Index | None = None
     """Only the first rows, if set."""
-    max_retry_times: int = 3
-    rows: int = 0
+    max_retry_times: Integer = 3
+    rows: Index = 0
     """Filled in by the daemon, which counts them when it accepts the experiment."""
     digest: str = ""
     """sha256 of the dataset's bytes, filled in likewise: a worker that reads another dataset must refuse."""
@@ -86,8 +88,8 @@ class LoraSpec(Spec, frozen=True, kw_only=True):
     name: str = "default"
     path: str = ""
     """A folder in peft's layout to begin from; empty for a fresh one, which changes nothing yet."""
-    rank: int = 32
-    alpha: float = 32
+    rank: Index = 32
+    alpha: Finite = 32
     target_modules: tuple[str, ...] = ("all-linear",)
     exclude_modules: tuple[str, ...] = ()
 
@@ -96,10 +98,10 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     """The model and its lengths, in tokens."""
 
     path: str
-    max_model_len: int
-    max_prompt_tokens: int
-    max_response_tokens: int
-    min_response_tokens: int = 0
+    max_model_len: Index
+    max_prompt_tokens: Index
+    max_response_tokens: Index
+    min_response_tokens: Index = 0
     chat_template: str | None = None
     enable_prompt_truncation: bool = True
     trust_remote_code: bool = False
@@ -110,16 +112,16 @@ class OptimizerSpec(Spec, frozen=True, kw_only=True):
     """AdamW (`adam`, `adamw`) or `sgd`, with a warm-up and a schedule."""
 
     kind: str = "adam"
-    lr: float = 1e-6
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.01
-    warmup_steps: int = 0
-    warmup_ratio: float = 0.0
+    lr: Finite = 1e-6
+    betas: tuple[Finite, Finite] = (0.9, 0.999)
+    weight_decay: Finite = 0.01
+    warmup_steps: Index = 0
+    warmup_ratio: Finite = 0.0
     """Instead of warmup_steps where that is 0: this share of total_steps, once the daemon knows them."""
     scheduler: str = "constant"
     """`constant` or `cosine`."""
-    min_lr_ratio: float = 0.01
-    grad_clip: float = 1.0
+    min_lr_ratio: Finite = 0.01
+    grad_clip: Finite = 1.0
 
 
 class CorrectionPart(Spec, frozen=True, kw_only=True):
@@ -141,10 +143,10 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     """The objective: a registered type and its resolved parts."""
 
     kind: str
-    repeat_times: int = 1
+    repeat_times: Index = 1
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
-    greedy_rollouts: int = 0
+    greedy_rollouts: Index = 0
     """So many rollouts of each group, the first ones, are drawn greedily for a baseline and are not trained."""
     policy_loss: str = "sft"
     policy_loss_args: dict[str, Any] = {}
@@ -156,7 +158,7 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     entropy_loss: str = "none"
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
-    loss_scale_factor: float | None = None
+    loss_scale_factor: Finite | None = None
     """What `seq-mean-token-sum-norm` divides by; None: the length of the batch's longest response."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
@@ -176,21 +178,21 @@ class PolicySpec(Spec, frozen=True, kw_only=True):
     """How far explorers may run ahead (admission), what may be trained on (consumption), and how often."""
 
     kind: str = "hard_bound"
-    max_staleness_versions: int = 0
+    max_staleness_versions: Integer = 0
     """Oldest experience a batch may hold: staleness of batch n is (n - 1) minus its oldest weight version."""
     bounded: bool = True
     """False if the kind only paces by it: then nothing is retired as stale."""
-    max_inflight_batches: int = 1
+    max_inflight_batches: Index = 1
     """Groups leased and not yet planned, in batches, that may exist at once."""
-    min_group_members: int = 2
+    min_group_members: Index = 2
     args: dict[str, Any] = {}
     """The kind's own."""
     priority: PrioritySpec = PrioritySpec()
-    max_uses: int = 1
+    max_uses: Index = 1
     """How often an experience may be planned; 0 = as long as nothing else retires it."""
-    cooldown_s: float = 0.0
+    cooldown_s: Finite = 0.0
     """How long it rests between two uses."""
-    capacity: int = 0
+    capacity: Index = 0
     """Experiences that may wait at once, or have rested; 0 = as many as there are."""
     evict_when_full: bool = False
     """Beyond the capacity those of lowest priority are retired; else no more is admitted."""
@@ -203,17 +205,17 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     """The weight channel."""
     style: str = "fixed"
     """`fixed`, `explorer_driven`, `trainer_driven` or `fully_async`: see `rftd.workers.policies.schedule`."""
-    interval: int = 1
+    interval: Index = 1
     """Steps between two synchronisations, of a side that has no interval of its own."""
-    offset: int = 0
+    offset: Index = 0
     """Explore steps that are added to those before the first synchronisation."""
-    timeout_s: float = 3600.0
+    timeout_s: Finite = 3600.0
     """How long explorers wait for weights at a sync point, before they go on with those that are there."""
     memory_dir: str = ""
     """Where the channel `memory` makes its folder; empty: in the machine's memory, if it shows it as a folder."""
-    explorer_interval: int = 0
+    explorer_interval: Index = 0
     """Of the explorers; 0: `interval`."""
-    trainer_interval: int = 0
+    trainer_interval: Index = 0
     """Of the trainer; 0: `interval`."""
     turns: bool = False
     """Explorers and trainer share one device: while a step is trained nothing is generated, and the other way round."""
@@ -223,33 +225,33 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     """The rollout side of one experiment."""
 
     engine: str = "torch"
-    explorers: int = 1
+    explorers: Index = 1
     """Explorer processes."""
-    concurrency: int = 8
+    concurrency: Index = 8
     """Rollouts that one explorer runs at once."""
-    lease_rollouts: int = 0
+    lease_rollouts: Index = 0
     """A group is leased in parts of at most so many rollouts; 0: as one."""
     threads_each: bool = False
     """Each rollout's workflow runs on a thread of its own."""
-    max_timeout_s: float = 1800.0
+    max_timeout_s: Finite = 1800.0
     """Longest attempt at one rollout."""
-    max_retry_times: int = 2
+    max_retry_times: Integer = 2
     """Further attempts inside one lease; `TasksetSpec.max_retry_times` counts leases that ended without an answer."""
-    timeout_ratio: float = 0.0
+    timeout_ratio: Finite = 0.0
     """If set, an attempt takes at most so many recent mean durations, and never more than `max_timeout_s`."""
-    timeout_warmup_steps: int = 1
+    timeout_warmup_steps: Index = 1
     """But only after this many explore steps."""
-    over_ratio: float = 0.0
+    over_ratio: Finite = 0.0
     """An explore step is over without this share of its tasks; 0: every task is waited for."""
-    over_wait_s: float = 30.0
+    over_wait_s: Finite = 30.0
     """But no sooner than this long after the others are done."""
     over_keep_partial: bool = False
     """What is done of the tasks that are given up is trained on."""
-    reissue_ratio: float = 0.0
+    reissue_ratio: Finite = 0.0
     """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
-    seed: int = 42
-    threads: int = 1
+    seed: Integer = 42
+    threads: Index = 1
     """0: as many as the machine has."""
     engine_args: dict[str, Any] = {}
     environment: tuple[str, ...] = ()
@@ -260,20 +262,20 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     """The training side."""
 
     engine: str = "torch"
-    save_interval: int = 0
+    save_interval: Index = 0
     """Checkpoint every so many steps; 0 = only at the end of a stage."""
-    max_checkpoints_to_keep: int = 0
+    max_checkpoints_to_keep: Index = 0
     save_hf: str = "last"
     """`always`, `last` or `never`."""
-    max_tokens_per_micro_batch: int = 8192
-    threads: int = 1
+    max_tokens_per_micro_batch: Index = 8192
+    threads: Index = 1
     """0: as many as the machine has."""
     dtype: str = "float32"
-    max_nonfinite_steps: int = 3
+    max_nonfinite_steps: Index = 3
     """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
     critic_path: str = ""
     """Where a critic begins; empty: where the policy does."""
-    critic_warmup_steps: int = 0
+    critic_warmup_steps: Index = 0
     """Before this step of the stage only the critic learns."""
     teacher_path: str = ""
     """Of an algorithm that learns from one."""
@@ -288,14 +290,14 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """Absolute; its `global_step_N` lie below: job_dir itself for a file without `stages`, else job_dir/name."""
     kind: str
     """`train` (from a dataset; no explorer), `both`, or `explore` (collects experiences; no step)."""
-    total_steps: int
+    total_steps: Index
     """0 until the daemon has counted the rows: then total_epochs * rows // batch_size."""
-    total_epochs: int = 0
-    collect_groups: int = 0
+    total_epochs: Index = 0
+    collect_groups: Index = 0
     """Of an `explore` stage: how many tasks are tried. 0 until the daemon has counted the rows."""
-    batch_size: int
+    batch_size: Index
     """Tasks of one explore step."""
-    train_batch_size: int
+    train_batch_size: Index
     """Items of one training step."""
     algorithm: AlgorithmSpec
     model: ModelSpec
@@ -303,14 +305,14 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """Tasks to explore (`both`)."""
     dataset: TasksetSpec | None = None
     """Rows to train on (`train`), or those of an expert beside the experiences (`mix`)."""
-    expert_rows: int = 0
+    expert_rows: Index = 0
     """How many items of each batch are rows of `dataset`; all of them in a `train` stage."""
     evals: tuple[TasksetSpec, ...] = ()
-    eval_interval: int = 0
+    eval_interval: Index = 0
     """Evaluate every so many steps; 0 = only as below."""
     eval_on_startup: bool = True
     eval_at_end: bool = True
-    max_read_timeout_s: float = 1800.0
+    max_read_timeout_s: Finite = 1800.0
     policy: PolicySpec = PolicySpec()
     sync: SyncSpec = SyncSpec()
     rollout: RolloutSpec = RolloutSpec()
@@ -334,8 +336,8 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     half: str = "both"
     """What this submission brings: `both`, `explore` or `train`; the other half is a submission of its own."""
     deterministic: bool = False
-    seed: int = 42
-    priority: int = 0
+    seed: Integer = 42
+    priority: Integer = 0
     """Of its turn among those that wait; the highest goes first."""
     config: dict[str, Any]
     """The user's file, normalised to the current spelling, as `rftd config show` prints it."""

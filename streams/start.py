@@ -10,6 +10,7 @@ from rftd.ops.errors import NotFoundError
 from rftd.streams import topics
 from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
+from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition, partition_of
@@ -29,15 +30,17 @@ async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0
     Raises NotFoundError.
     """
     partition = partition_of(topics.EXPERIMENTS, experiment)
-    offset, submitted, spec = spine_offset, -1, None
+    offset, submitted, spec, fences = spine_offset, -1, None, FenceView()
     while records := await log.read(partition, offset):
         for record in records:
             offset = record.offset + 1
             head = head_of(record)
-            if head is None or head.experiment != experiment or not head.type.startswith("experiment."):
+            if head is None or head.experiment != experiment:
+                continue
+            if not (head.type.startswith("experiment.") or head.type == "fence"):
                 continue
             decoded = understood_with(head, record)
-            if decoded is None:
+            if decoded is None or not fences.admit(partition, head, decoded.event):
                 continue
             if isinstance(decoded.event, ExperimentSubmitted) and spec is None:
                 submitted, spec = record.offset, decoded.event.spec

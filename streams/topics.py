@@ -8,6 +8,8 @@ from uuid import UUID
 import msgspec
 import xxhash
 
+from rftd.ops import limits
+
 
 class Partition(NamedTuple):
     """One totally ordered sequence of records."""
@@ -41,7 +43,7 @@ TOPICS: Final = {
     topic.name: topic
     for topic in (
         Topic(EXPERIMENTS, 4),
-        Topic(TASKS, 16),
+        Topic(TASKS, limits.WORKER_SLOTS),
         Topic(EXPERIENCES, 8),
         Topic(WEIGHTS, 4),
         Topic(CHECKPOINTS, 4),

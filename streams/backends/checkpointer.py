@@ -28,6 +28,8 @@ class Checkpointer:
         self._wanted = threading.Event()
         self._closing = False
         self._nearly_done = False
+        self.copied = 0
+        """Pages of the write-ahead log that are in the database, as the last pass left it."""
         self._round_under_way = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-checkpointer", daemon=True)
         self._thread.start()
@@ -78,6 +80,7 @@ class Checkpointer:
                 return
             with suppress(apsw.BusyError):
                 _, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self.copied = moved
                 if moved - copied <= schema.CHECKPOINT_REST_PAGES:
                     break
                 copied = moved

@@ -27,6 +27,7 @@ from rftd.streams.backends.sqlite_store import Store
 from rftd.streams.backends.sqlite_writer import Writer
 from rftd.streams.backends.subscription import TailSubscription
 from rftd.streams.backends.tail import Tail
+from rftd.streams.backends.wal import Blocked
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
@@ -47,13 +48,14 @@ class SqliteLog:
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
-    async def open(cls, folder: Path, *, point: Callable[[str], None] = faults.point) -> Self:
+    async def open(cls, folder: Path, *, point: Callable[[str], None] = faults.point, refuse_loss: bool = True) -> Self:
         """The log in `folder`, which is made if it is missing; verified over its newest bytes.
 
         Raises ConflictError if another process has it open or the folder is on a network file system, LogCorruptError
-        or LogLossError with the position if it is damaged or an acknowledged record is gone.
+        or LogLossError with the position if it is damaged or an acknowledged record is gone. Whoever does not
+        `refuse_loss` has read what `log.heads` remembers before, for the next commit writes it anew.
         """
-        store, lock = await asyncio.to_thread(_open, folder, point)
+        store, lock = await asyncio.to_thread(_open, folder, point, refuse_loss)
         return cls(store, folder / schema.FILE_NAME, lock, point)
 
     @property
@@ -70,6 +72,16 @@ class SqliteLog:
     def failure(self) -> RftdError | None:
         """Why the last append failed, for readiness; None while appends work."""
         return self._writer.failure
+
+    @property
+    def wal_size_bytes(self) -> int:
+        """What lies in the write-ahead log, at the last commit."""
+        return self._store.wal.pages * schema.PAGE_SIZE_BYTES
+
+    @property
+    def blocked(self) -> Blocked | None:
+        """Why the write-ahead log cannot be emptied; None while it can, or is small."""
+        return self._store.wal.blocked
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()
@@ -119,6 +131,14 @@ class SqliteLog:
         self._check_open()
         await self._writer.truncate(partition, before_offset)
 
+    async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        self._check_open()
+        await self._writer.rewrite(partition, values, thin=thin)
+
+    async def give_back(self) -> int:
+        self._check_open()
+        return await self._writer.give_back()
+
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
@@ -140,7 +160,7 @@ class SqliteLog:
             raise UnreachableError("the log is closed", where=str(self._path), fix="open it again")
 
 
-def _open(folder: Path, point: Callable[[str], None]) -> tuple[Store, LockFile]:
+def _open(folder: Path, point: Callable[[str], None], refuse_loss: bool) -> tuple[Store, LockFile]:
     make_durable_folder(folder)
     refuse_network_file_system(folder)
     lock = LockFile(folder)
@@ -148,7 +168,7 @@ def _open(folder: Path, point: Callable[[str], None]) -> tuple[Store, LockFile]:
     try:
         path = folder / schema.FILE_NAME
         store = Store(path, point)
-        verify_newest(store.connection, path)
+        verify_newest(store.connection, path, refuse_loss=refuse_loss)
     except BaseException:
         if store is not None:
             store.close()

@@ -29,11 +29,17 @@ class Scan(msgspec.Struct, frozen=True):
     heads: Heads
 
 
-def verify_newest(connection: apsw.Connection, path: Path, size_bytes: int = limits.STARTUP_VERIFY_SIZE_BYTES) -> Scan:
+def verify_newest(
+    connection: apsw.Connection,
+    path: Path,
+    size_bytes: int = limits.STARTUP_VERIFY_SIZE_BYTES,
+    *,
+    refuse_loss: bool = True,
+) -> Scan:
     """Recomputes the hash chain over the newest `size_bytes` bytes, shared out over the partitions.
 
-    Also compares the file's size with what SQLite believes, and the heads with those that `log.heads` remembers.
-    Raises LogCorruptError or LogLossError with the position.
+    Also compares the file's size with what SQLite believes, and, to `refuse_loss`, the heads with those that
+    `log.heads` remembers. Raises LogCorruptError or LogLossError with the position.
     """
     try:
         pages, page_size = connection.pragma("page_count"), connection.pragma("page_size")
@@ -49,7 +55,8 @@ def verify_newest(connection: apsw.Connection, path: Path, size_bytes: int = lim
             heads |= seen.heads
             records += seen.records
             size += seen.size_bytes
-        check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
+        if refuse_loss:
+            check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
     except (apsw.Error, OSError, TypeError, ValueError) as error:
         raise translate(error, str(path), reading=True) from error
     return Scan(records, size, heads)
@@ -126,8 +133,8 @@ def _verify(connection: apsw.Connection, part: StoredPart, start: int, indexed_e
             raise damaged(partition, start - 1, "is missing")
         chain = before[1]
     size, end = 0, start
-    for id, record in checked_rows(connection, Statements(part.id), partition, start, _EVERY):
-        chain = link(chain, record.head, record.value)
+    for id, record in checked_rows(connection, schema.statements_of(connection, part.id), partition, start, _EVERY):
+        chain = record.chain if record.thin else link(chain, record.head, record.value)
         if chain != record.chain:
             raise damaged(partition, record.offset, "breaks the hash chain")
         if record.offset < indexed_end:

@@ -2,8 +2,9 @@
 
 One table per partition, so that appends always go to the right edge of a b-tree and reads are one range scan, and
 one table of ids, by which a repeated append is recognised; a partition's records from `indexed.off` on have their ids
-in their rows only. `sum` is xxh3-64 over id ‖ chain ‖ head ‖ value and is compared at each read; `end_size` counts the
-bytes of the partition up to and including the record.
+in their rows only. `form` says how a value is stored (see `rftd.streams.backends.sqlite_values`). `sum` is xxh3-64 over
+id ‖ chain ‖ head ‖ value as stored ‖ form, if that is not 0, and is compared at each read; `end_size` counts the bytes
+of the partition up to and including the record, as they were appended.
 """
 
 from __future__ import annotations
@@ -19,22 +20,30 @@ from rftd.streams.topics import Partition
 
 FILE_NAME: Final = "log.db"
 APPLICATION_ID: Final = 0x52465444
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _ALL_INDEXED: Final = 1
 """The version whose logs have no table `indexed`: there, the ids of all records are in `ids`."""
+_NO_FORM: Final = 2
+"""The last version whose rows have no `form`: there, each value is stored as it was appended."""
 PAGE_SIZE_BYTES: Final = 16384
+CACHE_SIZE_KIB: Final = 8 * 1024
+"""Of the connection that writes, which appends; what is read of the ids is in the operating system's cache, too."""
 CHECKPOINT_PAGES: Final = 1000
 """Pages in the write-ahead log after which they are moved into the database, beside the writer."""
 CHECKPOINT_REST_PAGES: Final = 200
 """As many as the writer moves itself, at the end."""
 CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
-"""Then the writer moves them all, and waits for readers, so that the write-ahead log is bounded."""
+"""Then the writer moves them all, unless a reader is in the way: nobody waits for that."""
+BUSY_TIMEOUT_MS: Final = 5000
+"""Of a transaction that writes; emptying the write-ahead log waits for nobody."""
+GIVEN_BACK_PAGES: Final = 256
+"""Pages that are returned to the file system at once, between two commits."""
 INDEXED_AT_ONCE: Final = 8192
 """Ids that gather before they go to `ids`."""
 PLACE_BITS: Final = 44
 """A place in `ids` is partition id << 44 | offset."""
 
-ROW_WIDTH: Final = 7
+ROW_WIDTH: Final = 8
 ROWS_AT_ONCE: Final = 32
 """Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
 
@@ -49,8 +58,9 @@ CREATE: Final = (
 )
 _CREATE_ROWS: Final = """
     CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
-        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL);
+        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL, form INTEGER NOT NULL DEFAULT 0);
 """
+_ADD_FORM: Final = "ALTER TABLE ROWS ADD COLUMN form INTEGER NOT NULL DEFAULT 0"
 
 _PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size FROM part ORDER BY id"
 PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
@@ -70,10 +80,14 @@ MOVE_INDEXED: Final = "INSERT OR REPLACE INTO indexed VALUES(?, ?)"
 MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
 
 
+_RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?"
+
+
 class Statements:
     """The statements over the rows of one partition; cheap to make, so nothing caches it."""
 
-    def __init__(self, part_id: int) -> None:
+    def __init__(self, part_id: int, *, with_form: bool = True) -> None:
+        """`with_form`: False for a log of an older release that nobody has appended to since."""
         row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
 
         def over(template: str) -> str:
@@ -84,7 +98,9 @@ class Statements:
         self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_AT_ONCE)
         self.last = over("SELECT off, chain, end_size FROM ROWS ORDER BY off DESC LIMIT 1")
         self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
-        self.range = over("SELECT off, id, chain, sum, head, value FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?")
+        self.range = over(_RANGE if with_form else _RANGE.replace("form", "0"))
+        self.remove_one = over("DELETE FROM ROWS WHERE off = ?")
+        self.add_form = over(_ADD_FORM)
         self.ids_below = over("SELECT id FROM ROWS WHERE off < ?")
         self.ids_from = over("SELECT id, off FROM ROWS WHERE off >= ?")
         self.remove_below = over("DELETE FROM ROWS WHERE off < ?")
@@ -120,26 +136,38 @@ def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
     return dict(rows)
 
 
+def statements_of(connection: apsw.Connection, part_id: int) -> Statements:
+    """The statements over a partition's rows in the log as it is now: an older one is upgraded by its next append."""
+    return Statements(part_id, with_form=connection.pragma("user_version") > _NO_FORM)
+
+
 def upgrade(connection: apsw.Connection) -> None:
     """Makes the log of an older release one of this release; within a transaction of the caller."""
-    if connection.pragma("user_version") == _ALL_INDEXED:
+    version = connection.pragma("user_version")
+    if version == SCHEMA_VERSION:
+        return
+    if version == _ALL_INDEXED:
         ends = indexed_ends(connection)
         connection.execute(_CREATE_INDEXED)
         connection.executemany(MOVE_INDEXED, ends.items())
-        connection.pragma("user_version", SCHEMA_VERSION)
+    rows: list[Any] = connection.execute(_PARTS).fetchall()
+    for id, *_ in rows:
+        connection.execute(Statements(id).add_form)
+    connection.pragma("user_version", SCHEMA_VERSION)
 
 
 def connect_writer(path: Path) -> apsw.Connection:
     """The connection that writes: durable at each commit; creates the file if there is none."""
     connection = apsw.Connection(str(path), statementcachesize=256)
     try:
-        connection.set_busy_timeout(5000)
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; an older one stays as it was made
         mode = connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
         connection.pragma("wal_autocheckpoint", 0)
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
-        connection.pragma("cache_size", -64 * 1024)
+        connection.pragma("cache_size", -CACHE_SIZE_KIB)
         if mode != "wal" or connection.pragma("synchronous") != 2:
             raise ConflictError(
                 f"SQLite runs in journal mode {mode!r} here; the log needs WAL with synchronous=FULL",

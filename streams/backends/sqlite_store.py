@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain as flatten
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -17,10 +17,15 @@ from rftd.streams.backends.checkpointer import Checkpointer
 from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.sqlite_errors import translate
 from rftd.streams.backends.sqlite_ids import IdIndex, place_of, split_place
-from rftd.streams.backends.sqlite_table import row_sum
+from rftd.streams.backends.sqlite_table import checked_rows, damaged, row_sum
+from rftd.streams.backends.sqlite_values import packed
+from rftd.streams.backends.wal import WalKeeper
 from rftd.streams.chain import GENESIS, Heads, Mark, link
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
+
+_INCREMENTAL: Final = 2
+"""SQLite's number for files that can give pages back."""
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +54,7 @@ class _Run:
         self.part = part
         self.offset, self.chain = part.head
         self.end_size = part.end_size
-        self.rows: list[tuple[int, bytes, bytes, bytes, int, bytes, bytes]] = []
+        self.rows: list[tuple[int, bytes, bytes, bytes, int, bytes, bytes, int]] = []
 
 
 class Store:
@@ -62,8 +67,9 @@ class Store:
         self._parts: dict[Partition, _Part] = {}
         self._acknowledged: Heads = {}
         self._ids: IdIndex | None = None
-        self._wal_pages = 0
         self._checkpointer = Checkpointer(path)
+        self.wal = WalKeeper(path, self._checkpointer)
+        """The write-ahead log."""
         try:
             self._open()
         except (apsw.Error, OSError, TypeError, ValueError) as error:
@@ -122,6 +128,63 @@ class Store:
             self._abandon()
             raise translate(error, str(self._path)) from error
 
+    def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        """Puts other values into the rows at these offsets: without their payload (`thin`), or with it again.
+
+        What is put back must be what the hash chain covers: raises LogCorruptError if it is not. Offsets that hold no
+        record are left out.
+        """
+        try:
+            self._recover()
+            part = self._parts.get(partition)
+            if part is None:
+                return
+            self.connection.execute("BEGIN IMMEDIATE")
+            self._index()  # an older log gets its column here
+            for offset, value in values.items():
+                if part.start.next_offset <= offset < part.head.next_offset:
+                    self._rewrite(part, partition, offset, value, thin=thin)
+            self.connection.execute("COMMIT")
+        except Exception as error:
+            self._abandon()
+            raise translate(error, str(self._path)) from error
+
+    def _rewrite(self, part: _Part, partition: Partition, offset: int, value: bytes, *, thin: bool) -> None:
+        id, record = next(checked_rows(self.connection, part.statements, partition, offset, 1))
+        if not thin and link(self._chain_before(part, offset), record.head, value) != record.chain:
+            raise damaged(partition, offset, "is not the record that the payload was brought back for")
+        stored, form = packed(value, thin=thin)
+        total = row_sum(id, record.chain, record.head, stored, form)
+        end_size: int = self.connection.execute(part.statements.at, (offset,)).get[2]
+        # Not an UPDATE: after that SQLite leaves pages that are nearly empty as they are.
+        self.connection.execute(part.statements.remove_one, (offset,))
+        row = (offset, id, record.chain, total, end_size, record.head, stored, form)
+        self.connection.execute(part.statements.add_one, row)
+
+    def _chain_before(self, part: _Part, offset: int) -> bytes:
+        if offset == part.start.next_offset:
+            return part.start.chain
+        chain: bytes = self.connection.execute(part.statements.at, (offset - 1,)).get[1]
+        return chain
+
+    def give_back(self) -> int:
+        """Returns some pages that nothing uses to the file system; how many are left.
+
+        None is left of a file that an older release made: its pages stay, for records to come.
+        """
+        try:
+            self._recover()
+            if self.connection.pragma("auto_vacuum") != _INCREMENTAL:
+                return 0
+            self.connection.execute(f"PRAGMA incremental_vacuum({schema.GIVEN_BACK_PAGES})").fetchall()
+            left = int(self.connection.pragma("freelist_count"))
+            if left == 0:  # a whole checkpoint cuts the file; one that a reader is in the way of leaves that to another
+                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            return left
+        except Exception as error:
+            self._abandon()
+            raise translate(error, str(self._path)) from error
+
     def settle(self) -> None:
         """Does what may wait until the producers have their answers; what was committed is safe either way."""
         if self._connection is None:
@@ -129,7 +192,7 @@ class Store:
         try:
             if self._ids is not None:
                 self._ids.settle({part.id: part.head.next_offset for part in self._parts.values()})
-            self._checkpoint(self._connection)
+            self.wal.look(self._connection)
         except apsw.BusyError:
             return
         except (apsw.Error, OSError):
@@ -189,7 +252,9 @@ class Store:
                 run.chain = chain = link(run.chain, head, value)
                 run.end_size += len(head) + len(value)
                 run.offset = offset + 1
-                run.rows.append((offset, id, chain, row_sum(id, chain, head, value), run.end_size, head, value))
+                stored, form = packed(value)
+                total = row_sum(id, chain, head, stored, form)
+                run.rows.append((offset, id, chain, total, run.end_size, head, stored, form))
                 added.append((id, place_of(run.part.id, offset)))
                 records.append(Record(partition, offset, chain, head, value))
                 place = places[id] = Position(partition, offset)
@@ -239,18 +304,8 @@ class Store:
             self._ids = IdIndex(self.connection, [part.id for part in self._parts.values()])
         return self._ids
 
-    def _checkpoint(self, connection: apsw.Connection) -> None:
-        """Has the write-ahead log moved into the database if it has grown."""
-        if self._wal_pages < schema.CHECKPOINT_PAGES:
-            return
-        forced = self._wal_pages >= schema.CHECKPOINT_FORCED_PAGES
-        if not forced and not self._checkpointer.nearly_done:
-            self._checkpointer.want()
-            return
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART if forced else apsw.SQLITE_CHECKPOINT_PASSIVE)
-
     def _on_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:
-        self._wal_pages = pages
+        self.wal.pages = pages
         return apsw.SQLITE_OK
 
     def _abandon(self) -> None:

@@ -10,13 +10,16 @@ import xxhash
 from rftd.ops.errors import LogCorruptError
 from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.sqlite_schema import Statements
+from rftd.streams.backends.sqlite_values import THIN, unpacked
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
 
-def row_sum(id: bytes, chain: bytes, head: bytes, value: bytes) -> bytes:
-    """The fast checksum that stands in each row."""
-    return xxhash.xxh3_64_digest(b"".join((id, chain, head, value)))
+def row_sum(id: bytes, chain: bytes, head: bytes, stored: bytes, form: int) -> bytes:
+    """The fast checksum that stands in each row; rows of older releases have form 0."""
+    if form:
+        return xxhash.xxh3_64_digest(b"".join((id, chain, head, stored, form.to_bytes(1, "little"))))
+    return xxhash.xxh3_64_digest(b"".join((id, chain, head, stored)))
 
 
 def damaged(partition: Partition, offset: int, what: str) -> LogCorruptError:
@@ -28,7 +31,7 @@ def damaged(partition: Partition, offset: int, what: str) -> LogCorruptError:
     )
 
 
-_UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError, TypeError, ValueError)
+_UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError, TypeError, ValueError, OverflowError)
 # A flipped bit in a row's header turns bytes into a number or text: TypeError, ValueError.
 
 
@@ -39,13 +42,13 @@ def checked_rows(
     expected = start
     cursor = connection.cursor()
     try:
-        for offset, id, chain, total, head, value in cursor.execute(statements.range, (start, limit)):
+        for offset, id, chain, total, head, stored, form in cursor.execute(statements.range, (start, limit)):
             if offset != expected:
                 raise damaged(partition, expected, f"is missing: the next record is {offset}")
-            if row_sum(id, chain, head, value) != total:
+            if row_sum(id, chain, head, stored, form) != total:
                 raise damaged(partition, offset, "does not match its checksum")
             expected += 1
-            yield id, Record(partition, offset, chain, head, value)
+            yield id, Record(partition, offset, chain, head, unpacked(stored, form), bool(form & THIN))
     except _UNREADABLE as error:
         raise damaged(partition, expected, f"cannot be read: {error}") from error
     finally:
@@ -69,7 +72,7 @@ def read_rows(
             return []
         part_id, first = part
         start = max(start, first)
-        rows = checked_rows(connection, Statements(part_id), partition, start, max_records)
+        rows = checked_rows(connection, schema.statements_of(connection, part_id), partition, start, max_records)
         for _, record in rows:
             size += len(record.head) + len(record.value)
             if found and size > max_size_bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
 from rftd.ops import limits
@@ -31,18 +31,19 @@ class _Append:
         self.acknowledged = acknowledged
 
 
-class _Truncate:
-    """A truncation in line with the appends."""
+class _Task:
+    """Other work on the store, in line with the appends."""
 
-    __slots__ = ("before_offset", "done", "partition")
+    __slots__ = ("after", "done", "work")
 
-    def __init__(self, partition: Partition, before_offset: int, done: asyncio.Future[None]) -> None:
-        self.partition = partition
-        self.before_offset = before_offset
+    def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
+        self.work = work
+        self.after = after
+        """What follows on the event loop if the work succeeds."""
         self.done = done
 
 
-_Job = _Append | _Truncate | None
+_Job = _Append | _Task | None
 """None ends the thread."""
 
 
@@ -90,10 +91,31 @@ class Writer:
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
         """Returns once the records are gone."""
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._jobs.put(_Truncate(partition, before_offset, done))
+
+        def truncate() -> int:
+            self._store.truncate(partition, before_offset)
+            return 0
+
+        await self._do(truncate, lambda: self._tail.forget(partition, before_offset))
+
+    async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        """Returns once the rows at these offsets hold these values."""
+
+        def rewrite() -> int:
+            self._store.rewrite(partition, values, thin=thin)
+            return 0
+
+        await self._do(rewrite, lambda: self._tail.drop(partition, values))
+
+    async def give_back(self) -> int:
+        """Pages that nothing uses and that are still in the file, after some were returned to the file system."""
+        return await self._do(self._store.give_back, lambda: None)
+
+    async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._jobs.put(_Task(work, after, done))
         with self._breather:
-            await done
+            return await done
 
     async def close(self) -> None:
         """Returns once everything queued is written and the thread has ended."""
@@ -105,14 +127,18 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            job = self._held.pop() if self._held else self._jobs.get()
+            try:
+                job = self._held.pop() if self._held else self._jobs.get(timeout=self._store.wal.retry_s)
+            except Empty:
+                self._store.settle()
+                continue
             if job is None:
                 return
-            if isinstance(job, _Truncate):
-                self._truncate(job)
+            if isinstance(job, _Task):
+                self._perform(job)
             else:
                 self._commit(self._group(job))
-                self._store.settle()  # after the acknowledgement: it delays the next commit only
+            self._store.settle()  # after the acknowledgement: it delays the next commit only
 
     def _group(self, first: _Append) -> list[_Append]:
         """The first append and those queued behind it, up to the limits of one transaction."""
@@ -165,20 +191,21 @@ class Writer:
                 append.acknowledged.set_result(commit.positions[start:end])
             start = end
 
-    def _truncate(self, job: _Truncate) -> None:
+    def _perform(self, job: _Task) -> None:
         error: RftdError | None = None
+        result = 0
         try:
-            self._store.truncate(job.partition, job.before_offset)
+            result = job.work()
         except Exception as failure:  # the thread must live, or every producer waits for ever
             error = translate(failure, "log writer")
-        self._to_loop(self._truncated, job, error)
+        self._to_loop(self._performed, job, result, error)
 
-    def _truncated(self, job: _Truncate, error: RftdError | None) -> None:
+    def _performed(self, job: _Task, result: int, error: RftdError | None) -> None:
         if error is None:
-            self._tail.forget(job.partition, job.before_offset)
+            job.after()
         if not job.done.done():
             if error is None:
-                job.done.set_result(None)
+                job.done.set_result(result)
             else:
                 job.done.set_exception(error)
 

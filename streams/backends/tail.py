@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
-_EMPTY = Mark(0, GENESIS)
+_EMPTY: Final = Mark(0, GENESIS)
+_RECORD_SIZE_BYTES: Final = 400
+"""Of the objects around the bytes of one record: most records are smaller than that."""
 
 
 class Tail:
-    """Heads of all partitions, followers to wake, and the newest records up to `ring_size_bytes`.
+    """Heads of all partitions, followers to wake, and the newest records up to `ring_size_bytes` of memory.
 
     Followers near the head are served from the ring, so that many of them cost one write and no read. Used on one
     event loop only.
@@ -41,14 +44,14 @@ class Tail:
         """Takes what was committed: `heads` are those of the partitions that grew. Wakes their followers."""
         for record in records:
             self._order.append(record)
-            self._size += len(record.head) + len(record.value)
+            self._size += len(record.head) + len(record.value) + _RECORD_SIZE_BYTES
             ring = self._ring.get(record.partition)
             if ring is None:
                 ring = self._ring[record.partition] = {}
             ring[record.offset] = record
         while self._size > self._limit:
             oldest = self._order.popleft()
-            self._size -= len(oldest.head) + len(oldest.value)
+            self._size -= len(oldest.head) + len(oldest.value) + _RECORD_SIZE_BYTES
             self._ring[oldest.partition].pop(oldest.offset, None)
         self._heads.update(heads)
         for partition in heads:
@@ -60,6 +63,12 @@ class Tail:
         ring = self._ring.get(partition, {})
         for offset in [offset for offset in ring if offset < before_offset]:
             del ring[offset]
+
+    def drop(self, partition: Partition, offsets: Iterable[int]) -> None:
+        """Drops records whose values were rewritten from the ring; they are read from the file again."""
+        ring = self._ring.get(partition, {})
+        for offset in offsets:
+            ring.pop(offset, None)
 
     def recent(self, partition: Partition, start: int, max_records: int, max_size_bytes: int) -> list[Record] | None:
         """Records from `start` on, if the ring holds the first of them; [] at the head; else None."""

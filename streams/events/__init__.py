@@ -4,7 +4,7 @@ registry     how a type is declared, versioned and upcast
 experiment   experiment.*, stage.*, fence
 task         task.leased, eval.leased, task.expired, group.closed
 experience   experience.produced, rollout.failed, eval.scored
-batch        batch.planned, batch.abandoned, experience.retired
+batch        batch.planned, batch.abandoned, experience.retired, experience.given_up
 step         step.completed, eval.completed
 weights      weights.published, weights.retired, weights.activated; weights.requested, weights.answered, weights.overdue
 checkpoint   checkpoint.committed, checkpoint.deleted

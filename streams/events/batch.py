@@ -2,105 +2,136 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Difference, Finite, Index, Nanoseconds, Offset
+from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event, upcast
 
 
 class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experience of a batch and where its payload lies."""
 
     experience: UUID
-    partition: int
+    partition: Index
     """Of `rftd.experiences`."""
-    offset: int
-    group: int
+    offset: Offset
+    group: Index
     """Index in the batch's `groups`."""
-    member: int
+    member: Index
     """Index in that group's members."""
-    staleness_versions: int
-    use: int
+    staleness_versions: Difference
+    use: Index
     """1 for its first use."""
 
 
 class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One dataset row of a batch."""
 
-    digest: str
-    """sha256 of the dataset."""
-    row: int
-    epoch: int
+    dataset: Index
+    """Index in the batch's `datasets`."""
+    row: Index
+    epoch: Index
 
 
 class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A closed group and where its `group.closed` lies: advantages are computed from it."""
 
     group: UUID
-    partition: int
+    partition: Index
     """Of `rftd.tasks`."""
-    offset: int
+    offset: Offset
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far the planner had read a partition when it decided."""
 
     stream: str
-    partition: int
-    next_offset: int
+    partition: Index
+    next_offset: Offset
 
 
-@event("batch.planned", stream=topics.EXPERIMENTS)
+@event("batch.planned", version=2, stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchPlanned(Event, frozen=True, kw_only=True):
     """The items of training step `step`, in order. Executed by the trainer, who selects nothing."""
 
     batch: UUID
-    step: int
+    step: Index
     """The weight version that training it makes, counted over the whole experiment."""
-    stage: int
+    stage: Index
     experiences: tuple[ExperienceItem, ...] = ()
     rows: tuple[RowItem, ...] = ()
+    datasets: tuple[str, ...] = ()
+    """sha256 of each dataset that rows are of."""
     groups: tuple[GroupRef, ...] = ()
     observed: tuple[ObservedAt, ...]
-    decided_at_ns: int
+    decided_at_ns: Nanoseconds
     incomplete: bool = False
     """True if `max_read_timeout` passed before the batch was full."""
-    max_uses: int = 1
+    max_uses: Index = 1
     """An experience that was used less often may be planned again; 0 = always."""
-    eligible_at_ns: int = 0
+    eligible_at_ns: Nanoseconds = 0
     """From this reading of the clock on: `decided_at_ns` and the cooldown (rule 9)."""
 
+    def dataset_of(self, row: RowItem) -> str:
+        """The digest of the dataset that a row is of; empty if the event names none."""
+        return self.datasets[row.dataset] if 0 <= row.dataset < len(self.datasets) else ""
 
-@event("batch.abandoned", stream=topics.EXPERIMENTS)
+
+@upcast(BatchPlanned, 1)
+def _datasets_once(fields: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 named its dataset in each row: 64 digits beside two numbers."""
+    digests = {digest: number for number, digest in enumerate(dict.fromkeys(row[0] for row in fields.get("rows", ())))}
+    rows = [[digests[digest], row, epoch] for digest, row, epoch in fields.get("rows", ())]
+    return {**fields, "rows": rows, "datasets": list(digests)}
+
+
+@event("batch.abandoned", stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchAbandoned(Event, frozen=True, kw_only=True):
-    """The batch cannot run; its items return unused."""
+    """The batch cannot run; its items return unused.
+
+    Only before any generation has executed it, and then a step of it has no effect: the first on the spine counts.
+    """
 
     batch: UUID
-    step: int
+    step: Index
     code: str
     reason: str
 
 
-@event("experience.retired", stream=topics.EXPERIMENTS)
+@event("experience.retired", stream=topics.EXPERIMENTS, owner=PLANNER)
 class ExperienceRetired(Event, frozen=True, kw_only=True):
     """These experiences will never be trained (again); the reason is the same for all."""
 
     experiences: tuple[UUID, ...]
     reason: str
     """`stale`, `group_incomplete`, `uninformative` (by the advantage function), `stage_ended`, `capacity`, `collected`
-    (nothing is trained in its stage)."""
-    uses: int
-    decided_at_ns: int
+    (nothing is trained in its stage), `given_up`."""
+    uses: Index
+    decided_at_ns: Nanoseconds
     observed: tuple[ObservedAt, ...] = ()
 
 
-@event("experience.prioritized", stream=topics.EXPERIMENTS)
+@event("experience.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperiencePrioritized(Event, frozen=True, kw_only=True):
     """The experiences of this group have another priority tag from here on. Written by the controller, on request."""
 
     group: UUID
-    priority: float
+    priority: Finite
+    by: str = ""
+    reason: str = ""
+
+
+@event("experience.given_up", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class ExperienceGivenUp(Event, frozen=True, kw_only=True):
+    """What was produced will never be read again, somebody says: the planner retires it, and abandons its batch.
+
+    Written by the controller, on request.
+    """
+
+    experience: UUID
     by: str = ""
     reason: str = ""

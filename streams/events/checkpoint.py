@@ -5,43 +5,47 @@ from __future__ import annotations
 import msgspec
 
 from rftd.streams import topics
+from rftd.streams.bounds import Bytes, Index
 from rftd.streams.events.experiment import HeadRef
-from rftd.streams.events.registry import Event, event
+from rftd.streams.events.registry import TRAINER, Event, event
+from rftd.streams.events.step import SpineMark
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One file of a checkpoint, relative to its folder."""
 
     path: str
-    size_bytes: int
+    size_bytes: Bytes
     sha256: str
 
 
-@event("checkpoint.committed", stream=topics.CHECKPOINTS)
+@event("checkpoint.committed", stream=topics.CHECKPOINTS, owner=TRAINER)
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """Step `step` can be resumed from `path`: every file is on disk and matches its digest."""
 
-    step: int
-    generation: int
-    stage: int
-    stage_step: int
+    step: Index
+    generation: Index
+    stage: Index
+    stage_step: Index
     """N of the folder `global_step_N`, counted within the stage."""
     path: str
     files: tuple[FileRef, ...]
-    size_bytes: int
+    size_bytes: Bytes
     checksum: str
     """Of the weights, as in step.completed."""
     sha256: str
     final: bool = False
     """The stage's last."""
     heads: tuple[HeadRef, ...] = ()
+    spine: SpineMark | None = None
+    """As in step.completed."""
 
 
-@event("checkpoint.deleted", stream=topics.CHECKPOINTS)
+@event("checkpoint.deleted", stream=topics.CHECKPOINTS, owner=TRAINER)
 class CheckpointDeleted(Event, frozen=True, kw_only=True):
     """Its folder is gone, by retention."""
 
-    step: int
-    generation: int
+    step: Index
+    generation: Index
     path: str
     reason: str

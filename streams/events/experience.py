@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 import msgspec
+import numpy as np
 
 from rftd.streams import topics
 from rftd.streams.arrays import Array
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Count, Finite, Index, Rollouts, Seconds
+from rftd.streams.events.registry import NOBODY, Event, event
+
+_LARGEST: Final = 1e30
+"""Of a score: their sum is finite in single precision."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Response tokens [start, end) were drawn from these weights; offsets count from the first response token."""
 
-    version: int
-    generation: int
-    start: int
-    end: int
+    version: Index
+    generation: Index
+    start: Count
+    end: Count
 
 
 class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a rollout that consists of several: a prompt of its own, and a response."""
 
-    tokens: int
+    tokens: Count
     """Of prompt and response: so many of the experience's, after those of the steps before."""
-    prompt_tokens: int
-    reward: float
-    step_reward: float | None = None
+    prompt_tokens: Count
+    reward: Finite
+    step_reward: Finite | None = None
     """What the step itself brought, if the workflow says so."""
     state: str = ""
     """Equal where steps began in the same state of their environment; empty if unknown."""
 
 
-@event("experience.produced", stream=topics.EXPERIENCES)
+@event("experience.produced", stream=topics.EXPERIENCES, owner=NOBODY)
 class ExperienceProduced(Event, frozen=True, kw_only=True):
     """One finished rollout: what a trainer learns from. Key: the group. Consumed by dispatcher, planner and trainer.
 
@@ -42,53 +48,58 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
 
     experience: UUID
     group: UUID
-    rollout: int
-    stage: int
+    rollout: Rollouts
+    stage: Index
     lease: UUID
     tokens: Array
     """Prompt and response ids; of each step after those of the step before  # [T] u4"""
-    prompt_tokens: int
+    prompt_tokens: Count
     """The first so many of them are the prompt; with `steps`, so many of all steps together."""
     loss_mask: Array
     """1 where a response token is trained  # [T - prompt_tokens] u1"""
     logprobs: Array
     """Log-probability of each response token under the weights that drew it  # [T - prompt_tokens] f4"""
     spans: tuple[Span, ...]
-    reward: float
-    priority: float = 0.0
+    reward: Finite
+    priority: Finite = 0.0
     metrics: dict[str, float] = {}
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
-    duration_s: float = 0.0
+    duration_s: Seconds = 0.0
     steps: tuple[RunStep, ...] = ()
     """Empty if the rollout is one sequence. They are trained together; what is of response tokens follows on."""
 
 
-@event("rollout.failed", stream=topics.EXPERIENCES)
+@event("rollout.failed", stream=topics.EXPERIENCES, owner=NOBODY)
 class RolloutFailed(Event, frozen=True, kw_only=True):
     """A rollout ended without an experience, after its retries. Key: the group."""
 
     group: UUID
-    rollout: int
-    stage: int
+    rollout: Rollouts
+    stage: Index
     lease: UUID
     code: str
     reason: str
 
 
-@event("eval.scored", stream=topics.EXPERIENCES)
+@event("eval.scored", stream=topics.EXPERIENCES, owner=NOBODY)
 class EvalScored(Event, frozen=True, kw_only=True):
     """Answers of one eval lease, scored. Key: the eval. The dispatcher folds them into `eval.completed`."""
 
     eval: UUID
     lease: UUID
-    stage: int
-    taskset: int
-    row_start: int
-    version: int
-    generation: int
+    stage: Index
+    taskset: Index
+    row_start: Index
+    version: Index
+    generation: Index
     rewards: Array
     """One score per row  # [rows] f4"""
     tokens: Array
     """Response length per row  # [rows] u4"""
     metrics: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        for name, array in (("rewards", self.rewards), ("tokens", self.tokens)):
+            if array.artifact or len(array.shape) != 1 or not (np.abs(array.view()) <= _LARGEST).all():
+                raise ValueError(f"{name} of shape {array.shape} are no numbers with a mean, one for each row")

@@ -7,7 +7,8 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Bytes, Count, Epoch, Index, Integer, Nanoseconds, Offset
+from rftd.streams.events.registry import CONTROLLER, NOBODY, Event, event
 from rftd.streams.spec import ExperimentSpec
 
 
@@ -15,12 +16,30 @@ class HeadRef(msgspec.Struct, frozen=True, array_like=True):
     """A remembered head of one partition."""
 
     stream: str
-    partition: int
-    next_offset: int
+    partition: Index
+    next_offset: Offset
     chain: bytes
 
 
-@event("experiment.submitted", stream=topics.EXPERIMENTS)
+class LostHead(msgspec.Struct, frozen=True, array_like=True):
+    """A remembered head that is not in the log any more."""
+
+    stream: str
+    partition: Index
+    next_offset: Offset
+    chain: bytes
+    by: str
+    """Who remembers it, in words."""
+    end: Offset
+    """Where the partition ended when that was noticed; beyond `next_offset` another record is in the place."""
+
+    @property
+    def ref(self) -> HeadRef:
+        """The head alone, to be compared."""
+        return HeadRef(self.stream, self.partition, self.next_offset, self.chain)
+
+
+@event("experiment.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentSubmitted(Event, frozen=True, kw_only=True):
     """A client handed in an experiment. Its event id is the request id, so a retry changes nothing.
 
@@ -30,14 +49,14 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
     spec: ExperimentSpec
 
 
-@event("experiment.accepted", stream=topics.EXPERIMENTS)
+@event("experiment.accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentAccepted(Event, frozen=True, kw_only=True):
     """It waits for its turn; nothing of it lies below `start`, so its readers begin there."""
 
     start: tuple[HeadRef, ...]
 
 
-@event("experiment.rejected", stream=topics.EXPERIMENTS)
+@event("experiment.rejected", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRejected(Event, frozen=True, kw_only=True):
     """It cannot run on this daemon."""
 
@@ -45,27 +64,27 @@ class ExperimentRejected(Event, frozen=True, kw_only=True):
     reason: str
 
 
-@event("experiment.warned", stream=topics.EXPERIMENTS)
+@event("experiment.warned", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentWarned(Event, frozen=True, kw_only=True):
     """Something was changed or ignored that its owner should know."""
 
     text: str
 
 
-@event("experiment.prioritized", stream=topics.EXPERIMENTS)
+@event("experiment.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentPrioritized(Event, frozen=True, kw_only=True):
     """Its owner changed its priority: of those that wait for their turn, the highest goes first."""
 
-    priority: int
+    priority: Integer
     reason: str = ""
 
 
-@event("experiment.started", stream=topics.EXPERIMENTS)
+@event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentStarted(Event, frozen=True, kw_only=True):
     """Its workers are being started."""
 
 
-@event("experiment.paused", stream=topics.EXPERIMENTS)
+@event("experiment.paused", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentPaused(Event, frozen=True, kw_only=True):
     """No lease and no plan is made until it is resumed; rollouts and the step under way finish."""
 
@@ -74,26 +93,26 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
     """Empty: a command. `disk_full` or `disk_budget`: too little space; it is resumed once there is more."""
 
 
-@event("experiment.resumed", stream=topics.EXPERIMENTS)
+@event("experiment.resumed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentResumed(Event, frozen=True, kw_only=True):
     """It goes on."""
 
     reason: str = ""
 
 
-@event("experiment.cancelled", stream=topics.EXPERIMENTS)
+@event("experiment.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentCancelled(Event, frozen=True, kw_only=True):
     """Its owner ended it; what it produced stays."""
 
     reason: str = ""
 
 
-@event("experiment.completed", stream=topics.EXPERIMENTS)
+@event("experiment.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentCompleted(Event, frozen=True, kw_only=True):
     """Every stage is done and the last checkpoint is committed."""
 
 
-@event("experiment.failed", stream=topics.EXPERIMENTS)
+@event("experiment.failed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentFailed(Event, frozen=True, kw_only=True):
     """It cannot go on; `code` and `reason` say why, and `role` where it was seen."""
 
@@ -102,7 +121,7 @@ class ExperimentFailed(Event, frozen=True, kw_only=True):
     role: str = ""
 
 
-@event("experiment.forked", stream=topics.EXPERIMENTS)
+@event("experiment.forked", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentForked(Event, frozen=True, kw_only=True):
     """This experiment shares the history of `parent` up to weight version `at_step`, and goes on from there.
 
@@ -110,36 +129,36 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
     """
 
     parent: UUID
-    at_step: int
+    at_step: Index
     checksum: str
     """Of the weights at `at_step`, as in the parent's step.completed; of the base for step 0."""
-    stage: int
+    stage: Index
     """The stage that `at_step` lies in."""
-    first_versions: tuple[int, ...]
+    first_versions: tuple[Index, ...]
     """At which each stage up to that one began."""
-    decided_at_ns: int
+    decided_at_ns: Nanoseconds
     """The last clock reading that the shared history recorded (rule 9)."""
-    next_sequence: int = 0
+    next_sequence: Index = 0
     """Of that stage: the groups below were given out in the shared history, and settled there, but for `redo`.
 
     Of a stage that trains on a dataset: the rows that the shared steps took.
     """
-    redo: tuple[int, ...] = ()
+    redo: tuple[Index, ...] = ()
     """Groups below it that were open or waited when batch `at_step` was planned: they are given out again here."""
-    evaluated: tuple[int, ...] = ()
+    evaluated: tuple[Index, ...] = ()
     """Tasksets that the parent has answered with the weights of `at_step`, in the stage that goes on from them."""
 
 
-@event("experiment.archived", stream=topics.EXPERIMENTS)
+@event("experiment.archived", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentArchived(Event, frozen=True, kw_only=True):
     """Its files are in an archive, and only there; its events stay in the log."""
 
     path: str
-    size_bytes: int
+    size_bytes: Bytes
     sha256: str
 
 
-@event("experiment.restored", stream=topics.EXPERIMENTS)
+@event("experiment.restored", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRestored(Event, frozen=True, kw_only=True):
     """Its files are back in its folder."""
 
@@ -147,31 +166,57 @@ class ExperimentRestored(Event, frozen=True, kw_only=True):
     """The archive that they came from."""
 
 
-@event("experiment.removed", stream=topics.EXPERIMENTS)
+@event("experiment.removed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRemoved(Event, frozen=True, kw_only=True):
     """Its files are gone, and it is left out of lists; its events stay in the log."""
 
     reason: str = ""
 
 
-@event("stage.started", stream=topics.EXPERIMENTS)
+@event("experiment.payloads_dropped", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
+class PayloadsDropped(Event, frozen=True, kw_only=True):
+    """The log has let go of the token arrays of some experiences; their records and digests stay.
+
+    Written once it is done. Said again after a crash.
+    """
+
+    reason: str
+    """`archived` or `removed` like the experiment's files, `ended`, or `trained`."""
+    records: Count
+    size_bytes: Integer
+    """By which those records became shorter."""
+    through_step: Index = 0
+    """Of groups whose batches were trained up to this step; 0: of the whole experiment."""
+
+
+@event("experiment.loss_accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
+class LossAccepted(Event, frozen=True, kw_only=True):
+    """A person lets it go on although the log has lost what survivors remember; `rftd verify` shows it for ever."""
+
+    lost: tuple[LostHead, ...]
+    by: str
+    """Who it was."""
+    reason: str = ""
+
+
+@event("stage.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageStarted(Event, frozen=True, kw_only=True):
     """Batches of this stage may be planned; its first step makes weight version `first_version` + 1."""
 
-    stage: int
+    stage: Index
     name: str
-    first_version: int
+    first_version: Index
 
 
-@event("stage.completed", stream=topics.EXPERIMENTS)
+@event("stage.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageCompleted(Event, frozen=True, kw_only=True):
     """All its steps are executed, evaluated and checkpointed."""
 
-    stage: int
-    last_version: int
+    stage: Index
+    last_version: Index
 
 
-@event("fence", stream=topics.EXPERIMENTS, anywhere=True)
+@event("fence", stream=topics.EXPERIMENTS, owner=NOBODY, anywhere=True)
 class Fence(Event, frozen=True, kw_only=True):
     """A new owner of `role` in the partition that holds this record (rule 2).
 
@@ -180,7 +225,7 @@ class Fence(Event, frozen=True, kw_only=True):
     """
 
     role: str
-    epoch: int
-    previous: int
+    epoch: Epoch
+    previous: Epoch
     owner: UUID
     heads: tuple[HeadRef, ...] = ()

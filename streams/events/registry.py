@@ -1,15 +1,22 @@
-"""The table of event types: name, version, stream, and how older versions become the current one."""
+"""The table of event types: name, version, stream, whose they are, and how older versions become the current one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from rftd.ops.errors import CodecError
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+
+CONTROLLER: Final = "controller"
+PLANNER: Final = "planner"
+DISPATCHER: Final = "dispatcher"
+TRAINER: Final = "trainer"
+NOBODY: Final = ""
+"""The owner of what is written without a lease: by explorers, by workers about themselves, by whoever sees one die."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +35,15 @@ class UnknownVersionError(CodecError):
 class Definition:
     """One event type at its current version, with the upcasters of the older ones."""
 
-    def __init__(self, kind: type[Event], name: str, version: int, stream: str, anywhere: bool) -> None:
+    def __init__(
+        self, kind: type[Event], name: str, version: int, stream: str, owner: str, commanded: bool, anywhere: bool
+    ) -> None:
         self.kind = kind
         self.name = name
         self.version = version
         self.stream = stream
+        self.owner = owner
+        self.commanded = commanded
         self.anywhere = anywhere
         self.upcasts: dict[int, Upcast] = {}
         self.decode: Callable[[bytes], Event] = msgspec.msgpack.Decoder(kind).decode
@@ -56,15 +67,20 @@ _by_name: dict[str, Definition] = {}
 _by_kind: dict[type[Event], Definition] = {}
 
 
-def event(name: str, *, stream: str, version: int = 1, anywhere: bool = False) -> Callable[[C], C]:
+def event(
+    name: str, *, stream: str, owner: str, commanded: bool = False, version: int = 1, anywhere: bool = False
+) -> Callable[[C], C]:
     """Registers a payload class as the current version of event type `name` on `stream`.
 
-    `anywhere` marks the one type (fence) that is written to every stream its role writes.
+    `owner` is the one role whose records of this type have an effect (rule 2); see `rftd.streams.fencing`. What is
+    `commanded` is also appended without a lease, by a command while no run of the experiment is under way. `anywhere`
+    marks the one type (fence) that is written to every stream its role writes.
     """
 
     def register(kind: C) -> C:
         assert name not in _by_name, name
-        definition = Definition(kind, name, version, stream, anywhere)
+        assert not commanded or owner, name
+        definition = Definition(kind, name, version, stream, owner, commanded, anywhere)
         _by_name[name] = _by_kind[kind] = definition
         return kind
 

@@ -4,48 +4,63 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from rftd.streams import topics
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Count, Finite, Index, Offset, Seconds
+from rftd.streams.events.registry import DISPATCHER, TRAINER, Event, event
 
 
-@event("step.completed", stream=topics.EXPERIMENTS)
+class SpineMark(msgspec.Struct, frozen=True, array_like=True):
+    """What a trainer had read of its experiment's spine: see `rftd.streams.spine_digest`."""
+
+    start: Offset
+    """The offset of the first record that is covered."""
+    end: Offset
+    """The offset after the last one."""
+    digest: bytes
+
+
+@event("step.completed", stream=topics.EXPERIMENTS, owner=TRAINER)
 class StepCompleted(Event, frozen=True, kw_only=True):
     """Batch `batch` was trained: weight version `step` of generation `generation` exists (rule 3)."""
 
     batch: UUID
-    step: int
-    stage: int
-    generation: int
+    step: Index
+    stage: Index
+    generation: Index
     checksum: str
     """xxh3-128 over name, dtype, shape and bytes of every tensor, in name order."""
     sha256: str | None = None
     """The same by sha256: in deterministic mode and at checkpoints."""
-    items: int
+    items: Count
     """Experiences and rows of the plan; a row of preferences is two sequences."""
-    tokens: int
+    tokens: Count
     """Tokens with a gradient."""
-    duration_s: float
+    duration_s: Seconds
     metrics: dict[str, float] = {}
     skipped: str = ""
     """Why nothing was trained, so that the weights are those of the version before; empty if something was."""
+    spine: SpineMark | None = None
+    """The digest of the spine below it, as its trainer has read that; None before there were digests."""
 
 
-@event("eval.completed", stream=topics.EXPERIMENTS)
+@event("eval.completed", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class EvalCompleted(Event, frozen=True, kw_only=True):
     """A held-out taskset was answered greedily (or as its rollout_args say) by one weight version."""
 
     eval: UUID
-    stage: int
+    stage: Index
     taskset: str
-    version: int
-    generation: int
-    rows: int
-    score: float
+    version: Index
+    generation: Index
+    rows: Count
+    score: Finite
     """Mean reward."""
     metrics: dict[str, float] = {}
 
 
-@event("generation.started", stream=topics.EXPERIMENTS)
+@event("generation.started", stream=topics.EXPERIMENTS, owner=TRAINER)
 class GenerationStarted(Event, frozen=True, kw_only=True):
     """A trainer took up the history at weight version `version`; planned batches after it are executed (again).
 
@@ -53,9 +68,9 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     reached (rule 8).
     """
 
-    generation: int
+    generation: Index
     """0 for the first trainer of the experiment."""
-    version: int
+    version: Index
     checkpoint: str = ""
     """The folder it resumed from; empty for the base model."""
     reason: str = ""

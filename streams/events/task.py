@@ -7,10 +7,11 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Count, Finite, Index, Milliseconds, Number, Offset, Rollouts
+from rftd.streams.events.registry import CONTROLLER, DISPATCHER, Event, event
 
 
-@event("task.leased", stream=topics.TASKS)
+@event("task.leased", stream=topics.TASKS, owner=DISPATCHER)
 class TaskLeased(Event, frozen=True, kw_only=True):
     """One group of rollouts of one task, given to a worker slot. Consumed by the explorer in that slot.
 
@@ -19,19 +20,19 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """
 
     lease: UUID
-    slot: int
+    slot: Index
     worker: UUID
     group: UUID
-    sequence: int
+    sequence: Number
     """The group's place in its stage, from 0: the dataset position is a fold of it."""
-    stage: int
-    row: int
-    epoch: int
-    rollouts: tuple[int, ...]
-    repeat_times: int
-    attempt: int
-    deadline_s: float
-    min_version: int
+    stage: Index
+    row: Index
+    epoch: Index
+    rollouts: tuple[Rollouts, ...]
+    repeat_times: Rollouts
+    attempt: Index
+    deadline_s: Finite
+    min_version: Index
     """The rollout must begin on this weight version or a later one."""
     pinned: bool = False
     """If so, on exactly `min_version`, and to its end: weights change only between groups."""
@@ -39,52 +40,53 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """sha256 of the taskset's bytes; a worker that reads another dataset must refuse."""
     alone: bool = False
     """The worker has no other lease while it has this one: if it dies, it is known of which group."""
-    timeout_s: float = 0.0
+    timeout_s: Finite = 0.0
     """Longest attempt at one of its rollouts, which the explorer enforces; 0: the stage's `max_timeout_s`."""
     reissue: bool = False
     """Its rollouts are under way elsewhere too, where they are slow: the first completion of each wins. No attempt."""
-    held_version: int = -1
+    held_version: Index = -1
     """The weights that its worker was known to hold, or would load first: its rollouts begin on these or newer ones."""
-    window: int = -1
+    window: Index = -1
     """Groups of a stage between two sync points: they begin on one weight version. -1: of none."""
-    place: int = -1
+    place: Index = -1
     """How many groups of the window were begun before this one."""
 
 
-@event("eval.leased", stream=topics.TASKS)
+@event("eval.leased", stream=topics.TASKS, owner=DISPATCHER)
 class EvalLeased(Event, frozen=True, kw_only=True):
     """A range of rows of a held-out taskset, to be answered by one pinned weight version."""
 
     lease: UUID
-    slot: int
+    slot: Index
     worker: UUID
     eval: UUID
-    stage: int
-    taskset: int
+    stage: Index
+    taskset: Index
     """Index in the stage's `evals`."""
-    row_start: int
-    row_end: int
-    version: int
-    generation: int
-    attempt: int
-    deadline_s: float
+    row_start: Index
+    row_end: Index
+    version: Index
+    generation: Index
+    attempt: Index
+    deadline_s: Finite
     digest: str = ""
 
 
-@event("task.expired", stream=topics.TASKS)
+@event("task.expired", stream=topics.TASKS, owner=DISPATCHER)
 class TaskExpired(Event, frozen=True, kw_only=True):
     """A lease (of a group or an eval range) ended without completion; it is given out anew."""
 
     lease: UUID
-    slot: int
+    slot: Index
     reason: str
     worker_gone: bool = False
     """The worker left or died; unless the group was leased alone, that is no attempt of it."""
     excused: bool = False
-    """The worker left for a reason of its own, in good order or for want of a disk or a log: not even a loss."""
+    """No attempt, and no loss either: the worker left for a reason of its own, in good order or for want of a disk or a
+    log; or it has waited for weights ever since."""
 
 
-@event("task.retried", stream=topics.EXPERIMENTS)
+@event("task.retried", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class TaskRetried(Event, frozen=True, kw_only=True):
     """A task whose group closed without enough members is given out once more. Written by the controller, on request.
 
@@ -95,12 +97,12 @@ class TaskRetried(Event, frozen=True, kw_only=True):
     """The one that failed."""
     retry: UUID
     """The new one; it follows from the other, so that a second request changes nothing."""
-    stage: int
-    sequence: int
-    row: int
-    epoch: int
-    repeat_times: int
-    min_version: int
+    stage: Index
+    sequence: Number
+    row: Index
+    epoch: Index
+    repeat_times: Rollouts
+    min_version: Index
     pinned: bool = False
     by: str = ""
     reason: str = ""
@@ -110,18 +112,18 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experience of a closed group, and where its payload lies."""
 
     experience: UUID
-    rollout: int
-    partition: int
+    rollout: Rollouts
+    partition: Index
     """Of `rftd.experiences`."""
-    offset: int
-    reward: float
-    priority: float
-    tokens: int
-    oldest_version: int
-    newest_version: int
+    offset: Offset
+    reward: Finite
+    priority: Finite
+    tokens: Count
+    oldest_version: Index
+    newest_version: Index
 
 
-@event("group.closed", stream=topics.TASKS)
+@event("group.closed", stream=topics.TASKS, owner=DISPATCHER)
 class GroupClosed(Event, frozen=True, kw_only=True):
     """Every rollout of the group is terminal, or its deadline passed; advantages come from these members.
 
@@ -129,12 +131,12 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     """
 
     group: UUID
-    sequence: int
-    stage: int
+    sequence: Index
+    stage: Index
     members: tuple[Member, ...]
-    failed: int
+    failed: Rollouts
     code: str = ""
     """Of the last failure, if any."""
     reason: str = ""
-    busy_ms: int = 0
+    busy_ms: Milliseconds = 0
     """Milliseconds that its members took, together: what a time-out that follows recent durations is made from."""

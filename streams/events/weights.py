@@ -8,16 +8,17 @@ from __future__ import annotations
 from uuid import UUID
 
 from rftd.streams import topics
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Bytes, Finite, Index, Seconds
+from rftd.streams.events.registry import DISPATCHER, NOBODY, TRAINER, Event, event
 
 
-@event("weights.published", stream=topics.WEIGHTS)
+@event("weights.published", stream=topics.WEIGHTS, owner=TRAINER)
 class WeightsPublished(Event, frozen=True, kw_only=True):
     """(version, generation) can be loaded; without its step on the spine it has no effect (version 0 is the base)."""
 
-    version: int
-    generation: int
-    stage: int
+    version: Index
+    generation: Index
+    stage: Index
     method: str
     """The weight channel that carries them."""
     path: str
@@ -26,67 +27,67 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     manifest: str
     """xxh3-128 of the manifest; an explorer echoes it."""
     checksum: str
-    size_bytes: int
+    size_bytes: Bytes
     host: str = ""
     """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
 
 
-@event("weights.retired", stream=topics.WEIGHTS)
+@event("weights.retired", stream=topics.WEIGHTS, owner=TRAINER)
 class WeightsRetired(Event, frozen=True, kw_only=True):
     """The files of (version, generation) are gone; the version can be recomputed from the log."""
 
-    version: int
-    generation: int
+    version: Index
+    generation: Index
     reason: str
     lost: bool = False
     """True if they went with the memory of a machine, and not because nobody needs them: a later version serves."""
 
 
-@event("weights.activated", stream=topics.WEIGHTS)
+@event("weights.activated", stream=topics.WEIGHTS, owner=NOBODY)
 class WeightsActivated(Event, frozen=True, kw_only=True):
     """A worker generates with (version, generation) from now on."""
 
     worker: UUID
-    version: int
-    generation: int
+    version: Index
+    generation: Index
     manifest: str
     checksum: str
-    duration_s: float
+    duration_s: Seconds
 
 
-@event("weights.requested", stream=topics.EXPERIMENTS)
+@event("weights.requested", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class WeightsRequested(Event, frozen=True, kw_only=True):
     """Explorers have finished a window and ask for newer weights. Written by the dispatcher."""
 
-    stage: int
-    window: int
+    stage: Index
+    window: Index
     """The one that waits to begin."""
-    number: int
+    number: Index
     """Of the request among those for this window, from 0: it is asked again if the answer was too old to train on."""
-    version: int
+    version: Index
     """Those that explorers have."""
 
 
-@event("weights.answered", stream=topics.WEIGHTS)
+@event("weights.answered", stream=topics.WEIGHTS, owner=TRAINER)
 class WeightsAnswered(Event, frozen=True, kw_only=True):
     """The trainer's answer to weights.requested: its newest version, published before; the same one if it has none."""
 
-    stage: int
-    window: int
-    number: int
-    version: int
+    stage: Index
+    window: Index
+    number: Index
+    version: Index
 
 
-@event("weights.overdue", stream=topics.EXPERIMENTS)
+@event("weights.overdue", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class WeightsOverdue(Event, frozen=True, kw_only=True):
     """Explorers have waited at a sync point for `sync_timeout`. Written by the dispatcher."""
 
-    stage: int
-    window: int
+    stage: Index
+    window: Index
     """The one that waits to begin."""
-    wanted: int
+    wanted: Index
     """The version that was waited for; -1: any that is newer."""
-    version: int
+    version: Index
     """The one that the window runs on instead; -1: it goes on waiting, for nothing older could be trained."""
-    waited_s: float
+    waited_s: Finite
     reason: str

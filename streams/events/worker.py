@@ -5,72 +5,77 @@ from __future__ import annotations
 from uuid import UUID
 
 from rftd.streams import topics
-from rftd.streams.events.registry import Event, event
+from rftd.streams.bounds import Count, Finite, Index, Integer, Offset
+from rftd.streams.events.registry import NOBODY, Event, event
 
 
-@event("worker.started", stream=topics.WORKERS)
+@event("worker.started", stream=topics.WORKERS, owner=NOBODY)
 class WorkerStarted(Event, frozen=True, kw_only=True):
     """A worker process joined. Written by itself; its experiment is the envelope's."""
 
     worker: UUID
     role: str
     """`explorer` or `trainer`."""
-    slot: int
+    slot: Index
     """The partition of `rftd.tasks` that it reads; -1 for a trainer."""
     host: str
-    pid: int
-    process_start_s: float
+    pid: Index
+    process_start_s: Finite
     """The operating system's start time of the process: (host, pid, this) names it for ever."""
-    capacity: int = 0
+    capacity: Count = 0
     """Rollouts that it runs at once."""
+    boot_id: str = ""
+    """Of the start of the machine on which it runs; empty if it did not say."""
+    pid_namespace: Integer = 0
+    """In which `pid` is a name; 0 if it did not say."""
 
 
-@event("worker.stopped", stream=topics.WORKERS)
+@event("worker.stopped", stream=topics.WORKERS, owner=NOBODY)
 class WorkerStopped(Event, frozen=True, kw_only=True):
     """A worker left by itself; without a code it drained cleanly."""
 
     worker: UUID
     role: str
-    slot: int
+    slot: Index
     code: str = ""
     reason: str = ""
 
 
-@event("worker.lost", stream=topics.WORKERS)
+@event("worker.lost", stream=topics.WORKERS, owner=NOBODY)
 class WorkerLost(Event, frozen=True, kw_only=True):
     """The supervisor saw the process end, or heard nothing of it for too long."""
 
     worker: UUID
     role: str
-    slot: int
+    slot: Index
     reason: str
 
 
-@event("worker.heartbeat", stream=topics.HEARTBEATS)
+@event("worker.heartbeat", stream=topics.HEARTBEATS, owner=NOBODY)
 class Heartbeat(Event, frozen=True, kw_only=True):
     """Liveness, credits and progress; never folded into truth."""
 
     worker: UUID
     role: str
-    slot: int
+    slot: Index
     state: str
     """What it is doing or waiting for: `busy`, `wait_tasks`, `wait_weights`, `wait_batch`, `load`, ..."""
-    free: int = 0
+    free: Count = 0
     """Rollouts that it could take now."""
     leases: tuple[UUID, ...] = ()
     """Leases under way that made progress since the last heartbeat."""
-    version: int = -1
-    tokens_total: int = 0
-    rollouts_total: int = 0
+    version: Index = -1
+    tokens_total: Count = 0
+    rollouts_total: Count = 0
 
 
-@event("record.dead_lettered", stream=topics.DEADLETTERS)
+@event("record.dead_lettered", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordDeadLettered(Event, frozen=True, kw_only=True):
     """A record that a consumer could not use; a pointer, not a copy."""
 
     stream: str
-    partition: int
-    offset: int
+    partition: Index
+    offset: Offset
     consumer: str
     code: str
     reason: str
@@ -78,7 +83,7 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
     """No reader of that release could decode it, so it had no effect; in a release that can, it has."""
 
 
-@event("record.retried", stream=topics.DEADLETTERS)
+@event("record.retried", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordRetried(Event, frozen=True, kw_only=True):
     """What was set aside takes effect after all, by another event; the record itself stays as it was.
 
@@ -86,21 +91,21 @@ class RecordRetried(Event, frozen=True, kw_only=True):
     """
 
     stream: str
-    partition: int
-    offset: int
+    partition: Index
+    offset: Offset
     event: UUID
     """Id of the other event; it follows from what was set aside, so that a second retry changes nothing."""
     by: str = ""
     """Who asked for it."""
 
 
-@event("record.dropped", stream=topics.DEADLETTERS)
+@event("record.dropped", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordDropped(Event, frozen=True, kw_only=True):
     """Somebody looked at a record that was set aside, or at a task that failed, and wants to be told of it no more."""
 
     stream: str
-    partition: int
-    offset: int
+    partition: Index
+    offset: Offset
     reason: str
     by: str = ""
     """Who it was."""

@@ -1,6 +1,7 @@
 """Pure state, folded from one experiment's events; the same for every interleaving of the partitions (rule 6).
 
 A record that comes again later in its partition changes nothing: a transport may repeat what was retried long ago.
+What grows with the history is kept as intervals, so that a fold is as large as what is under way.
 
 spine       the experiment's life, stages, plans and steps: one partition, so its order is given
 groups      leases and rollouts of groups that are not closed yet
@@ -9,8 +10,13 @@ weights     published versions, and which of them count
 evals       evaluations under way
 roster      the workers that joined and left
 checkpoints those that were committed and are kept
+ranges      intervals: closed groups, versions of weights
+once        what must not count twice: plans by their steps, other decisions by their newest ids
+commands    which key was used for which command: of the whole log
 letters     dead letters, and what became of each: of the whole log
 failed_tasks tasks of which too few rollouts succeeded: of the whole log
 run_state   all of it: what the planner, the dispatcher and the controller decide on
+pieces      a fold in pieces, none of which takes long to encode
+former      snapshots of the version before, converted
 snapshot    a fold as bytes, with what must be true of the log for it to be believed
 """

@@ -16,23 +16,23 @@ class Checkpoints(msgspec.Struct):
     kept: dict[tuple[int, int], CheckpointCommitted] = {}
     """Committed and not deleted, by (step, generation); the last committed is the last."""
     _deleted: set[tuple[int, int]] = set()
-    _committed: set[UUID] = set()
-    """Events that were taken in, so that an older one that comes again does not replace a newer."""
-
-    @property
-    def count(self) -> int:
-        """How many were ever committed."""
-        return len(self._committed)
+    count: int = 0
+    """How many were ever committed, but for what comes again."""
+    _committed: dict[tuple[int, int], set[UUID]] = {}
+    """Events of those that are kept, so that an older one that comes again does not replace a newer."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the checkpoints stream."""
         event = decoded.event
         if isinstance(event, CheckpointCommitted):
-            if decoded.head.id in self._committed:
-                return
-            self._committed.add(decoded.head.id)
-            if (event.step, event.generation) not in self._deleted:
-                self.kept[event.step, event.generation] = event
+            key = event.step, event.generation
+            known = self._committed.get(key, ())
+            if key not in self._deleted and decoded.head.id not in known:
+                self.count += 1
+                self._committed[key] = {decoded.head.id, *known}
+                self.kept[key] = event
         elif isinstance(event, CheckpointDeleted):
-            self._deleted.add((event.step, event.generation))
-            self.kept.pop((event.step, event.generation), None)
+            key = event.step, event.generation
+            self._deleted.add(key)
+            self._committed.pop(key, None)
+            self.kept.pop(key, None)

@@ -22,6 +22,8 @@ class Evaluation(msgspec.Struct):
     """Leases given out so far, by first row."""
     scores: dict[int, experience.EvalScored] = {}
     """The first score of each range of rows, by first row."""
+    over: dict[UUID, int] = {}
+    """Leases that expired, with their first rows, while these have no score: one that comes again is none."""
 
     def rows_scored(self) -> int:
         """Rows that have a score."""
@@ -41,8 +43,6 @@ class Evals(msgspec.Struct):
 
     open: dict[UUID, Evaluation] = {}
     _completed: set[UUID] = set()
-    _ended: set[UUID] = set()
-    """Leases that expired or were scored."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in eval.leased, eval.scored, task.expired and eval.completed."""
@@ -53,14 +53,13 @@ class Evals(msgspec.Struct):
                     evaluation.attempts[event.row_start] = max(
                         event.attempt, evaluation.attempts.get(event.row_start, 0)
                     )
-                    if event.lease not in self._ended and event.row_start not in evaluation.scores:
+                    if event.lease not in evaluation.over and event.row_start not in evaluation.scores:
                         evaluation.leases[event.lease] = event
             case experience.EvalScored():
                 if (evaluation := self._evaluation(event)) is not None:
-                    evaluation.scores.setdefault(event.row_start, event)
-                self._end(event.lease)
+                    _score(evaluation, event)
             case task.TaskExpired():
-                self._end(event.lease)
+                self._expire(event.lease)
             case step.EvalCompleted():
                 self._completed.add(event.eval)
                 self.open.pop(event.eval, None)
@@ -74,7 +73,16 @@ class Evals(msgspec.Struct):
         fresh = Evaluation(stage=event.stage, taskset=event.taskset, version=event.version)
         return self.open.setdefault(event.eval, fresh)
 
-    def _end(self, lease: UUID) -> None:
-        self._ended.add(lease)
+    def _expire(self, lease: UUID) -> None:
         for evaluation in self.open.values():
-            evaluation.leases.pop(lease, None)
+            if (leased := evaluation.leases.pop(lease, None)) is not None:
+                evaluation.over[lease] = leased.row_start
+
+
+def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
+    """Of leases of the same rows, in whatever order they are read, none is left."""
+    evaluation.scores.setdefault(event.row_start, event)
+    for lease in [id for id, leased in evaluation.leases.items() if leased.row_start == event.row_start]:
+        del evaluation.leases[lease]
+    for lease in [id for id, row_start in evaluation.over.items() if row_start == event.row_start]:
+        del evaluation.over[lease]

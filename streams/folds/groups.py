@@ -12,9 +12,13 @@ from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError, StaleFlightError
 from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, task
+from rftd.streams.folds.ranges import ClosedGroups
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
 """Codes of groups that were closed although nothing was wrong with them: no sign that rollouts come to nothing."""
+
+MINIMUMS: Final = 1024
+"""Largest minimum of members that short groups are counted for, whatever number of failures a record claims."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +79,8 @@ class Group(msgspec.Struct):
     """Of its members."""
     _counted: set[int] = set()
     """Leases that were counted, by number."""
+    _over: set[UUID] = set()
+    """Its leases that expired: one that comes again is none."""
 
     @property
     def attempts_spent(self) -> int:
@@ -95,6 +101,17 @@ class Group(msgspec.Struct):
     def missing(self) -> tuple[int, ...]:
         """Rollouts without a terminal event."""
         return self._without_end(range(self.repeat_times))
+
+    def expects(self, rollout: int) -> bool:
+        """False if it is known to have no such rollout: whoever answers it answers what nobody asked."""
+        return self.sequence < 0 or 0 <= rollout < self.repeat_times
+
+    def drop_beyond(self, repeat_times: int) -> None:
+        """Drops answers that came before it was known how many rollouts it has, and are of none of them."""
+        for rollout in [each for each in (*self.members, *self.failed) if each >= repeat_times]:
+            self.members.pop(rollout, None)
+            self.durations_ms.pop(rollout, None)
+            self.failed.pop(rollout, None)
 
     def left_of(self, lease: Lease) -> tuple[int, ...]:
         """Rollouts of the lease without a terminal event."""
@@ -150,8 +167,7 @@ class Groups(msgspec.Struct):
     """Which stage."""
     _short: dict[int, int] = {}
     _short_stage: int = -1
-    _closed: set[UUID] = set()
-    _expired: set[UUID] = set()
+    _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the tasks or experiences streams, or task.retried."""
@@ -160,30 +176,30 @@ class Groups(msgspec.Struct):
             case experience.ExperienceProduced():
                 self._produced(event, decoded)
             case task.TaskLeased():
-                self._leased(event, decoded.head.time_ns)
+                self._leased(event, decoded)
             case task.GroupClosed():
-                self._close(event)
+                self._close(event, decoded)
             case task.TaskExpired():
                 self._expire(event)
             case task.TaskRetried():
-                self._retried(event)
+                self._retried(event, decoded)
             case experience.RolloutFailed():
-                self._failed(event)
+                self._failed(event, decoded)
             case _:
                 pass
 
-    def _group(self, id: UUID) -> Group | None:
+    def _group(self, id: UUID, decoded: Decoded) -> Group | None:
         group = self.open.get(id)
-        if group is None and id not in self._closed:
+        if group is None and not self._closed.holds(decoded.head.experiment, id):
             group = self.open[id] = Group(id)
         return group
 
-    def _leased(self, event: task.TaskLeased, time_ns: int) -> None:
+    def _leased(self, event: task.TaskLeased, decoded: Decoded) -> None:
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         if event.window >= 0:
             begun = Window(event.window, event.place, event.min_version)
             self.windows[event.stage] = max(begun, self.windows.get(event.stage, begun))
-        group = self._group(event.group)
+        group = self._group(event.group, decoded)
         if group is None:
             return
         new = self._begin(group, event)
@@ -197,7 +213,7 @@ class Groups(msgspec.Struct):
                 group.spent[rollout] = group.spent.get(rollout, 0) + 1
         if event.lease in self.leases:
             return
-        if event.lease in self._expired:
+        if event.lease in group._over:
             self._place(group, new=new)
             return
         lease = Lease(
@@ -211,7 +227,7 @@ class Groups(msgspec.Struct):
             alone=event.alone,
             reissue=event.reissue,
             held_version=event.held_version,
-            leased_ns=time_ns,
+            leased_ns=decoded.head.time_ns,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
         self._charge(lease.worker, len(group.left_of(lease)))
@@ -224,6 +240,7 @@ class Groups(msgspec.Struct):
         new = group.sequence < 0
         if new:
             self.to_close += 1
+            group.drop_beyond(event.repeat_times)
             self.inflight_rollouts += event.repeat_times - len(group.failed)
         group.sequence, group.stage = event.sequence, event.stage
         group.row, group.epoch = event.row, event.epoch
@@ -262,8 +279,8 @@ class Groups(msgspec.Struct):
         elif self.loose and group.id in self.loose:
             self._place(group)
 
-    def _retried(self, event: task.TaskRetried) -> None:
-        group = self._group(event.retry)
+    def _retried(self, event: task.TaskRetried, decoded: Decoded) -> None:
+        group = self._group(event.retry, decoded)
         if group is None:
             return
         new = self._begin(group, event)
@@ -273,29 +290,33 @@ class Groups(msgspec.Struct):
             group.min_version, group.pinned = event.min_version, event.pinned
 
     def _expire(self, event: task.TaskExpired) -> None:
-        self._expired.add(event.lease)
+        # A lease lies before its end, in the same partition: one that is not here is over, or its group is closed.
         lease = self.leases.get(event.lease)
         if lease is None:
             return
         group = self.open[lease.group]
         self._drop(group, lease)
         del group.leases[event.lease]
+        group._over.add(event.lease)
         self._place(group)
         group.expired = max(group.expired, (lease.attempt, event.reason))
         if event.worker_gone and lease.alone and not event.excused:
             group.losses_alone += 1
-        elif event.worker_gone:
+        elif event.worker_gone or event.excused:
             for rollout in lease.rollouts if not lease.reissue else ():
                 group.spent[rollout] = group.spent.get(rollout, 0) - 1
             if not event.excused:
                 group.lost_with.add(lease.worker)
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
-        group = self._group(event.group)
+        group = self._group(event.group, decoded)
         if group is None or event.rollout in group.members or event.rollout in group.failed:
             return
+        if not group.expects(event.rollout):
+            return
         oldest, newest = _versions_of(event.spans)
-        group.stage = event.stage
+        if group.sequence < 0:
+            group.stage = event.stage
         group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
         group.members[event.rollout] = task.Member(
             event.experience,
@@ -310,20 +331,22 @@ class Groups(msgspec.Struct):
         )
         self._ended(group, event.rollout)
 
-    def _failed(self, event: experience.RolloutFailed) -> None:
-        group = self._group(event.group)
+    def _failed(self, event: experience.RolloutFailed, decoded: Decoded) -> None:
+        group = self._group(event.group, decoded)
         if group is None or event.rollout in group.members or event.rollout in group.failed:
             return
-        group.stage = event.stage
+        if not group.expects(event.rollout):
+            return
+        if group.sequence < 0:
+            group.stage = event.stage
         group.failed[event.rollout] = (event.code, event.reason)
         self._ended(group, event.rollout)
         if group.sequence >= 0:
             self.inflight_rollouts -= 1
 
-    def _close(self, event: task.GroupClosed) -> None:
-        if event.group in self._closed:
+    def _close(self, event: task.GroupClosed, decoded: Decoded) -> None:
+        if not self._closed.first(decoded.head.experiment, event.group):
             return
-        self._closed.add(event.group)
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         group = self.open.pop(event.group, None)
         if group is not None and group.sequence >= 0:
@@ -331,7 +354,7 @@ class Groups(msgspec.Struct):
                 self._drop(group, lease)
             self.to_close -= 1
             self.inflight_rollouts -= group.repeat_times - len(group.failed)
-            self.loose.discard(group.id)
+        self.loose.discard(event.group)
         self._count_recent(event)
         if event.code not in GIVEN_UP:
             self._count_short(event)
@@ -359,7 +382,7 @@ class Groups(msgspec.Struct):
         if event.stage != self._short_stage:
             self._short_stage, self._short = event.stage, {}
         members = len(event.members)
-        for minimum in range(1, members + event.failed + 1):
+        for minimum in range(1, min(members + event.failed, MINIMUMS) + 1):
             self._short[minimum] = 0 if members >= minimum else self._short.get(minimum, 0) + 1
         if event.failed:
             self.last_error = (event.code, event.reason)

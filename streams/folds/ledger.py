@@ -10,9 +10,11 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, task
+from rftd.streams.folds.once import Batches, Recent
+from rftd.streams.folds.ranges import ClosedGroups
 
 
-class Waiting(msgspec.Struct, frozen=True, gc=False):
+class Waiting(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An experience that may be planned, now or once it has rested: an index entry; its payload stays in the log."""
 
     member: task.Member
@@ -58,7 +60,7 @@ class Ahead(msgspec.Struct, frozen=True):
 _NONE_AHEAD: Final = Ahead()
 
 
-class Item(msgspec.Struct, frozen=True, gc=False):
+class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An experience in a batch that may still be abandoned."""
 
     entry: Waiting | None
@@ -78,6 +80,8 @@ class Ledger(msgspec.Struct):
     group_sizes: dict[int, int] = {}
     """How many of those that wait come from groups of so many members."""
     books: Books = msgspec.field(default_factory=Books)
+    given_up: dict[UUID, str] = {}
+    """That the planner has to retire, and why."""
     planned_in_stage: dict[int, int] = {}
     """Experiences that were planned at least once."""
     _ahead: dict[UUID, Ahead] = {}
@@ -86,8 +90,10 @@ class Ledger(msgspec.Struct):
     _stage_of: dict[UUID, int] = {}
     _priorities: dict[UUID, float] = {}
     """Tags of groups that were changed."""
-    _seen: set[UUID] = set()
-    """Groups that closed, batches that were planned, and events that retired: each counts once."""
+    _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
+    _batches: Batches = msgspec.field(default_factory=Batches)
+    _recent: Recent = msgspec.field(default_factory=Recent)
+    """Events that retired or gave a tag: each counts once."""
 
     def counts(self) -> dict[str, int]:
         """The books by name, with `balance`, which is zero."""
@@ -105,17 +111,22 @@ class Ledger(msgspec.Struct):
     def apply(self, decoded: Decoded) -> Changes:
         """Takes in what groups, plans and retirements say; the experiences that it changed something for."""
         event = decoded.event
+        if not self._new(decoded):
+            return {}
         match event:
             case task.GroupClosed():
-                return self._closed(event, decoded)
+                return self._close(event, decoded)
             case batch.BatchPlanned():
                 return self._planned(event)
-            case batch.ExperienceRetired() if self._first(decoded.head.id):
+            case batch.ExperienceRetired():
                 return self._retired(event)
-            case batch.ExperiencePrioritized() if self._first(decoded.head.id):
+            case batch.ExperiencePrioritized():
                 return self._prioritized(event)
             case batch.BatchAbandoned():
                 return self._abandoned(event)
+            case batch.ExperienceGivenUp():
+                self.given_up.setdefault(event.experience, event.reason)
+                return {}
             case _:
                 return {}
 
@@ -124,15 +135,22 @@ class Ledger(msgspec.Struct):
         self._items.pop(batch_id, None)
         self._stage_of.pop(batch_id, None)
 
-    def _first(self, id: UUID) -> bool:
-        if id in self._seen:
-            return False
-        self._seen.add(id)
-        return True
+    def _new(self, decoded: Decoded) -> bool:
+        """False for an event that was taken in before."""
+        event = decoded.event
+        match event:
+            case task.GroupClosed():
+                return self._closed.first(decoded.head.experiment, event.group)
+            case batch.BatchPlanned():
+                return self._batches.plan(event)
+            case batch.BatchAbandoned():
+                return self._batches.abandon(event)
+            case batch.ExperienceRetired() | batch.ExperiencePrioritized() | batch.ExperienceGivenUp():
+                return self._recent.first(decoded.head.id)
+            case _:
+                return False
 
-    def _closed(self, event: task.GroupClosed, decoded: Decoded) -> Changes:
-        if not self._first(event.group):
-            return {}
+    def _close(self, event: task.GroupClosed, decoded: Decoded) -> Changes:
         size = len(event.members)
         self.books.produced += size
         self.books.failed_rollouts += event.failed
@@ -180,8 +198,6 @@ class Ledger(msgspec.Struct):
         return entry
 
     def _planned(self, event: batch.BatchPlanned) -> Changes:
-        if not self._first(event.batch):
-            return {}
         items: dict[UUID, Item] = {}
         again: dict[UUID, Waiting | None] = {}
         for item in event.experiences:
@@ -203,6 +219,7 @@ class Ledger(msgspec.Struct):
 
     def _retired(self, event: batch.ExperienceRetired) -> Changes:
         for experience in event.experiences:
+            self.given_up.pop(experience, None)
             if self._leave(experience) is None:
                 ahead = self._ahead.get(experience, _NONE_AHEAD)
                 self._ahead[experience] = msgspec.structs.replace(ahead, gone=True)

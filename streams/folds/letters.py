@@ -10,6 +10,7 @@ import msgspec
 from rftd.streams import topics
 from rftd.streams.deadletters import understood
 from rftd.streams.events import worker
+from rftd.streams.folds.commands import Commands
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 
@@ -56,6 +57,8 @@ class Letters:
     def __init__(self) -> None:
         self.letters: dict[Place, Letter] = {}
         self.verdicts: dict[Place, Verdict] = {}
+        self.commands = Commands()
+        """Which keys dropped one."""
         self.next_offset = 0
         """Of the stream: where to read on."""
 
@@ -65,6 +68,7 @@ class Letters:
             for record in records:
                 decoded = understood(record)
                 if decoded is not None:
+                    self.commands.take(record, decoded.head, effective=True)
                     self.apply(decoded.event, decoded.head.time_ns)
                 self.next_offset = record.offset + 1
 

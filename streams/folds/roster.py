@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.streams.codec import Decoded
 from rftd.streams.events import worker
 
@@ -20,6 +21,9 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     lost: bool = False
     """True if somebody else noticed."""
+    host: str = ""
+    pid: int = -1
+    """Of its process; -1 if it was never seen to join."""
 
 
 class Roster(msgspec.Struct):
@@ -27,6 +31,12 @@ class Roster(msgspec.Struct):
 
     live: dict[UUID, worker.WorkerStarted] = {}
     gone: dict[UUID, Gone] = {}
+    last_of: dict[str, Gone] = {}
+    """Who left last, by role."""
+    last_in: dict[tuple[str, int], Gone] = {}
+    """The same by role and slot."""
+    last_at: dict[tuple[str, int, str], Gone] = {}
+    """The same by role, slot and host."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the workers stream."""
@@ -37,17 +47,25 @@ class Roster(msgspec.Struct):
                     self.live[event.worker] = event
             case worker.WorkerStopped():
                 # What one says that was declared lost before counts for nothing: its place is somebody else's.
-                self.live.pop(event.worker, None)
                 said = Gone(role=event.role, slot=event.slot, code=event.code, reason=event.reason)
-                self.gone.setdefault(event.worker, said)
+                self._leave(event.worker, said)
             case worker.WorkerLost():
-                self.live.pop(event.worker, None)
-                lost = Gone(role=event.role, slot=event.slot, reason=event.reason, lost=True)
-                self.gone.setdefault(event.worker, lost)
+                self._leave(event.worker, Gone(role=event.role, slot=event.slot, reason=event.reason, lost=True))
             case _:
                 pass
 
+    def _leave(self, id: UUID, gone: Gone) -> None:
+        if (started := self.live.pop(id, None)) is not None:
+            gone = msgspec.structs.replace(gone, host=started.host, pid=started.pid)
+        if id in self.gone:
+            return
+        self.gone[id] = gone
+        self.last_of[gone.role] = gone
+        self.last_in[gone.role, gone.slot] = gone
+        self.last_at[gone.role, gone.slot, gone.host] = gone
+
     def explorers(self) -> list[worker.WorkerStarted]:
-        """Live explorers by slot; those of other machines may share one."""
-        live = (started for started in self.live.values() if started.role == "explorer")
+        """Live explorers by slot, which those of other machines may share; in a slot that is none they get no work."""
+        slots = range(limits.WORKER_SLOTS)
+        live = (started for started in self.live.values() if started.role == "explorer" and started.slot in slots)
         return sorted(live, key=lambda started: (started.slot, started.worker))

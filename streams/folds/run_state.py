@@ -61,6 +61,8 @@ class RunState:
         self.committed = Checkpoints()
         self.touched: dict[UUID, Waiting | None] | None = None
         """What the ledger changed, as it is now, for an index that follows it; None if there is none."""
+        self.evaluated_through: dict[int, int] = {}
+        """Per stage: no evaluation up to this step is due any more. Noted by who looked, so that nobody looks twice."""
         self._on_heartbeat = on_heartbeat
         self._spine_only = spine_only
 
@@ -76,7 +78,7 @@ class RunState:
             self.groups, self.ledger, self.evals, self.roster = parts.groups, parts.ledger, parts.evals, parts.roster
 
     def parts(self) -> RunParts:
-        """All of it, for a snapshot: not a copy, so encode it at once."""
+        """All of it, for a snapshot: not a copy, so encode it while nothing is folded."""
         return RunParts(
             spine=self.spine,
             weights=self.weights,

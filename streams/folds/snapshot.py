@@ -1,16 +1,16 @@
 """A fold as bytes, with what must be true of the log for it to be believed. A cache, never truth (rule 11).
 
-    "rftd-fold" ‖ fingerprint (16) ‖ sha256 of the rest (32) ‖ Snapshot as MessagePack
+    "rftd-fold" ‖ version (16 digits) ‖ sha256 of the rest (32) ‖ pieces, each with its length (4, big endian)
 
-The fingerprint covers the code of the folds and of the events, so that no release reads what another one folded.
+The first piece says of what it is and how far it has come, whatever its version: it is a witness of the log's heads.
+The others are the fold (see `rftd.streams.folds.pieces`). The version is that of what folds mean, and is written by
+hand: a release that folds something else, or keeps it in another shape, has a new one and converts the one before.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
@@ -20,15 +20,20 @@ from rftd.ops.errors import CodecError
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.fencing import FenceOwner
+from rftd.streams.folds import former
+from rftd.streams.folds.pieces import from_pieces, pieces_of
 from rftd.streams.topics import TOPICS, Partition
 
-P = TypeVar("P")
+P = TypeVar("P", bound=msgspec.Struct)
+
+VERSION: Final = 1
+"""Raise it with every change of what the folds keep or mean, and convert the version before in `former`."""
 
 _MAGIC: Final = b"rftd-fold"
-_FINGERPRINT_SIZE_BYTES: Final = 16
-_HEAD_SIZE_BYTES: Final = len(_MAGIC) + _FINGERPRINT_SIZE_BYTES + 32
-_STREAMS: Final = Path(__file__).parents[1]
-_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_VERSION_SIZE_BYTES: Final = 16
+_HEAD_SIZE_BYTES: Final = len(_MAGIC) + _VERSION_SIZE_BYTES + 32
+_LENGTH_SIZE_BYTES: Final = 4
+_encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
@@ -56,10 +61,28 @@ class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
         return found if partitions is None else {key: mark for key, mark in found.items() if key in partitions}
 
 
+class Nothing(msgspec.Struct):
+    """The parts of a snapshot that is read for what it remembers of the log: Snapshot[Nothing] is of any version."""
+
+
+class _Place(msgspec.Struct, kw_only=True):
+    """The first piece."""
+
+    experiment: UUID | None
+    marks: tuple[HeadRef, ...]
+    fences: tuple[FenceOwner, ...]
+
+
 def pack(snapshot: Snapshot[P]) -> bytes:
-    """The snapshot as the bytes of a file."""
-    payload = _encoder.encode(snapshot)
-    return b"".join((_MAGIC, fingerprint(), hashlib.sha256(payload).digest(), payload))
+    """The snapshot as the bytes of a file; it must not change meanwhile. May run on a thread: see `pieces_of`."""
+    place = _Place(experiment=snapshot.experiment, marks=snapshot.marks, fences=snapshot.fences)
+    payload: list[bytes] = []
+    for piece in (_encoder.encode(place), *pieces_of(snapshot.parts)):
+        payload += (len(piece).to_bytes(_LENGTH_SIZE_BYTES, "big"), piece)
+    digest = hashlib.sha256()
+    for piece in payload:
+        digest.update(piece)
+    return b"".join((_MAGIC, b"%016d" % VERSION, digest.digest(), *payload))
 
 
 def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
@@ -67,23 +90,35 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
     view = memoryview(data)
     if bytes(view[: len(_MAGIC)]) != _MAGIC or len(data) < _HEAD_SIZE_BYTES:
         raise CodecError("it is no snapshot, or cut off")
-    start = len(_MAGIC)
-    if bytes(view[start : start + _FINGERPRINT_SIZE_BYTES]) != fingerprint():
-        raise CodecError("another release folded it")
+    start = len(_MAGIC) + _VERSION_SIZE_BYTES
     payload = view[_HEAD_SIZE_BYTES:]
-    if hashlib.sha256(payload).digest() != bytes(view[start + _FINGERPRINT_SIZE_BYTES : _HEAD_SIZE_BYTES]):
+    if hashlib.sha256(payload).digest() != bytes(view[start:_HEAD_SIZE_BYTES]):
         raise CodecError("its bytes do not match its sha256")
+    parts = _parts_of(kind)
+    version = bytes(view[len(_MAGIC) : start])
     try:
-        return msgspec.msgpack.decode(payload, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        if former.is_of(version):
+            return kind(**former.read(payload, parts))
+        if version != b"%016d" % VERSION and parts is not Nothing:
+            raise CodecError(f"it is of version {version.decode(errors='replace')}, and this release reads {VERSION}")
+        pieces = _cut(payload)
+        place = msgspec.msgpack.decode(next(pieces, b""), type=_Place)
+        fold = from_pieces(pieces if parts is not Nothing else (b"\x80",), parts)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise CodecError(f"it cannot be decoded: {error}") from error
+    return kind(experiment=place.experiment, marks=place.marks, fences=place.fences, parts=fold)
 
 
-@cache
-def fingerprint() -> bytes:
-    """16 bytes that change with the code that folds, and with that of the events that are folded."""
-    digest = hashlib.blake2b(digest_size=_FINGERPRINT_SIZE_BYTES)
-    for path in sorted([*_STREAMS.glob("*.py"), *_STREAMS.glob("folds/*.py"), *_STREAMS.glob("events/*.py")]):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.digest()
+def _parts_of(kind: type[Snapshot[P]]) -> type[P]:
+    (parts,) = kind.__args__  # type: ignore[attr-defined]
+    return parts  # type: ignore[no-any-return]
+
+
+def _cut(payload: memoryview) -> Iterator[bytes]:
+    start = 0
+    while start < len(payload):
+        end = start + _LENGTH_SIZE_BYTES
+        start = end + int.from_bytes(payload[start:end], "big")
+        if start > len(payload):
+            raise CodecError("it is cut off")
+        yield bytes(payload[end:start])

@@ -10,6 +10,8 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, step, weights
+from rftd.streams.folds.once import Batches, trim
+from rftd.streams.folds.ranges import Versions
 from rftd.streams.halves import difference, halves_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
 
@@ -57,6 +59,8 @@ class Spine(msgspec.Struct):
     reason: str = ""
     cause: str = ""
     """Of a pause that no command asked for, as in experiment.paused."""
+    pauses: int = 0
+    """That no command asked for, since the last step that was new."""
     priority: int = 0
     """Of its turn: as it was submitted, or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
@@ -69,6 +73,10 @@ class Spine(msgspec.Struct):
     kept: Kept = Kept.HERE
     archive: experiment.ExperimentArchived | None = None
     """Of the file that holds its files, or held them last."""
+    payloads_dropped: bool = False
+    """Its experiences have no token arrays in the log any more."""
+    payloads_dropped_through: int = 0
+    """The same of those that were trained up to this step."""
     stage: int = -1
     """The stage under way; -1 before the first."""
     first_version: int = 0
@@ -80,7 +88,7 @@ class Spine(msgspec.Struct):
     planned: int = 0
     """The last planned step."""
     plan_offsets: dict[int, int] = {}
-    """Where each step's plan lies: what a new trainer re-reads."""
+    """Where the plans of the newest steps lie: what a new trainer re-reads. Of older ones the log must be asked."""
     plans: dict[int, Plan] = {}
     """Plans that the present generation has not executed."""
     abandoned: dict[int, int] = {}
@@ -96,15 +104,19 @@ class Spine(msgspec.Struct):
     environment: dict[str, str] = {}
     """What the newest generation's trainer said about where it runs."""
     checksums: dict[tuple[int, int], str] = {}
-    """Of the weights of each executed (version, generation)."""
-    executed: set[tuple[UUID, int]] = set()
+    """Of the weights of the newest executed (version, generation); see `made`."""
+    begun: dict[tuple[int, int], str] = {}
+    """Of the weights that a fork began with, of each generation."""
+    executed: Versions = msgspec.field(default_factory=Versions)
+    """(version, generation) of every step."""
+    mark: step.SpineMark | None = None
+    """The digest of the spine that the newest step carries."""
     evaluated: set[UUID] = set()
     request: weights.WeightsRequested | None = None
     """The newest that explorers made."""
     overdue: dict[tuple[int, int], int] = {}
     """Per (stage, window) that waited too long for its weights: the version that it runs on instead, or -1."""
-    _batches: dict[UUID, bool] = {}
-    """Every planned batch, and whether it still stands; False: it was abandoned."""
+    batches: Batches = msgspec.field(default_factory=Batches)
     _lived: set[UUID] = set()
     """Ids of the life events that were taken in."""
 
@@ -112,18 +124,18 @@ class Spine(msgspec.Struct):
         """Takes in one event of the spine."""
         event = decoded.event
         match event:
-            case batch.BatchPlanned() if event.batch not in self._batches:
-                self._batches[event.batch] = True
+            case batch.BatchPlanned() if self.batches.plan(event):
                 self.planned = max(self.planned, event.step)
                 self.plans[event.step] = Plan(event, decoded.offset)
                 self.plan_offsets[event.step] = decoded.offset
+                trim(self.plan_offsets)
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
-            case batch.BatchAbandoned() if self._batches.get(event.batch):
-                self._batches[event.batch] = False
+            case batch.BatchAbandoned() if event.step > self.furthest and self.batches.abandon(event):
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
-                self.planned = max(self.plan_offsets, default=self.forked.at_step if self.forked else 0)
+                last = self.batches.steps.last
+                self.planned = last if last is not None else self.forked.at_step if self.forked else 0
             case batch.BatchPlanned() | batch.BatchAbandoned():
                 pass  # again
             case batch.ExperienceRetired():
@@ -136,7 +148,7 @@ class Spine(msgspec.Struct):
                     self.version = event.version
                     self.environment = event.environment
                     if event.checksum:
-                        self.checksums[event.version, event.generation] = event.checksum
+                        self._begin(event.version, event.generation, event.checksum)
             case step.EvalCompleted():
                 self.evaluated.add(event.eval)
             case weights.WeightsRequested():
@@ -145,9 +157,21 @@ class Spine(msgspec.Struct):
             case weights.WeightsOverdue():
                 self.overdue.setdefault((event.stage, event.window), event.version)
             case _:
-                if decoded.head.id not in self._lived:
+                # Of what was never submitted there is no life.
+                begun = self.spec is not None or isinstance(event, experiment.ExperimentSubmitted)
+                if begun and decoded.head.id not in self._lived:
                     self._lived.add(decoded.head.id)
                     self._life(decoded)
+
+    @property
+    def recorded_ns(self) -> int:
+        """The last clock reading that the log holds of what waits are counted from (rule 9)."""
+        return max(self.waits_since_ns, self.status_ns)
+
+    @property
+    def waits_since_ns(self) -> int:
+        """When the trainer could have had its next batch: since the last decision, or since the stage started."""
+        return max(self.decided_at_ns, self.stage_started_ns)
 
     def stage_spec(self) -> StageSpec:
         """The stage under way. Only after it started."""
@@ -174,19 +198,36 @@ class Spine(msgspec.Struct):
         """True if the trainer has executed every batch that was ever completed, so planning may go on (rule 8)."""
         return self.generation >= 0 and self.version >= self.furthest
 
+    def made(self, version: int, generation: int, checksum: str) -> bool:
+        """True if a step, or the beginning of a fork, made weights with this checksum (rule 3).
+
+        Of steps long ago only versions and generations are known: one trainer made each, and said it before it
+        announced them, so an announcement of one that was executed is its own.
+        """
+        key = version, generation
+        known = self.checksums.get(key) or self.begun.get(key)
+        return known == checksum if known is not None else key in self.executed
+
     def holds(self, id: UUID) -> bool:
         """True if the life event with this id was taken in."""
         return id in self._lived
 
     def _step(self, event: step.StepCompleted) -> None:
-        if (event.batch, event.generation) in self.executed:
+        if event.spine is not None and (self.mark is None or event.spine.end > self.mark.end):
+            self.mark = event.spine
+        if (event.step, event.generation) in self.executed or event.batch in self.batches.abandoned:
             return
+        self.executed.add((event.step, event.generation))
         self.checksums[event.step, event.generation] = event.checksum
-        self.furthest = max(self.furthest, event.step)
-        self.executed.add((event.batch, event.generation))
+        trim(self.checksums)
+        if event.step > self.furthest:
+            self.furthest, self.pauses = event.step, 0
         if event.generation == self.generation:
             self.version = event.step
             self.plans.pop(event.step, None)
+
+    def _begin(self, version: int, generation: int, checksum: str) -> None:
+        self.checksums[version, generation] = self.begun[version, generation] = checksum
 
     def _life(self, decoded: Decoded) -> None:
         event, before = decoded.event, self.status
@@ -201,7 +242,7 @@ class Spine(msgspec.Struct):
                     self.halves |= halves_of(event.spec)
             case experiment.ExperimentPrioritized():
                 self.priority = event.priority
-            case experiment.ExperimentForked():
+            case experiment.ExperimentForked() if self.spec is not None and _fits(event, self.spec):
                 self._fork(event)
             case experiment.ExperimentAccepted():
                 self.start = event.start
@@ -210,6 +251,9 @@ class Spine(msgspec.Struct):
                 self.kept, self.archive = Kept.ARCHIVED, event
             case experiment.ExperimentRestored():
                 self.kept = Kept.HERE
+                self.payloads_dropped = False
+            case experiment.PayloadsDropped():
+                self._drop_payloads(event)
             case experiment.ExperimentRemoved():
                 self.kept = Kept.REMOVED
             case experiment.ExperimentRejected():
@@ -219,13 +263,14 @@ class Spine(msgspec.Struct):
             case experiment.ExperimentPaused():
                 self.status, self.cause = Status.PAUSED, event.cause
                 self.reason = event.reason
+                self.pauses += bool(event.cause)
             case experiment.ExperimentCancelled():
                 self._end(Status.CANCELLED, "", event.reason)
             case experiment.ExperimentCompleted():
                 self._end(Status.COMPLETED, "", "")
             case experiment.ExperimentFailed():
                 self._end(Status.FAILED, event.code, event.reason)
-            case experiment.StageStarted():
+            case experiment.StageStarted() if self.spec is not None and 0 <= event.stage < len(self.spec.stages):
                 self.stage = event.stage
                 self.first_version = self.first_versions[event.stage] = event.first_version
                 self.stage_started_ns = decoded.head.time_ns
@@ -237,6 +282,11 @@ class Spine(msgspec.Struct):
         if self.status is not before:
             self.status_ns = decoded.head.time_ns
 
+    def _drop_payloads(self, event: experiment.PayloadsDropped) -> None:
+        if event.through_step == 0:
+            self.payloads_dropped = True
+        self.payloads_dropped_through = max(self.payloads_dropped_through, event.through_step)
+
     def _fork(self, event: experiment.ExperimentForked) -> None:
         """The shared history, as if its stages, plans and steps had been read here.
 
@@ -247,7 +297,7 @@ class Spine(msgspec.Struct):
         self.first_versions = dict(enumerate(event.first_versions))
         self.planned = self.furthest = event.at_step
         self.decided_at_ns = event.decided_at_ns
-        self.checksums[event.at_step, -1] = event.checksum
+        self._begin(event.at_step, -1, event.checksum)
         ends = event.first_versions[event.stage] + self.spec.stages[event.stage].total_steps == event.at_step
         self.stage = event.stage if ends else event.stage - 1
         self.first_version = self.first_versions.get(self.stage, 0)
@@ -255,6 +305,11 @@ class Spine(msgspec.Struct):
 
     def _end(self, status: Status, code: str, reason: str) -> None:
         self.status, self.code, self.reason = status, code, reason
+
+
+def _fits(event: experiment.ExperimentForked, spec: ExperimentSpec) -> bool:
+    """True if what it shares are stages of the specification; else it says nothing that could be gone on from."""
+    return 0 <= event.stage < min(len(spec.stages), len(event.first_versions))
 
 
 def order_of(event: weights.WeightsRequested | weights.WeightsAnswered) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import weights
+from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.spine import Spine, order_of
 
 
@@ -16,7 +17,9 @@ class Weights(msgspec.Struct):
     """What was announced; `newest` asks the spine which announcements have effect (rule 3)."""
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
-    retired: set[tuple[int, int]] = set()
+    """Those that were not retired, and the base model's, which always tell what a run began with."""
+    retired: Versions = msgspec.field(default_factory=Versions)
+    """With those of the same generation between two of them that were never announced."""
     standing: list[tuple[int, int]] = []
     """Published and not retired, in order: few, however long a run is."""
     lost: set[int] = set()
@@ -25,17 +28,15 @@ class Weights(msgspec.Struct):
     """The newest that each worker has loaded."""
     answer: weights.WeightsAnswered | None = None
     """To the newest request that was answered."""
-    _announced: set[UUID] = set()
-    """Events that were taken in, so that an older one that comes again does not replace a newer."""
+    _announced: dict[tuple[int, int], set[UUID]] = {}
+    """Their events, so that an older one that comes again does not replace a newer."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the weights stream."""
         event = decoded.event
         match event:
             case weights.WeightsPublished():
-                if decoded.head.id not in self._announced:
-                    self._announced.add(decoded.head.id)
-                    self._publish(event)
+                self._publish(event, decoded.head.id)
             case weights.WeightsRetired():
                 self._retire((event.version, event.generation))
                 if event.lost:
@@ -49,16 +50,32 @@ class Weights(msgspec.Struct):
             case _:
                 pass
 
-    def _publish(self, event: weights.WeightsPublished) -> None:
+    def _publish(self, event: weights.WeightsPublished, id: UUID) -> None:
         key = event.version, event.generation
-        if key not in self.published and key not in self.retired:
+        retired = key in self.retired
+        known = self._announced.get(key, ())
+        if id in known or (retired and event.version):
+            return
+        if key not in self.published and not retired:
             insort(self.standing, key)
         self.published[key] = event
+        self._announced[key] = {id, *known}
 
     def _retire(self, key: tuple[int, int]) -> None:
-        if key in self.published and key not in self.retired:
+        if key in self.retired:
+            return
+        version, generation = key
+        retired = self.retired.of(generation)
+        if key in self.published:
             self.standing.remove(key)
-        self.retired.add(key)
+            # A trainer announces one version after the other: what lies between two of them never comes.
+            before = [each for each, of in self.standing if of == generation and each < version]
+            lower = max((each for each in (retired.below(version), *before) if each is not None), default=version - 1)
+            retired.cover(lower + 1, version)
+        if version:
+            self.published.pop(key, None)
+            self._announced.pop(key, None)
+        retired.add(version)
 
     def answered(self, request: weights.WeightsRequested) -> bool:
         """True if the trainer has answered it, or one after it."""
@@ -69,7 +86,7 @@ class Weights(msgspec.Struct):
         event = self.published.get((version, generation))
         if event is None or (version, generation) in self.retired:
             return False
-        return version == 0 or spine.checksums.get((version, generation)) == event.checksum
+        return version == 0 or spine.made(version, generation, event.checksum)
 
     def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
         """The newest version that counts (of equal versions the newest generation), not above `at_most`."""

@@ -11,12 +11,14 @@ from typing import Final, Self
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.errors import CodecError, ConflictError, LogError, RftdError
+from rftd.ops.errors import CodecError, ConflictError, LogError, LogLossError, RftdError
 from rftd.streams.backends.admission import admit
+from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
 from rftd.streams.log import EventLog
 from rftd.streams.socket import messages as wire
 from rftd.streams.socket.address import listen
+from rftd.streams.socket.door import Door, pid_of
 from rftd.streams.socket.frames import FrameReader
 
 REQUESTS_PER_CONNECTION: Final = 256
@@ -31,8 +33,10 @@ class LogServer:
     Clients are told `file`, the log's own, and read it themselves: 50 MB/s of experiences need not pass through here.
     """
 
-    def __init__(self, log: EventLog, path: Path, *, file: Path | None = None) -> None:
+    def __init__(self, log: EventLog, path: Path, *, file: Path | None = None, door: Door | None = None) -> None:
+        """Without a `door` whoever connects may append at once."""
         self.log = log
+        self.door = door
         self.path = path
         self.file = "" if file is None else str(file)
         self.tasks = asyncio.TaskGroup()
@@ -68,10 +72,13 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._congested = False
         self._greeted = False
+        self._door = server.door
+        self._pid = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._pid = pid_of(transport)
         if len(self._server.connections) >= limits.LOG_CONNECTIONS:
             self._refuse(ConflictError(f"the log has {limits.LOG_CONNECTIONS} clients already", fix="stop some"))
             return
@@ -137,6 +144,8 @@ class _Connection(asyncio.BufferedProtocol):
         match request:
             case wire.Append():
                 admit(request.drafts)
+                if self._door is not None:
+                    await self._door.check(request.drafts)
                 positions = await log.append(request.drafts)
                 heads = await log.heads()
                 touched = {position.partition for position in positions}
@@ -160,11 +169,23 @@ class _Connection(asyncio.BufferedProtocol):
                         f"the client speaks protocol {request.protocol} of the log's socket, we {wire.PROTOCOL}",
                         fix="run daemon and workers of the same release",
                     )
-                await log.check_heads(dict(request.heads))
+                await self._hear(dict(request.heads))
                 return wire.Welcome(request.id, self._server.file)
             case wire.Cancel():
                 raise AssertionError("not a request with a reply")
         return wire.Done(request.id)
+
+    async def _hear(self, heads: Heads) -> None:
+        """Raises LogLossError if the client remembers what the log does not hold; the door hears of it first."""
+        try:
+            await self._log.check_heads(heads)
+        except LogLossError:
+            if self._door is not None:
+                await self._door.refused(self._pid, heads)
+            raise
+        finally:
+            if self._door is not None:
+                self._door.came(self._pid)
 
     async def _fetch(self, request: wire.Fetch) -> list[Record]:
         subscription = self._log.subscribe(dict(request.positions))

@@ -22,6 +22,7 @@ from typing import IO, Final, Self
 
 import msgspec
 
+from rftd.ops.durable import sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, NotFoundError, UsageError
 from rftd.streams.transfer.manifest import FORMAT, FORMAT_VERSION, MANIFEST, MANIFEST_SIZE_BYTES, Manifest, Member
 from rftd.streams.transfer.manifest import Version as _Version
@@ -78,6 +79,7 @@ class ArchiveWriter:
         if self._path.exists():
             raise ConflictError("there is a file of that name", where=str(self._path), fix="choose another name")
         self._partial.replace(self._path)
+        sync_folder(self._path.parent)
 
 
 class MemberWriter:

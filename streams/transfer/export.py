@@ -8,6 +8,7 @@ from uuid import UUID
 
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
+from rftd.streams.arrays import Array
 from rftd.streams.chain import Heads
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
@@ -69,9 +70,9 @@ class Named:
     def _effective(self, event: Event) -> None:
         match event:
             case ExperienceProduced():
-                self._arrays(event.tokens.artifact, event.loss_mask.artifact, event.logprobs.artifact)
+                self._arrays(event.tokens, event.loss_mask, event.logprobs)
             case EvalScored():
-                self._arrays(event.rewards.artifact, event.tokens.artifact)
+                self._arrays(event.rewards, event.tokens)
             case CheckpointCommitted():
                 self.checkpoints[event.step, event.generation] = event
             case CheckpointDeleted():
@@ -83,8 +84,10 @@ class Named:
             case _:
                 pass
 
-    def _arrays(self, *names: str) -> None:
-        self.artifacts.update(bytes.fromhex(name) for name in names if name)
+    def _arrays(self, *arrays: Array) -> None:
+        self.artifacts.update(
+            bytes.fromhex(array.artifact) for array in arrays if array.artifact and not array.is_dropped
+        )
 
 
 async def export_records(

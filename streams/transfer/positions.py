@@ -4,6 +4,7 @@
 |---|---|
 | experiment.accepted | `start`: heads below which nothing of the experiment lies |
 | fence, checkpoint.committed | `heads`: what their writer remembers of the log (rule 10) |
+| step.completed, checkpoint.committed | `spine`: a digest over records whose places change, so it is left out |
 | batch.planned | `experiences`, `groups`: places; `observed`: how far was read (rule 6) |
 | experience.retired | `observed` |
 | group.closed | `members`: places |
@@ -23,6 +24,7 @@ from rftd.streams.events.batch import BatchPlanned, ExperienceRetired, ObservedA
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentAccepted, Fence, HeadRef
 from rftd.streams.events.registry import Event
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.worker import RecordDeadLettered, RecordDropped, RecordRetried
 from rftd.streams.role import as_refs
@@ -82,7 +84,11 @@ def rewrite(event: Event, mapper: Mapper) -> Event:
             return _replace(event, members=members)
         case ExperimentAccepted():
             return _replace(event, start=mapper.start(event.start))
-        case Fence() | CheckpointCommitted():
+        case CheckpointCommitted():
+            return _replace(event, heads=mapper.heads(event.heads), spine=None)
+        case StepCompleted():
+            return _replace(event, spine=None) if event.spine is not None else event
+        case Fence():
             return _replace(event, heads=mapper.heads(event.heads)) if event.heads else event
         case RecordDeadLettered() | RecordRetried() | RecordDropped():
             return _replace(event, offset=mapper.pointer(Partition(event.stream, event.partition), event.offset))

@@ -1,176 +1,376 @@
-"""Reads a whole log and holds it against the rules: `rftd verify`."""
+"""Reads a whole log, each record once, and holds it against the rules: `rftd verify`."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from uuid import UUID
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
 
-from rftd.ops.errors import CodecError
+from rftd.ops.errors import CodecError, LogCorruptError, LogLossError
 from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, link
-from rftd.streams.codec import place
-from rftd.streams.deadletters import decode_ours
+from rftd.streams.codec import Decoded, decode_as, place
+from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import UnknownVersionError
-from rftd.streams.events.task import GroupClosed
-from rftd.streams.fencing import FenceView
-from rftd.streams.folds.letters import Letters, Place
+from rftd.streams.events.registry import Event, UnknownVersionError, definition_of, definitions
+from rftd.streams.events.step import StepCompleted
+from rftd.streams.fencing import FenceView, Role
+from rftd.streams.folds.letters import Letters
 from rftd.streams.log import EventLog
+from rftd.streams.losses import Life, Loss, unsettled
 from rftd.streams.topics import Partition
+from rftd.streams.verify import announcements, rollouts, spine, tasks
+from rftd.streams.verify.books import balance
 from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.facts import Facts
+from rftd.streams.verify.forks import judge_fork, share_rows
 from rftd.streams.verify.heads import HeadsRemembered
-from rftd.streams.verify.report import DeadLetter, Finding, Report, Summary
-from rftd.streams.verify.rules import RULES
+from rftd.streams.verify.identities import Identities
+from rftd.streams.verify.marks import Work, judged
+from rftd.streams.verify.outside import Look, look_at
+from rftd.streams.verify.reading import records_until
+from rftd.streams.verify.report import Report, Summary
+from rftd.streams.verify.rules import JUDGES, weights_were_activated
+from rftd.streams.verify.scratch import Scratch
+from rftd.streams.verify.verdicts import dead_letters, judge_verdicts
+
+HANDLERS: Final[dict[type, Callable[[Facts, Evidence, Any, Decoded], None]]] = {
+    **rollouts.HANDLERS,
+    **tasks.HANDLERS,
+    **spine.HANDLERS,
+    **announcements.HANDLERS,
+}
+_ORDER: Final = (
+    topics.EXPERIENCES,
+    topics.TASKS,
+    topics.EXPERIMENTS,
+    topics.WEIGHTS,
+    topics.CHECKPOINTS,
+    topics.WORKERS,
+    topics.DEADLETTERS,
+)
+"""What is named is read before what names it."""
+_OF_NOBODY: Final = frozenset(each.kind for each in definitions() if not each.owner and not each.anywhere)
+"""Types whose records need no role."""
+_GAP_LOOKED_INTO: Final = 1 << 16
 
 
-async def verify(log: EventLog, *, remembered: Heads | None = None, chained: bool = True) -> Report:
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A log that leaves out records which it knows to be repetitions."""
+
+    def left_out(self, partition: Partition, offset: int) -> bool:
+        """True if the record at this place is one."""
+        ...
+
+
+async def verify(
+    log: EventLog,
+    *,
+    losses: Iterable[Loss] = (),
+    chained: bool = True,
+    scratch: Path | None = None,
+    look: Look | None = None,
+) -> Report:
     """The findings on a log: chains, envelopes, and every rule for every experiment.
 
-    Not `chained` is a log on Kafka, where each record carries a digest of itself alone, and offsets may leave gaps.
-    Raises LogCorruptError or LogLossError where the log itself refuses to go on.
+    `losses` are what survivors outside the log remember and it does not hold. Not `chained` is a log on Kafka, where
+    each record carries a digest of itself alone. What is kept of each record lies in a temporary file in the folder
+    `scratch`. With `look` the files that events name are looked at too. A record that is damaged is a finding, and what
+    follows it is read; raises LogCorruptError where the log cannot be read at all.
     """
-    checker = _Checker(chained)
-    if remembered:
-        await log.check_heads(remembered)
-    for partition in topics.TRUTH:
-        await checker.read(log, partition)
-    return checker.report()
+    storage = Scratch(scratch)
+    try:
+        checker = Checker(log, storage, chained=chained, files=look is not None)
+        await checker.read_all()
+        await checker.judge(losses)
+        if look is not None:
+            await checker.look_outside(look)
+        return checker.report()
+    finally:
+        storage.close()
 
 
-class _Checker:
-    def __init__(self, chained: bool) -> None:
+class Checker:
+    """One check of one log."""
+
+    def __init__(self, log: EventLog, scratch: Scratch, *, chained: bool, files: bool) -> None:
+        self.facts = Facts(scratch, chained=chained, files=files)
+        self.evidences: list[Evidence] = []
+        self._log = log
         self._chained = chained
-        self._findings: list[Finding] = []
+        self._identities = Identities(scratch)
+        self._heads = HeadsRemembered(scratch)
         self._fences = FenceView()
-        self._heads = HeadsRemembered()
-        self._evidence: dict[UUID, Evidence] = {}
-        self._ids: dict[UUID, tuple[Partition, int]] = {}
-        self._repeated = 0
+        self._by_id: dict[int, Evidence] = {}
+        self._letters = Letters()
         self._dead: dict[str, str] = {}
         """Why each record that is not ours is left out, by its place."""
-        self._letters = Letters()
-        self._failed: set[Place] = set()
-        """Where groups closed of which some rollout failed."""
         self._records = 0
+        self._repeated = 0
+        self._chain: bytes | None = GENESIS
+        """Of the last record of the partition that is read; None after one that could not be."""
+        self._expected = 0
 
-    async def read(self, log: EventLog, partition: Partition) -> None:
-        """One partition from its first record to its head."""
-        offset, chain = 0, GENESIS
-        while records := await log.read(partition, offset):
+    async def read_all(self) -> None:
+        """Reads every partition of truth, each up to an end that holds all that those with earlier ends may name."""
+        for stream in reversed(_ORDER[:3]):
+            self._cut(await self._log.heads(), stream)
+        heads = await self._log.heads()
+        for stream in _ORDER[3:]:
+            self._cut(heads, stream)
+        for stream in _ORDER:
+            for number in range(topics.TOPICS[stream].partitions):
+                await self._read(Partition(stream, number))
+
+    def _cut(self, heads: Heads, stream: str) -> None:
+        for partition, mark in heads.items():
+            if partition.stream == stream:
+                self.facts.ends[partition] = mark.next_offset
+
+    async def _read(self, partition: Partition) -> None:
+        self._chain = GENESIS
+        self._expected = 0
+
+        def damaged(first: int, end: int, what: str) -> None:
+            also = f", and so is everything below {end}" if end - first > 1 else ""
+            self.facts.note("undamaged", None, what + also)
+            self._chain = None
+            self._expected = end
+
+        async for records in records_until(self._log, partition, self.facts.ends.get(partition, 0), damaged):
             for record in records:
-                if record.offset != offset and self._chained:
-                    self._note("gapless", None, f"{partition}: offset {record.offset} follows {offset - 1}")
-                chain = link(chain if self._chained else GENESIS, record.head, record.value)
-                if chain != record.chain:
-                    self._note("chain", None, f"{place(record)} does not continue the hash chain")
-                    chain = record.chain
-                offset = record.offset + 1
-                self._take(record)
+                work = self._take(record)
+                if work is not None:
+                    await work()
+        if not self._chained:
+            self._note_gap(partition, self.facts.ends.get(partition, 0))
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: Record) -> Work | None:
+        """Takes in one record. What needs others to be read again is handed back, to be done before the next one."""
         self._records += 1
-        self._heads.note(record)
+        partition, offset = record.partition, record.offset
+        self._link(record)
+        self._heads.note(partition, offset, record.chain)
         try:
             decoded = decode_ours(record)
-        except UnknownVersionError as error:
-            self._note("readable", None, f"{place(record)}: {error.what}")
-            return
         except CodecError as error:
-            self._dead[place(record)] = error.what
-            return
+            self._left_out(record, error)
+            return None
         head, event = decoded.head, decoded.event
-        if (known := self._ids.get(head.id)) is not None:
-            self._again(record, head, known)
-            return
-        self._ids[head.id] = (record.partition, record.offset)
-        if isinstance(event, Fence | CheckpointCommitted):
-            self._heads.remember(event.heads, f"{head.type} at {place(record)}")
-        self._letters.apply(event, head.time_ns)
-        if isinstance(event, GroupClosed) and event.failed:
-            self._failed.add(Place(*record.partition, record.offset))
+        if record.thin and type(event) is not ExperienceProduced:
+            self.facts.note("chain", None, f"{place(record)} lost its payload, as a {head.type} never does")
+        first = self._identities.first(head.id.bytes, partition, offset)
+        if first is not None:
+            self._again(record, head, partition, first)
+            return None
         if head.experiment is None:
-            return
-        evidence = self._evidence.setdefault(head.experiment, Evidence(head.experiment))
-        if self._fences.admit(record.partition, head, event):
-            evidence.take(decoded)
-        else:
+            self._letters.apply(event, head.time_ns)
+            return None
+        evidence = self._by_id.get(head.experiment.int)
+        if evidence is None:
+            evidence = self._by_id[head.experiment.int] = Evidence(head.experiment, len(self.evidences))
+            self.evidences.append(evidence)
+        if partition.stream == topics.EXPERIMENTS:
+            evidence.trail.take(record)
+        if not self._admitted(record, decoded, evidence):
             evidence.void += 1
+            return None
+        if type(event) is BatchAbandoned:
+            return partial(self._abandon, evidence, event)
+        handler = HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self.facts, evidence, event, decoded)
+        if type(event) is StepCompleted and event.spine is not None:
+            return judged(self._log, self.facts, evidence, event, record.offset)
+        return None
 
-    def _again(self, record: Record, head: Head, known: tuple[Partition, int]) -> None:
+    async def _abandon(self, evidence: Evidence, event: BatchAbandoned) -> None:
+        plan = evidence.recent_plans.get(event.step) or await self._plan_at(evidence, event.step)
+        spine.abandoned(self.facts, evidence, event, plan)
+
+    def _left_out(self, record: Record, error: CodecError) -> None:
+        """A record that is not ours, or that only a newer release can read."""
+        if isinstance(error, UnknownVersionError):
+            self.facts.note("readable", None, f"{place(record)}: {error.what}")
+        else:
+            self._dead[place(record)] = error.what
+        head = head_of(record) if record.partition.stream == topics.EXPERIMENTS else None
+        evidence = self._by_id.get(head.experiment.int) if head is not None and head.experiment is not None else None
+        if evidence is not None and evidence.spine == record.partition:
+            evidence.trail.take(record)
+
+    def _link(self, record: Record) -> None:
+        if record.offset != self._expected and self._chained:
+            what = f"{record.partition}: offset {record.offset} follows {self._expected - 1}"
+            self.facts.note("gapless", None, what)
+        elif record.offset > self._expected:
+            self._note_gap(record.partition, record.offset)
+        before = self._chain if self._chained else GENESIS
+        if before is not None and not record.thin:
+            chain = link(before, record.head, record.value)
+            if chain != record.chain:
+                self.facts.note("chain", None, f"{place(record)} does not continue the hash chain")
+        self._chain = record.chain
+        self._expected = record.offset + 1
+
+    def _note_gap(self, partition: Partition, end: int) -> None:
+        """On Kafka: offsets are dense, but for repetitions that the log itself leaves out."""
+        left_out = self._log.left_out if isinstance(self._log, LeavesOut) else None
+        gone = end - self._expected
+        if left_out is not None and 0 < gone <= _GAP_LOOKED_INTO:
+            gone -= sum(left_out(partition, offset) for offset in range(self._expected, end))
+        if gone > 0:
+            what = f"{gone} of the records {self._expected} to {end - 1} of {partition} are gone"
+            self.facts.note("gapless", None, f"{what}: deleted, or compacted away")
+
+    def _admitted(self, record: Record, decoded: Decoded, evidence: Evidence) -> bool:
+        """True unless a fence made the record void. Takes in what fences and checkpoints remember."""
+        head, event, partition = decoded.head, decoded.event, record.partition
+        if type(event) in _OF_NOBODY and not head.role:
+            return True
+        if isinstance(event, Fence | CheckpointCommitted):
+            self._heads.remember(event.heads, head.type, partition, record.offset)
+        why = self._unowned(head, event, partition)
+        if why:
+            what = f"{head.type} at {place(record)} {why}"
+            self.facts.note("fences-come-first", evidence.id, what)
+        if not self._fences.admit(partition, head, event):
+            return False
+        if isinstance(event, Fence):
+            if event.role == "trainer":
+                evidence.trainer_fences.append((event.owner, place(record)))
+            else:
+                evidence.fence_owners.setdefault(event.role, set()).add(event.owner)
+        return True
+
+    def _unowned(self, head: Head, event: Event, partition: Partition) -> str:
+        """Why nobody who keeps the rules can have written this; empty if somebody can, be it a zombie."""
+        if isinstance(event, Fence):
+            named = (event.role, event.epoch)
+            return "" if named == (head.role, head.epoch) else f"is of epoch {head.epoch} of {head.role or 'no role'}"
+        definition = definition_of(type(event))
+        if not head.role and not definition.owner:
+            return ""
+        if head.role != definition.owner and not (definition.commanded and not head.role):
+            return f"was written by {head.role or 'no role'}, and only the {definition.owner or 'roleless'} may"
+        if head.role and head.epoch > self._fences.epoch(partition, Role(head.experiment, head.role)):
+            return f"is of epoch {head.epoch} of the {head.role}, which no fence began"
+        return f"is of epoch {head.epoch} of the {head.role}" if head.role and head.epoch < 1 else ""
+
+    def _again(self, record: Record, head: Head, partition: Partition, offset: int) -> None:
         """A repeated record has no effect. Only Kafka may repeat one, and only in its own partition."""
-        if self._chained or known[0] != record.partition:
-            first = f"{known[0]}@{known[1]}"
-            self._note("unique", head.experiment, f"{place(record)}: event {head.id} is in the log twice, at {first}")
+        if self._chained or partition != record.partition:
+            first = f"{partition}@{offset}"
+            what = f"{place(record)}: event {head.id} is in the log twice, at {first}"
+            self.facts.note("unique", head.experiment, what)
         else:
             self._repeated += 1
 
+    async def judge(self, losses: Iterable[Loss] = ()) -> None:
+        """Holds what was read against the rules that need all of it."""
+        facts = self.facts
+        await self._find_repetitions()
+        await self._judge_losses(losses)
+        await judge_verdicts(facts, self._letters, self._identities, self._record)
+        for evidence in self.evidences:
+            if evidence.forked is not None:
+                evidence.parent = self._by_id.get(evidence.forked.parent.int)
+        balance(facts, self.evidences)
+        for evidence in self.evidences:
+            if evidence.spec is None:
+                what = f"experiment {evidence.id} has events and was never submitted"
+                facts.note("submitted", evidence.id, what)
+                continue
+            await share_rows(facts, evidence, self._plan_at)
+            for rule, judge in JUDGES:
+                for what in judge(facts, evidence):
+                    facts.note(rule, evidence.id, what)
+            await judge_fork(facts, evidence, self._plan_at)
+        weights_were_activated(facts, self.evidences)
+
+    async def look_outside(self, look: Look) -> None:
+        """Looks at the files that events name, of experiments whose files are in their folder."""
+        for evidence in self.evidences:
+            if evidence.spec is not None and evidence.files_here:
+                await look_at(self._log, self.facts, evidence, look)
+
     def report(self) -> Report:
         """Everything that was found."""
-        for what in self._heads.findings():
-            self._note("heads-remembered", None, what)
-        for what in self._wrong_verdicts():
-            self._note("verdicts-name-a-letter", None, what)
-        for evidence in self._evidence.values():
-            if evidence.forked is not None:
-                evidence.parent = self._evidence.get(evidence.forked.parent)
-        for evidence in self._evidence.values():
-            if evidence.spec is None:
-                self._note("submitted", evidence.id, f"experiment {evidence.id} has events and was never submitted")
-                continue
-            for name, rule in RULES.items():
-                for what in rule(evidence):
-                    self._note(name, evidence.id, what)
-        summaries = tuple(summary(evidence) for evidence in self._evidence.values() if evidence.spec)
-        pointers = {str(place) for place in self._letters.letters}
-        states = {
-            str(place): "retried" if each.retried else "dropped" for place, each in self._letters.verdicts.items()
-        }
-        dead = tuple(
-            DeadLetter(place, reason, place in pointers, states.get(place, "open"))
-            for place, reason in self._dead.items()
-        )
+        facts = self.facts
         return Report(
             records=self._records,
-            findings=tuple(self._findings),
-            experiments=summaries,
-            dead_letters=dead,
+            findings=tuple(facts.findings),
+            experiments=tuple(summary(evidence) for evidence in self.evidences if evidence.spec),
+            dead_letters=dead_letters(self._letters, self._dead),
             repeated=self._repeated,
+            left_out=dict(facts.left_out),
+            accepted_losses=tuple(loss for evidence in self.evidences for loss in evidence.accepted_losses),
         )
 
-    def _wrong_verdicts(self) -> Iterator[str]:
-        for letter, verdict in self._letters.verdicts.items():
-            done = "retried" if verdict.retried else "dropped"
-            # Of what an import left out nothing is known.
-            if letter.offset >= 0 and letter not in self._letters.letters and letter not in self._failed:
-                yield f"{letter} was {done}, and is neither a record that was set aside nor a task that failed"
-            if verdict.event is not None and verdict.event not in self._ids:
-                yield f"{letter} was retried by event {verdict.event}, which is not in the log"
+    async def _judge_losses(self, losses: Iterable[Loss]) -> None:
+        """What is remembered and not there, unless its experiments go on without it by somebody's decision."""
+        found = {loss.head.ref: loss for loss in losses}
+        for loss, there in self._heads.wrong():
+            if there or not await self._holds({loss.partition: loss.mark}):
+                found.setdefault(loss.head.ref, loss)
+        lives = [Life(each.id, each.ended, each.losses_accepted) for each in self.evidences if each.spec is not None]
+        for loss, stopped in unsettled(found.values(), lives):
+            self.facts.note("heads-remembered", stopped[0] if len(stopped) == 1 else None, loss.what)
 
-    def _note(self, rule: str, experiment: UUID | None, what: str) -> None:
-        self._findings.append(Finding(rule, experiment, what))
+    async def _holds(self, heads: Heads) -> bool:
+        try:
+            await self._log.check_heads(heads)
+        except (LogLossError, LogCorruptError):
+            return False
+        return True
+
+    async def _find_repetitions(self) -> None:
+        """Those that lie so far apart that they were taken in."""
+        for pair in self._identities.twice():
+            first, again = [await self._record(*each) for each in pair]
+            if first is None or again is None:
+                continue
+            head, other = head_of(again), head_of(first)
+            if head is not None and other is not None and head.id == other.id:
+                self._again(again, head, first.partition, first.offset)
+
+    async def _record(self, partition: Partition, offset: int) -> Record | None:
+        """One record, read again; None if it is not there or damaged."""
+        if not 0 <= offset < self.facts.ends.get(partition, 0):
+            return None
+        try:
+            records = await self._log.read(partition, offset, max_records=1)
+        except LogCorruptError:
+            return None
+        return records[0] if records and records[0].offset == offset else None
+
+    async def _plan_at(self, evidence: Evidence, step: int) -> BatchPlanned | None:
+        offset = evidence.plan_place(self.facts, step)
+        record = await self._record(evidence.spine, offset) if offset is not None else None
+        return decode_as(record, BatchPlanned) if record is not None else None
 
 
 def summary(evidence: Evidence) -> Summary:
     """The counts of one experiment."""
     assert evidence.spec is not None
-    members = {member.experience for closed in evidence.closed.values() for member in closed.members}
-    planned = {item.experience for plan, _ in evidence.plans.values() for item in plan.experiences}
-    late = [id for id, produced in evidence.produced.items() if produced.group in evidence.closed and id not in members]
     return Summary(
         experiment=evidence.id,
         name=evidence.spec.name,
         state=evidence.state,
-        produced=len(members),
-        planned=len(planned),
-        waiting=len(members - planned - set(evidence.retired)),
-        retired=dict(Counter(reasons[0] for reasons in evidence.retired.values())),
-        late=len(late),
-        steps=len({execution.event.step for execution in evidence.executions}),
-        executions=len(evidence.executions),
+        produced=evidence.members,
+        planned=evidence.planned,
+        waiting=evidence.waiting,
+        retired=dict(evidence.retired),
+        late=evidence.late,
+        steps=evidence.steps_executed,
+        executions=evidence.executions,
         generations=len(evidence.generations),
-        groups=len(evidence.closed),
+        groups=evidence.groups_closed,
         void=evidence.void,
     )

@@ -1,158 +1,169 @@
-"""What one experiment's events say, collected from every partition; small: ids and places, no tokens."""
+"""What is known of one experiment while its records are read: little, and nothing that grows with its experiences."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from rftd.streams.codec import Decoded
-from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights
+import xxhash
+
+from rftd.streams import topics
+from rftd.streams.events import batch, checkpoint, experiment, step, weights
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spine_digest import SpineTrail
+from rftd.streams.verify.facts import STEP, Facts
+from rftd.streams.verify.report import AcceptedLoss
 
 
-class Produced(NamedTuple):
-    """Where a rollout's experience lies."""
+class Other(NamedTuple):
+    """A group that has the sequence of another one: a task that was given out once more."""
 
-    group: UUID
-    rollout: int
-    partition: int
-    offset: int
-    oldest_version: int
-
-
-class Execution(NamedTuple):
-    """One step.completed, in spine order."""
-
-    event: step.StepCompleted
-    offset: int
+    leased: bool
+    closed: int
+    """Place of its close, as a number; 0: it is open."""
+    event: int
+    members: int
+    failed: int
 
 
+class Scores(NamedTuple):
+    """One range of held-out rows, scored."""
+
+    rows: int
+    reward: float
+    """Their sum."""
+    tokens: float
+
+
+@dataclass(slots=True)
 class Evidence:
-    """Everything the rules look at."""
+    """Counters, what is open, and what there is few of."""
 
-    def __init__(self, id: UUID) -> None:
-        self.id = id
-        self.spec: ExperimentSpec | None = None
-        self.forked: experiment.ExperimentForked | None = None
-        self.parent: Evidence | None = None
-        """Of the experiment whose history it shares, if the log holds it."""
-        self.state = "unknown"
-        self.void = 0
-        self.leased: dict[tuple[int, int], set[tuple[int, int]]] = {}
-        """(row, epoch) of each (stage, sequence) that was leased."""
-        self.leased_groups: set[UUID] = set()
-        self.windows: dict[tuple[int, int], set[int]] = {}
-        """Weight versions that the groups of each (stage, window) were to begin on."""
-        self.overdue: set[tuple[int, int]] = set()
-        """Those of them that waited too long for theirs."""
-        self.produced: dict[UUID, Produced] = {}
-        self.terminal: Counter[tuple[UUID, int]] = Counter()
-        self.closed: dict[UUID, task.GroupClosed] = {}
-        self.closed_twice: list[UUID] = []
-        self.retried: list[task.TaskRetried] = []
-        self.closed_at: dict[tuple[int, int], UUID] = {}
-        self.plans: dict[int, tuple[batch.BatchPlanned, int]] = {}
-        self.planned_twice: list[int] = []
-        self.retired: dict[UUID, list[str]] = {}
-        self.retired_at: dict[UUID, int] = {}
-        """Where on the spine each was, first."""
-        self.executions: list[Execution] = []
-        self.generations: list[tuple[step.GenerationStarted, int]] = []
-        self.stages: dict[int, int] = {}
-        """First version of each stage that started."""
-        self.published: list[weights.WeightsPublished] = []
-        self.checkpoints: list[checkpoint.CheckpointCommitted] = []
+    id: UUID
+    index: int
+    """Under which its facts are kept."""
+    spec: ExperimentSpec | None = None
+    forked: experiment.ExperimentForked | None = None
+    parent: Evidence | None = None
+    """Of the experiment whose history it shares, if the log holds it."""
+    state: str = "unknown"
+    losses_accepted: set[experiment.HeadRef] = field(default_factory=set)
+    """Lost heads without which somebody let it go on."""
+    accepted_losses: list[AcceptedLoss] = field(default_factory=list)
+    void: int = 0
+    groups_closed: int = 0
+    steps_executed: int = 0
+    executions: int = 0
+    last_step: int = 0
+    """The highest that was planned or executed."""
+    others: dict[tuple[int, int], dict[int, Other]] = field(default_factory=dict)
+    """By stage and sequence, then by the group's id."""
+    group_stages: set[int] = field(default_factory=set)
+    """Stages that have groups."""
+    overdue: set[tuple[int, int]] = field(default_factory=set)
+    """(stage, window) that waited too long for their weights."""
+    windows: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    """Those that were given out on several versions."""
+    row_stages: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
+    """Of each (stage, dataset) the rows planned in each epoch."""
+    recent_plans: dict[int, batch.BatchPlanned] = field(default_factory=dict)
+    abandoned: set[int] = field(default_factory=set)
+    """The low halves of batches whose steps have no effect."""
+    generations: list[step.GenerationStarted] = field(default_factory=list)
+    reached: dict[int, int] = field(default_factory=dict)
+    """The last step of each generation."""
+    checksums: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Of steps that several generations executed, and of what generations began with."""
+    stages: dict[int, int] = field(default_factory=dict)
+    """First version of each stage that started."""
+    evals: dict[UUID, dict[int, Scores] | None] = field(default_factory=dict)
+    """Ranges of rows by the first of them; None: it is completed."""
+    base_checksums: set[str] = field(default_factory=set)
+    """Of version 0, as it was published."""
+    weights: dict[tuple[int, int], weights.WeightsPublished] = field(default_factory=dict)
+    """Those that are published and not retired."""
+    checkpoints: dict[tuple[int, int], checkpoint.CheckpointCommitted] = field(default_factory=dict)
+    """Those that are committed and not deleted."""
+    saved_step: int = -1
+    """The last step that a checkpoint was committed of."""
+    unsaved: set[int] = field(default_factory=set)
+    """Steps after which a trainer went on, and of which a checkpoint is due."""
+    files_here: bool = True
+    """False once they are in an archive, or removed."""
+    trail: SpineTrail = field(default_factory=SpineTrail)
+    """The digest of its spine."""
+    marks: dict[tuple[int, int], step.SpineMark] = field(default_factory=dict)
+    """Of the steps and generations that are to be saved."""
+    trainer_fences: list[tuple[UUID, str]] = field(default_factory=list)
+    """Owner and place of each."""
+    fence_owners: dict[str, set[UUID]] = field(default_factory=dict)
+    """Owners of each role of the daemon."""
+    drawn_last: dict[str, int] = field(default_factory=dict)
+    """The version that each worker drew tokens from last."""
+    workers: set[UUID] = field(default_factory=set)
+    produced: int = 0
+    members: int = 0
+    planned: int = 0
+    waiting: int = 0
+    left: int = 0
+    """Members that are neither planned for the last time nor retired."""
+    a_left: str = ""
+    late: int = 0
+    retired: Counter[str] = field(default_factory=Counter)
+    life: set[UUID] = field(default_factory=set)
+    """Ids of the events of its life that were taken in."""
 
-    def take(self, decoded: Decoded) -> None:
-        """Takes in one effective event."""
-        event = decoded.event
-        match event:
-            case experience.ExperienceProduced():
-                self._produced(event, decoded)
-            case task.TaskLeased():
-                self.leased.setdefault((event.stage, event.sequence), set()).add((event.row, event.epoch))
-                self.leased_groups.add(event.group)
-                if event.window >= 0:
-                    self.windows.setdefault((event.stage, event.window), set()).add(event.min_version)
-            case task.GroupClosed():
-                if event.group in self.closed:
-                    self.closed_twice.append(event.group)
-                self.closed.setdefault(event.group, event)
-                self.closed_at[decoded.partition.number, decoded.offset] = event.group
-            case task.TaskRetried():
-                self.leased.setdefault((event.stage, event.sequence), set()).add((event.row, event.epoch))
-                self.leased_groups.add(event.retry)
-                self.retried.append(event)
-            case batch.BatchPlanned():
-                if event.step in self.plans:
-                    self.planned_twice.append(event.step)
-                self.plans[event.step] = (event, decoded.offset)
-            case batch.BatchAbandoned():
-                self.plans.pop(event.step, None)
-            case batch.ExperienceRetired():
-                for id in event.experiences:
-                    self.retired.setdefault(id, []).append(event.reason)
-                    self.retired_at.setdefault(id, decoded.offset)
-            case step.StepCompleted():
-                self.executions.append(Execution(event, decoded.offset))
-            case step.GenerationStarted():
-                self.generations.append((event, decoded.offset))
-            case weights.WeightsOverdue():
-                self.overdue.add((event.stage, event.window))
-            case weights.WeightsPublished():
-                self.published.append(event)
-            case checkpoint.CheckpointCommitted():
-                self.checkpoints.append(event)
-            case experience.RolloutFailed():
-                self.terminal[event.group, event.rollout] += 1
-            case _:
-                self._life(event)
+    @property
+    def ended(self) -> bool:
+        """True once its life is over."""
+        return self.state in ("completed", "failed", "cancelled", "rejected")
 
     @property
     def shared(self) -> int:
         """The last step that another experiment's history made; 0 without one."""
         return self.forked.at_step if self.forked else 0
 
-    def history(self, until: int | None = None) -> Iterator[tuple[int, Evidence, batch.BatchPlanned]]:
-        """Every plan up to step `until`, the shared ones with the experiment that made them."""
+    def checksum(self, facts: Facts, number: int, generation: int) -> int | None:
+        """Of the weights that a generation made, as `hashed`; None if it is not known to have made them."""
+        known = self.checksums.get((number, generation))
+        if known is not None or not 0 < number <= self.last_step:
+            return known
+        page, at = facts.steps.row(self.index, number)
+        _, _, checksum, first, executed, _ = STEP.unpack_from(page, at)
+        return int(checksum) if executed and first == generation else None
+
+    def checksums_of(self, facts: Facts, number: int) -> set[int]:
+        """Of every execution of a step."""
+        found = {checksum for (step, _), checksum in self.checksums.items() if step == number}
+        if 0 < number <= self.last_step:
+            page, at = facts.steps.row(self.index, number)
+            _, _, checksum, _, executed, _ = STEP.unpack_from(page, at)
+            found |= {int(checksum)} if executed else set()
+        return found
+
+    def plan_place(self, facts: Facts, number: int) -> int | None:
+        """Where on the spine the plan of a step lies that stands."""
+        if not 0 < number <= self.last_step:
+            return None
+        page, at = facts.steps.row(self.index, number)
+        place = STEP.unpack_from(page, at)[1]
+        return int(place) - 1 if place else None
+
+    def owners_of(self, until: int) -> Iterator[tuple[Evidence, int]]:
+        """Whose history it is up to step `until`: each experiment with the last step that it made or may have made."""
         if self.parent is not None and self.shared:
-            yield from self.parent.history(self.shared if until is None else min(until, self.shared))
-        for number, (plan, _) in self.plans.items():
-            if until is None or number <= until:
-                yield number, self, plan
+            yield from self.parent.owners_of(min(until, self.shared))
+        yield self, until
 
-    def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
-        oldest = min((span.version for span in event.spans), default=0)
-        self.produced.setdefault(
-            event.experience,
-            Produced(event.group, event.rollout, decoded.partition.number, decoded.offset, oldest),
-        )
-        self.terminal[event.group, event.rollout] += 1
+    @property
+    def spine(self) -> topics.Partition:
+        """The partition of its plans and steps."""
+        return topics.partition_of(topics.EXPERIMENTS, self.id)
 
-    def _life(self, event: object) -> None:
-        match event:
-            case experiment.ExperimentSubmitted() if self.spec is not None:
-                pass  # its other half
-            case experiment.ExperimentSubmitted():
-                self.spec = event.spec
-                self.state = "submitted"
-            case experiment.ExperimentForked():
-                self.forked = event
-            case experiment.StageStarted():
-                self.stages[event.stage] = event.first_version
-            case experiment.ExperimentStarted() | experiment.ExperimentResumed():
-                self.state = "running"
-            case experiment.ExperimentPaused():
-                self.state = "paused"
-            case experiment.ExperimentCompleted():
-                self.state = "completed"
-            case experiment.ExperimentFailed():
-                self.state = "failed"
-            case experiment.ExperimentCancelled():
-                self.state = "cancelled"
-            case experiment.ExperimentRejected():
-                self.state = "rejected"
-            case _:
-                pass
+
+def hashed(checksum: str) -> int:
+    """A checksum of weights as a number."""
+    return int(xxhash.xxh3_64_intdigest(checksum.encode()))

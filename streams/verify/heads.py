@@ -2,44 +2,79 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final
 
 from rftd.streams.chain import GENESIS
-from rftd.streams.envelope import Record
-from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.experiment import HeadRef, LostHead
+from rftd.streams.losses import Loss
 from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.verify.scratch import Scratch, Spool
 
-_SIZE_BYTES: Final = len(GENESIS)
+_NUMBERS: Final = {partition: number for number, partition in enumerate(TRUTH)}
+_REF: Final = Struct("<HQ16sHQB")
+"""The remembered partition, next offset and chain; where the event lies that remembers it, and what it is."""
+_KINDS: Final = ("fence", "checkpoint.committed")
+
+
+class _Chains:
+    """The chains of one partition's records, by their offsets."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._chains = Spool(scratch, len(GENESIS))
+        self._starts: list[int] = []
+        """Offsets with which stretches without a gap begin."""
+        self._indices: list[int] = []
+        self.end = 0
+
+    def add(self, offset: int, chain: bytes) -> None:
+        if offset != self.end or not self._starts:
+            self._starts.append(offset)
+            self._indices.append(len(self._chains))
+        self._chains.add(chain)
+        self.end = offset + 1
+
+    def at(self, offset: int) -> bytes | None:
+        """None if no such record was read."""
+        stretch = bisect_right(self._starts, offset) - 1
+        if stretch < 0:
+            return None
+        index = self._indices[stretch] + offset - self._starts[stretch]
+        end = self._indices[stretch + 1] if stretch + 1 < len(self._indices) else len(self._chains)
+        return self._chains.row(index) if index < end else None
 
 
 class HeadsRemembered:
-    """Takes in the chain of every record (16 bytes each), and every head that some event remembers."""
+    """Takes in the chain of every record, 16 bytes each on disk, and every head that some event remembers."""
 
-    def __init__(self) -> None:
-        self._chains: dict[Partition, bytearray] = {partition: bytearray() for partition in TRUTH}
-        self._refs: dict[HeadRef, str] = {}
-        """Each with the first event that remembers it, in words."""
+    def __init__(self, scratch: Scratch) -> None:
+        self._chains = {partition: _Chains(scratch) for partition in TRUTH}
+        self._refs = Spool(scratch, _REF.size)
 
-    def note(self, record: Record) -> None:
-        """Takes in a record. Offsets of one partition grow; on Kafka they may leave gaps."""
-        chains = self._chains[record.partition]
-        chains.extend(bytes(record.offset * _SIZE_BYTES - len(chains)))
-        chains.extend(record.chain)
+    def note(self, partition: Partition, offset: int, chain: bytes) -> None:
+        """Takes in a record. Offsets of one partition grow."""
+        self._chains[partition].add(offset, chain)
 
-    def remember(self, refs: Iterable[HeadRef], by: str) -> None:
+    def remember(self, refs: Iterable[HeadRef], kind: str, partition: Partition, offset: int) -> None:
         """Takes in what an event remembers. Streams that are no truth may forget."""
         for ref in refs:
-            if ref.next_offset > 0 and ref.chain != GENESIS and Partition(ref.stream, ref.partition) in self._chains:
-                self._refs.setdefault(ref, by)
+            number = _NUMBERS.get(Partition(ref.stream, ref.partition))
+            if number is not None and 0 < ref.next_offset < 1 << 48 and ref.chain != GENESIS and len(ref.chain) == 16:
+                by = (_NUMBERS[partition], offset, _KINDS.index(kind))
+                self._refs.add(_REF.pack(number, ref.next_offset, ref.chain, *by))
 
-    def findings(self) -> Iterator[str]:
-        """What is remembered and not there, in words."""
-        for ref, by in self._refs.items():
-            chains = self._chains[Partition(ref.stream, ref.partition)]
-            start, end = (ref.next_offset - 1) * _SIZE_BYTES, ref.next_offset * _SIZE_BYTES
-            place = f"{ref.stream}/{ref.partition}@{ref.next_offset - 1}"
-            if end > len(chains):
-                yield f"{place} is gone: {by} remembers it"
-            elif chains[start:end] not in (ref.chain, GENESIS):
-                yield f"{place} is not the record that {by} remembers"
+    def wrong(self) -> Iterator[tuple[Loss, bool]]:
+        """Each head that is not in what was read, once; True if its record is there, and another one."""
+        seen: set[tuple[int, int, bytes]] = set()
+        for block in self._refs.blocks():
+            for number, end, chain, by_number, by_offset, kind in _REF.iter_unpack(bytes(block)):
+                chains = self._chains[TRUTH[number]]
+                found = chains.at(end - 1)
+                if found in (chain, GENESIS) or (found is None and end <= chains.end) or (number, end, chain) in seen:
+                    continue
+                seen.add((number, end, chain))
+                lost = TRUTH[number]
+                by = f"{_KINDS[kind]} at {TRUTH[by_number]}@{by_offset}"
+                yield Loss(LostHead(lost.stream, lost.number, end, chain, by, chains.end)), found is not None

@@ -6,6 +6,10 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.streams.envelope import Head
+from rftd.streams.events.experiment import LossAccepted
+from rftd.streams.losses import Loss
+
 
 class Finding(msgspec.Struct, frozen=True):
     """A broken promise."""
@@ -50,6 +54,25 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """`open`, or what somebody decided: `retried`, `dropped`."""
 
 
+class AcceptedLoss(msgspec.Struct, frozen=True):
+    """Records that the log lost and that somebody lets an experiment go on without: told for ever, and no finding."""
+
+    experiment: UUID
+    what: str
+    """The position that is remembered last, and by whom."""
+    by: str
+    time_ns: int
+
+
+def accepted_losses(event: LossAccepted, head: Head) -> list[AcceptedLoss]:
+    """What an event accepts: of each partition the newest head that is remembered."""
+    assert head.experiment is not None
+    newest = {(lost.stream, lost.partition): lost for lost in sorted(event.lost, key=lambda lost: lost.next_offset)}
+    return [
+        AcceptedLoss(head.experiment, Loss(lost).what, event.by, head.time_ns) for _, lost in sorted(newest.items())
+    ]
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a check."""
 
@@ -58,8 +81,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     experiments: tuple[Summary, ...]
     dead_letters: tuple[DeadLetter, ...] = ()
     """Without effect, so no broken promise."""
+    accepted_losses: tuple[AcceptedLoss, ...] = ()
     repeated: int = 0
     """Records that came again in their partition, on Kafka: it may repeat what was retried long ago. Without effect."""
+    left_out: dict[str, int] = {}
+    """How many findings of each rule are not shown: a rule shows its first ones."""
 
     @property
     def clean(self) -> bool:

@@ -105,13 +105,13 @@ def _foreign(named: dict[str, bytes]) -> Head | None:
         return Head(
             id=_uuid(text["ce_id"]) or derive(_FOREIGN, source, text["ce_id"]),
             type=text["ce_type"],
-            version=int(text.get("ce_rftdversion", "1")),
+            version=min(int(text.get("ce_rftdversion", "1")), 1 << 32),  # beyond any that is known, and can be encoded
             experiment=_uuid(subject) if subject else None,
             source=source,
             time_ns=_time_ns(text.get("ce_time")),
             traceparent=text.get("traceparent"),
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, ArithmeticError):
         return None
 
 

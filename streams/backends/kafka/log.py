@@ -46,7 +46,7 @@ from rftd.streams.backends.room import Room
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.topics import EVERY_PARTITION, Partition
+from rftd.streams.topics import EVERY_PARTITION, TRUTH, Partition
 
 _logger = logging.getLogger("rftd.kafka")
 APPEND_TIMEOUT_S: Final = 60.0
@@ -143,6 +143,10 @@ class KafkaLog:
             raise_head(self._tail, partition, Mark(end, GENESIS))
         return await self.read_known(partition, start, max_records, max_size_bytes)
 
+    def left_out(self, partition: Partition, offset: int) -> bool:
+        """True for a repetition that this process has met: `read` leaves it out."""
+        return self._duplicates.holds(partition, offset)
+
     async def read_known(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
@@ -176,6 +180,11 @@ class KafkaLog:
                 heads[partition] = Mark(end, record.chain if record is not None else GENESIS)
                 raise_head(self._tail, partition, heads[partition])
         return heads
+
+    async def first_records(self) -> dict[Partition, int]:
+        """Where partitions of truth begin that do not begin with their first record: what lay below was deleted."""
+        self._check_open()
+        return {partition: first for partition, first in (await self._offsets.starts(TRUTH)).items() if first}
 
     async def check_heads(self, remembered: Heads) -> None:
         self._check_open()

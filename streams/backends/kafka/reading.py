@@ -24,6 +24,10 @@ class Duplicates:
         if len(offsets) > DUPLICATES_MAX:
             del offsets[next(iter(offsets))]
 
+    def holds(self, partition: Partition, offset: int) -> bool:
+        """True if the record there is known to be a repetition."""
+        return offset in self._offsets.get(partition, ())
+
     def without(self, records: list[Record]) -> list[Record]:
         """The records that are no repetition, as far as is known."""
         if not self._offsets or not records:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import logging
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiokafka import errors as kafka
@@ -16,10 +17,13 @@ from rftd.streams.backends.kafka.connect import REQUEST_TIMEOUT_S, arguments, ch
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.topics import TOPICS, Topic
 
+_logger = logging.getLogger("rftd.kafka")
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
 """A topic's max.message.bytes: the largest record, its headers and its batch's."""
+MIN_INSYNC: Final = "min.insync.replicas"
 POLL_S: Final = 0.02
 _EXISTS: Final = 36
+_REPLICA_AWAY: Final = 9
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
 _FOREVER: Final = "-1"
 
@@ -35,9 +39,26 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """True if the log must not be opened."""
     fix: str
 
+    @property
+    def what(self) -> str:
+        """The difference in words."""
+        return f"{self.setting} of {self.topic} is {self.found}, not {self.expected}"
 
-def configs_of(topic: Topic) -> dict[str, str]:
-    """The settings of a topic that we create."""
+
+class _Found(NamedTuple):
+    """A topic as the cluster has it."""
+
+    partitions: int
+    replicas: int
+    """Copies of the partition that has the fewest."""
+
+
+def configs_of(topic: Topic, replicas: int) -> dict[str, str]:
+    """The settings of a topic that we create with so many copies.
+
+    What is acknowledged is on two of them, wherever there are two: `acks=all` alone waits for those in sync, which may
+    be the leader alone.
+    """
     retention = _FOREVER if topic.retention_s is None else str(int(topic.retention_s * 1000))
     return {
         "cleanup.policy": "delete",
@@ -45,6 +66,7 @@ def configs_of(topic: Topic) -> dict[str, str]:
         "retention.bytes": _FOREVER,
         "max.message.bytes": str(MESSAGE_SIZE_BYTES),
         "compression.type": "producer",
+        MIN_INSYNC: str(min(2, replicas)),
     }
 
 
@@ -75,11 +97,9 @@ async def ensure_topics(settings: KafkaSettings) -> None:
         await admin.close()
     for difference in differences:
         if difference.fatal:
-            raise ConflictError(
-                f"{difference.setting} of {difference.topic} is {difference.found}, not {difference.expected}",
-                where=f"Kafka at {settings.bootstrap}",
-                fix=difference.fix,
-            )
+            raise ConflictError(difference.what, where=f"Kafka at {settings.bootstrap}", fix=difference.fix)
+        if difference.setting == MIN_INSYNC:  # the log can be used, and keeps less than it promises
+            _logger.warning("%s; fix: %s", difference.what, difference.fix)
 
 
 async def topic_differences(settings: KafkaSettings) -> list[Difference]:
@@ -116,13 +136,15 @@ async def _start(settings: KafkaSettings) -> AIOKafkaAdminClient:
     return admin
 
 
-async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict[str, int]:
-    """The partitions of each topic of ours that exists and has leaders."""
+async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict[str, _Found]:
+    """Each topic of ours that exists and has leaders."""
     names = [settings.prefix + name for name in TOPICS]
-    found: dict[str, int] = {}
+    found: dict[str, _Found] = {}
     for answer in await admin.describe_topics(names):
-        if answer["error_code"] == 0 and all(part["error_code"] == 0 for part in answer["partitions"]):
-            found[answer["topic"]] = len(answer["partitions"])
+        parts = answer["partitions"]
+        if answer["error_code"] == 0 and all(part["error_code"] in (0, _REPLICA_AWAY) for part in parts):
+            fewest = min((len(part["replicas"]) for part in parts), default=0)
+            found[answer["topic"]] = _Found(len(parts), fewest)
         elif answer["error_code"] not in (0, *_NO_METADATA):
             raise kafka.for_code(answer["error_code"])(answer["topic"])
     return found
@@ -130,7 +152,12 @@ async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict
 
 async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: list[Topic]) -> None:
     made = [
-        NewTopic(settings.prefix + topic.name, topic.partitions, settings.replication, topic_configs=configs_of(topic))
+        NewTopic(
+            settings.prefix + topic.name,
+            topic.partitions,
+            settings.replication,
+            topic_configs=configs_of(topic, settings.replication),
+        )
         for topic in missing
     ]
     answer = await admin.create_topics(made)  # it does not raise: every topic has its own outcome
@@ -144,7 +171,9 @@ async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: 
             )
 
 
-async def _differences(admin: AIOKafkaAdminClient, settings: KafkaSettings, found: dict[str, int]) -> list[Difference]:
+async def _differences(
+    admin: AIOKafkaAdminClient, settings: KafkaSettings, found: dict[str, _Found]
+) -> list[Difference]:
     configs = await _configs(admin, list(found))
     differences: list[Difference] = []
     for topic in TOPICS.values():
@@ -161,29 +190,29 @@ async def _differences(admin: AIOKafkaAdminClient, settings: KafkaSettings, foun
                 )
             )
             continue
-        if found[name] != topic.partitions:
+        if found[name].partitions != topic.partitions:
             differences.append(
                 Difference(
                     topic=name,
                     setting="partitions",
-                    found=str(found[name]),
+                    found=str(found[name].partitions),
                     expected=str(topic.partitions),
                     fatal=True,
                     fix="use another prefix=: the number of partitions of a stream never changes in place",
                 )
             )
-        differences += _compare(name, topic, configs.get(name, {}))
+        differences += _compare(name, topic, found[name].replicas, configs.get(name, {}))
     return differences
 
 
-def _compare(name: str, topic: Topic, found: dict[str, str]) -> list[Difference]:
+def _compare(name: str, topic: Topic, replicas: int, found: dict[str, str]) -> list[Difference]:
     differences = []
     truth = topic.retention_s is None
-    for setting, expected in configs_of(topic).items():
+    for setting, expected in configs_of(topic, replicas).items():
         value = found.get(setting)
         if value is None or value == expected:
             continue
-        if setting == "max.message.bytes" and int(value) >= int(expected):
+        if setting in ("max.message.bytes", MIN_INSYNC) and int(value) >= int(expected):
             continue
         fatal = (setting == "cleanup.policy" and "compact" in value) or (
             setting in ("retention.ms", "retention.bytes") and truth

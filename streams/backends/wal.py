@@ -1,0 +1,176 @@
+"""`WalKeeper`: when the write-ahead log is emptied, what is in the way, and who.
+
+A reader with an open transaction keeps SQLite from emptying it: commits go on and it grows. So nobody waits for
+readers. The thread beside the writer copies what may be copied, the writer tries now and then, each time later, and
+what is in the way is told: readers lock bytes of the `-shm` file, and the kernel lists who holds which.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+import apsw
+import msgspec
+
+from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.checkpointer import Checkpointer
+
+LOCKS: Final = Path("/proc/locks")
+_READ_MARKS: Final = range(123, 128)
+"""Bytes of the `-shm` file that SQLite's readers lock while a transaction of theirs is open."""
+FIRST_WAIT_S: Final = 0.05
+LONGEST_WAIT_S: Final = 2.0
+GROWTH: Final = 1.25
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process that reads the log's file within a transaction."""
+
+    pid: int
+    name: str
+    """Of its program."""
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """The write-ahead log cannot be emptied."""
+
+    size_bytes: int
+    since_s: float
+    """On the monotonic clock."""
+    holders: tuple[Holder, ...]
+    """Empty where the system does not tell, and once they have left."""
+
+    @property
+    def who(self) -> str:
+        """The holders in words."""
+        named = [f"process {each.pid} ({each.name})" for each in self.holders[:5]]
+        return " or ".join(named) or "a process that this system does not name"
+
+    @property
+    def told(self) -> str:
+        """The whole of it, for people."""
+        return (
+            f"the log's write-ahead file has {self.size_bytes >> 20} MiB and cannot be emptied while {self.who} "
+            "keeps a transaction open on it; appends go on; fix: end that process, or its transaction"
+        )
+
+
+@runtime_checkable
+class HasWal(Protocol):
+    """A log whose writes go through a write-ahead log."""
+
+    @property
+    def wal_size_bytes(self) -> int:
+        """What lies in it, at the last commit."""
+        ...
+
+    @property
+    def blocked(self) -> Blocked | None:
+        """Why it cannot be emptied; None while it can, or is small."""
+        ...
+
+
+class WalKeeper:
+    """Used by the thread that owns the writing connection; `blocked` and `pages` may be read by any."""
+
+    def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.blocked: Blocked | None = None
+        self.pages = 0
+        """In the write-ahead log, as the last commit left it."""
+        self.tries = 0
+        """How often a large one was tried to be emptied since it was last small."""
+        self._path = path
+        self._checkpointer = checkpointer
+        self._now_s = now_s
+        self._next_s = 0.0
+        self._next_pages = 0
+        self._wait_s = FIRST_WAIT_S
+
+    @property
+    def retry_s(self) -> float | None:
+        """When to `look` again although nothing was written; None: it need not be."""
+        return self._wait_s if self.pages >= schema.CHECKPOINT_FORCED_PAGES else None
+
+    def look(self, connection: apsw.Connection) -> None:
+        """Has it moved into the database if it has grown. Never waits for a reader."""
+        if self.pages < schema.CHECKPOINT_PAGES:
+            self._emptied()
+        elif self.pages < schema.CHECKPOINT_FORCED_PAGES:
+            if self._checkpointer.nearly_done:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            else:
+                self._checkpointer.want()
+        elif self._due():
+            self.tries += 1
+            if self.pages - self._checkpointer.copied > schema.CHECKPOINT_FORCED_PAGES:
+                self._checkpointer.want()  # too much for the writer's thread, or a reader is in the way
+                self._refused()
+            elif self._empty(connection):
+                self.pages = 0
+                self._emptied()
+            else:
+                self._refused()
+
+    def _due(self) -> bool:
+        return self.pages >= self._next_pages or self._now_s() >= self._next_s
+
+    def _empty(self, connection: apsw.Connection) -> bool:
+        """True if it is empty now; a large file is cut too."""
+        large = self.pages >= 2 * schema.CHECKPOINT_FORCED_PAGES
+        mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_RESTART
+        connection.set_busy_timeout(0)
+        try:
+            connection.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            return False
+        finally:
+            connection.set_busy_timeout(schema.BUSY_TIMEOUT_MS)
+        return True
+
+    def _emptied(self) -> None:
+        if self.tries:
+            self.blocked, self.tries = None, 0
+            self._next_s, self._next_pages, self._wait_s = 0.0, 0, FIRST_WAIT_S
+        self._checkpointer.copied = min(self._checkpointer.copied, self.pages)
+
+    def _refused(self) -> None:
+        now_s = self._now_s()
+        self._next_pages = int(self.pages * GROWTH)
+        self._next_s = now_s + self._wait_s
+        self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
+        since_s = self.blocked.since_s if self.blocked is not None else now_s
+        found = holders(self._path)
+        self.blocked = None if found == () else Blocked(self.pages * schema.PAGE_SIZE_BYTES, since_s, found or ())
+
+
+def holders(path: Path) -> tuple[Holder, ...] | None:
+    """Other processes that have a transaction open on the log at `path`; this one if it is the only one.
+
+    None if the system does not tell.
+    """
+    try:
+        inode = os.stat(f"{path}-shm").st_ino
+        # The file itself is not opened: to close it again would drop the locks that SQLite holds in this process.
+        lines = LOCKS.read_text().splitlines()
+    except OSError:
+        return None
+    found: dict[int, None] = {}
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 8 and fields[3] == "READ" and fields[5].rpartition(":")[2] == str(inode):
+            pid, first, last = int(fields[4]), int(fields[6]), fields[7]
+            if any(first <= mark and (last == "EOF" or mark <= int(last)) for mark in _READ_MARKS) and pid > 0:
+                found[pid] = None
+    others = [pid for pid in found if pid != os.getpid()]
+    return tuple(Holder(pid, _name_of(pid)) for pid in others or found)
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"

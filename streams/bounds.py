@@ -1,0 +1,45 @@
+"""What a number in an event, or in a specification, may be.
+
+A record that says anything else is not ours, and is left out before it is folded.
+Wide enough for whatever a release has written, narrow enough that sums fit a column of the tables and no clock
+reading, length or count is absurd. Relations between fields are checked where the event is declared.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
+
+ROLLOUTS: Final = 100_000
+"""Most rollouts of one group."""
+LAST_NS: Final = (1 << 63) - 1
+"""The last reading of a clock that there is."""
+_LARGEST: Final = 1.7976931348623157e308
+
+Index: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 40)]
+"""A version, step, generation, stage, sequence, row or slot; -1 where there is none."""
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
+"""An index where there is always one."""
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
+"""How many."""
+Rollouts: TypeAlias = Annotated[int, Meta(ge=0, le=ROLLOUTS)]
+"""Rollouts of a group, or the number of one."""
+Offset: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 62)]
+"""Of a record in its partition; -1 where none is known."""
+Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+"""A size."""
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+"""Of a role."""
+Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LAST_NS)]
+"""A reading of the wall clock."""
+Difference: TypeAlias = Annotated[int, Meta(ge=-(1 << 41), le=1 << 41)]
+"""Of two versions."""
+Integer: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Whatever a column of the tables holds."""
+Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+"""Neither infinite nor NaN."""
+Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e9)]
+"""A duration that was measured."""
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]
+"""A sum of measured durations."""

@@ -1,0 +1,81 @@
+"""Commands: which key was used for what. A fold of the records that commands became."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.envelope import Head, Position, Record
+
+VERBS: Final = {
+    "experiment.submitted": "submit",
+    "experiment.forked": "fork",
+    "experiment.paused": "pause",
+    "experiment.resumed": "resume",
+    "experiment.cancelled": "cancel",
+    "experiment.prioritized": "prioritize",
+    "experiment.archived": "archive",
+    "experiment.restored": "restore",
+    "experiment.removed": "remove",
+    "experience.prioritized": "tag",
+    "experience.given_up": "give up",
+    "task.retried": "retry",
+    "record.dropped": "drop",
+}
+"""By the type of the event that a command becomes."""
+
+
+class Use(msgspec.Struct, frozen=True, gc=False):
+    """One record that a command became."""
+
+    event: UUID
+    type: str
+    experiment: UUID | None
+    time_ns: int
+    position: Position
+    effective: bool
+    """False: a fence made it void."""
+    keyed: bool
+    """False: an older release wrote it, whose events had their keys as ids."""
+
+    @property
+    def verb(self) -> str:
+        """What was asked for."""
+        return VERBS[self.type]
+
+
+class Commands(msgspec.Struct):
+    """Uses by key, which a record carries as its correlation, and by event; of a repeated record the first counts."""
+
+    _of: dict[UUID, list[Use]] = {}
+    _at: dict[UUID, Use] = {}
+
+    def take(self, record: Record, head: Head, *, effective: bool) -> None:
+        """Takes in one record; those that no command became change nothing."""
+        if head.type not in VERBS or head.id in self._at:
+            return
+        use = Use(
+            event=head.id,
+            type=head.type,
+            experiment=head.experiment,
+            time_ns=head.time_ns,
+            position=Position(record.partition, record.offset),
+            effective=effective,
+            keyed=head.correlation is not None,
+        )
+        self._at[head.id] = use
+        self._of.setdefault(head.correlation or head.id, []).append(use)
+
+    def adopt(self, other: Commands) -> None:
+        """Takes over what a snapshot holds."""
+        self._of, self._at = other._of, other._at
+
+    def of(self, key: UUID) -> list[Use]:
+        """What the key was used for, in the order of the log."""
+        return self._of.get(key, [])
+
+    def at(self, event: UUID) -> Use | None:
+        """The record that has this id."""
+        return self._at.get(event)

@@ -1,0 +1,106 @@
+"""What grows with the history, kept as intervals: whole numbers, groups that are closed, versions of weights."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.group_id import place_of_group
+
+
+class Ranges(msgspec.Struct):
+    """A set of whole numbers as intervals [start, end): those that are used have few gaps."""
+
+    starts: list[int] = []
+    ends: list[int] = []
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self.starts, number) - 1
+        return at >= 0 and number < self.ends[at]
+
+    @property
+    def last(self) -> int | None:
+        """The highest; None if there is none."""
+        return self.ends[-1] - 1 if self.ends else None
+
+    def below(self, number: int) -> int | None:
+        """The highest that is lower; None if there is none."""
+        at = bisect_right(self.starts, number - 1) - 1
+        return min(number, self.ends[at]) - 1 if at >= 0 else None
+
+    def add(self, number: int) -> None:
+        """Takes it in."""
+        self.cover(number, number + 1)
+
+    def cover(self, start: int, end: int) -> None:
+        """Takes in all of [start, end)."""
+        first = bisect_right(self.starts, start) - 1
+        if first < 0 or self.ends[first] < start:
+            first += 1
+        last = bisect_right(self.starts, end) - 1
+        if first <= last:
+            start, end = min(start, self.starts[first]), max(end, self.ends[last])
+        self.starts[first : last + 1] = [start]
+        self.ends[first : last + 1] = [end]
+
+    def discard(self, number: int) -> None:
+        """Takes it out."""
+        if number not in self:
+            return
+        at = bisect_right(self.starts, number) - 1
+        parts = [(self.starts[at], number), (number + 1, self.ends[at])]
+        left = [part for part in parts if part[0] < part[1]]
+        self.starts[at : at + 1] = [start for start, _ in left]
+        self.ends[at : at + 1] = [end for _, end in left]
+
+
+class ClosedGroups(msgspec.Struct):
+    """Groups that closed: by their places, and by id those whose id says none."""
+
+    by_stage: dict[int, Ranges] = {}
+    others: set[UUID] = set()
+
+    def holds(self, experiment: UUID | None, id: UUID) -> bool:
+        """True if the group closed."""
+        if id in self.others:
+            return True
+        place = place_of_group(experiment, id)
+        return place is not None and place.stage in self.by_stage and place.sequence in self.by_stage[place.stage]
+
+    def first(self, experiment: UUID | None, id: UUID) -> bool:
+        """Takes it in; False if it was there."""
+        place = place_of_group(experiment, id)
+        if place is None:
+            known = id in self.others
+            self.others.add(id)
+            return not known
+        sequences = self.by_stage.get(place.stage)
+        if sequences is None:
+            sequences = self.by_stage[place.stage] = Ranges()
+        if place.sequence in sequences:
+            return False
+        sequences.add(place.sequence)
+        return True
+
+
+class Versions(msgspec.Struct):
+    """A set of (version, generation)."""
+
+    by_generation: dict[int, Ranges] = {}
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        found = self.by_generation.get(key[1])
+        return found is not None and key[0] in found
+
+    def of(self, generation: int) -> Ranges:
+        """Those of one generation, to be added to."""
+        found = self.by_generation.get(generation)
+        if found is None:
+            found = self.by_generation[generation] = Ranges()
+        return found
+
+    def add(self, key: tuple[int, int]) -> None:
+        """Takes it in."""
+        self.of(key[1]).add(key[0])

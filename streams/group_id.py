@@ -1,0 +1,44 @@
+"""The id of a group says its place: stage and sequence can be read from it, and nobody else's id looks like it.
+
+    48 bits ‖ 8 ‖ stage (12) ‖ 2 ‖ 14 bits ‖ sequence (48)
+
+The bits are those of derive(experiment, "group", stage, sequence). So which groups are closed is kept as intervals,
+where a set of ids would grow with the history. (UUID version 8.)
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from rftd.ops.ids import derive
+
+_SEQUENCES: Final = 1 << 48
+_STAGES: Final = 1 << 12
+_TAKEN: Final = (1 << 48) - 1 << 80 | (1 << 14) - 1 << 48
+"""Of the derived id."""
+_FIXED: Final = 8 << 76 | 2 << 62
+
+
+class Place(NamedTuple):
+    """Of a group."""
+
+    stage: int
+    sequence: int
+
+
+def group_id(experiment: UUID, stage: int, sequence: int) -> UUID:
+    """The id of the group at this place of the experiment."""
+    plain = derive(experiment, "group", stage, sequence)
+    if not (0 <= sequence < _SEQUENCES and 0 <= stage < _STAGES):
+        return plain
+    return UUID(int=plain.int & _TAKEN | _FIXED | stage << 64 | sequence)
+
+
+def place_of_group(experiment: UUID | None, id: UUID) -> Place | None:
+    """What the id says; None for a retry of a failed group, and for groups of releases before this form."""
+    number = id.int
+    place = Place(number >> 64 & _STAGES - 1, number & _SEQUENCES - 1)
+    if experiment is None or number >> 76 & 15 != 8 or group_id(experiment, *place) != id:
+        return None
+    return place

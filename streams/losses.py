@@ -1,0 +1,188 @@
+"""Losses: what survivors of a log remember that it does not hold any more (rule 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import LogLossError
+from rftd.streams import topics
+from rftd.streams.chain import GENESIS, Heads, Mark
+from rftd.streams.deadletters import head_of, understood_with
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experiment import Fence, HeadRef, LostHead
+from rftd.streams.folds.run_state import partitions_of
+from rftd.streams.log import EventLog
+from rftd.streams.topics import TRUTH, Partition
+
+
+class Witness(NamedTuple):
+    """A survivor, in words, and the heads that it remembers."""
+
+    by: str
+    heads: Heads
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """One remembered head that is not in the log."""
+
+    head: LostHead
+    experiments: tuple[UUID, ...] | None = None
+    """Those that had not ended in the log that was left when it was first noticed; None: all that have not."""
+
+    @property
+    def partition(self) -> Partition:
+        """Which lost records."""
+        return Partition(self.head.stream, self.head.partition)
+
+    @property
+    def mark(self) -> Mark:
+        """As a log compares it."""
+        return Mark(self.head.next_offset, self.head.chain)
+
+    @property
+    def where(self) -> str:
+        """The position of the record that is remembered last."""
+        return f"{self.partition}@{self.head.next_offset - 1}"
+
+    @property
+    def what(self) -> str:
+        """In words."""
+        if not self.head.chain:
+            return f"{self.where} and all before it was deleted: {self.head.by} says so"
+        if self.head.end < self.head.next_offset:
+            gone = f"{self.where} was acknowledged and is gone: the log ends before {self.head.end}"
+        else:
+            gone = f"{self.where} is not the record that was acknowledged"
+        return f"{gone}; {self.head.by} remembers it"
+
+
+class Life(NamedTuple):
+    """What matters of an experiment to whoever weighs losses."""
+
+    id: UUID
+    ended: bool
+    accepted: Collection[HeadRef]
+    """The lost heads without which somebody let it go on."""
+
+
+@runtime_checkable
+class Deletable(Protocol):
+    """A log whose first records somebody else may delete."""
+
+    async def first_records(self) -> dict[Partition, int]:
+        """Where partitions of truth begin that do not begin with their first record."""
+        ...
+
+
+async def deleted_from(log: EventLog) -> list[Loss]:
+    """What was deleted from the beginning of the log's partitions, which nobody has to remember."""
+    firsts = await log.first_records() if isinstance(log, Deletable) else {}
+    return [
+        Loss(LostHead(*partition, first, b"", "the first record that is left", first))
+        for partition, first in sorted(firsts.items())
+    ]
+
+
+async def losses_of(log: EventLog, witnesses: Iterable[Witness]) -> list[Loss]:
+    """What the witnesses remember of truth and the log does not hold, each head once."""
+    wanted: dict[HeadRef, str] = {}
+    for witness in witnesses:
+        for partition, mark in witness.heads.items():
+            known = mark.next_offset > 0 and mark.chain not in (b"", GENESIS)
+            if known and partition in _TRUTH:
+                wanted.setdefault(HeadRef(*partition, *mark), witness.by)
+    lost = [ref for layer in _layers(wanted) for ref in await _missing(log, layer)]
+    if not lost:
+        return []
+    ends = await log.heads()
+    return [_loss(ref, wanted[ref], ends) for ref in lost]
+
+
+def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
+    """The experiments whose truth may have been among what was lost, and whose owner has not accepted that."""
+    ref = loss.head.ref
+    return [
+        life.id
+        for life in lives
+        if not life.ended
+        and (loss.experiments is None or life.id in loss.experiments)
+        and loss.partition in partitions_of(life.id)
+        and ref not in life.accepted
+    ]
+
+
+def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[Loss, list[UUID]]]:
+    """The losses that nobody has accepted, or not for each experiment that it stops, with those experiments."""
+    accepted = {ref for life in lives for ref in life.accepted}
+    for loss in losses:
+        stopped = affected(loss, lives)
+        if stopped or loss.head.ref not in accepted:
+            yield loss, stopped
+
+
+async def remembered_within(log: EventLog) -> list[Witness]:
+    """What the log's own fences and checkpoints remember of it. Reads the streams that hold them whole."""
+    found: list[Witness] = []
+    for partition in TRUTH:
+        offset = 0
+        while partition.stream in _HOLDERS and (records := await log.read(partition, offset)):
+            for record in records:
+                offset = record.offset + 1
+                head = head_of(record)
+                if head is None or head.type not in _HOLDING:
+                    continue
+                decoded = understood_with(head, record)
+                event = decoded.event if decoded is not None else None
+                if isinstance(event, Fence | CheckpointCommitted) and event.heads:
+                    found.append(Witness(f"{head.type} at {partition}@{record.offset}", heads_of(event.heads)))
+    return found
+
+
+def heads_of(refs: Iterable[HeadRef]) -> Heads:
+    """Heads as events hold them."""
+    return {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in refs}
+
+
+def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
+    """Why an experiment is stopped, with the choice that a person has."""
+    more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
+    return LogLossError(
+        f"{losses[0].what}{more}",
+        where=losses[0].where,
+        fix="put the log back that holds it; or go on without what was lost: restart with "
+        f"`rftd serve --accept-loss {name}`",
+    )
+
+
+_TRUTH = frozenset(TRUTH)
+_HOLDERS = frozenset({topics.EXPERIMENTS, topics.CHECKPOINTS})
+_HOLDING = frozenset({"fence", "checkpoint.committed"})
+
+
+def _layers(wanted: Iterable[HeadRef]) -> Iterator[Heads]:
+    """The remembered heads as few as may be asked for at once: one for each partition."""
+    left: dict[Partition, list[Mark]] = {}
+    for ref in wanted:
+        left.setdefault(Partition(ref.stream, ref.partition), []).append(Mark(ref.next_offset, ref.chain))
+    while left:
+        yield {partition: marks.pop() for partition, marks in left.items()}
+        left = {partition: marks for partition, marks in left.items() if marks}
+
+
+async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
+    try:
+        await log.check_heads(heads)
+    except LogLossError:
+        if len(heads) == 1:
+            return [HeadRef(*partition, *mark) for partition, mark in heads.items()]
+        return [ref for partition, mark in heads.items() for ref in await _missing(log, {partition: mark})]
+    return []
+
+
+def _loss(ref: HeadRef, by: str, ends: Mapping[Partition, Mark]) -> Loss:
+    end = ends.get(Partition(ref.stream, ref.partition), Mark(0, GENESIS)).next_offset
+    return Loss(LostHead(ref.stream, ref.partition, ref.next_offset, ref.chain, by, end))

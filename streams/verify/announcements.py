@@ -1,0 +1,73 @@
+"""What the trainer and explorers announce beside the spine: weights and checkpoints, and who is there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rftd.streams.codec import Decoded
+from rftd.streams.events import checkpoint, weights, worker
+from rftd.streams.verify.evidence import Evidence, hashed
+from rftd.streams.verify.facts import Facts
+
+RULE: Final = "announcements-have-a-step"
+
+
+def published(facts: Facts, evidence: Evidence, event: weights.WeightsPublished, _decoded: Decoded) -> None:
+    """Rule 3: a published version of a completed experiment names weights that the spine knows."""
+    if event.version == 0:
+        evidence.base_checksums.add(event.checksum)
+    elif evidence.state == "completed" and evidence.checksum(facts, event.version, event.generation) != hashed(
+        event.checksum
+    ):
+        what = f"weights {event.version} of generation {event.generation} have no step"
+        facts.note(RULE, evidence.id, what)
+    if facts.files:
+        evidence.weights[event.version, event.generation] = event
+
+
+def weights_retired(_facts: Facts, evidence: Evidence, event: weights.WeightsRetired, _decoded: Decoded) -> None:
+    """Their files are gone."""
+    evidence.weights.pop((event.version, event.generation), None)
+
+
+def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated, _decoded: Decoded) -> None:
+    """A worker has them."""
+    key = (evidence.index, f"explorer/{event.worker}")
+    facts.activated.add(key, event.version)
+    facts.newest_activated[key] = max(event.version, facts.newest_activated.get(key, -1))
+
+
+def committed(facts: Facts, evidence: Evidence, event: checkpoint.CheckpointCommitted, _decoded: Decoded) -> None:
+    """Rule 3 for checkpoints."""
+    if evidence.state == "completed" and evidence.checksum(facts, event.step, event.generation) != hashed(
+        event.checksum
+    ):
+        what = f"the checkpoint of step {event.step} of generation {event.generation} has no step"
+        facts.note(RULE, evidence.id, what)
+    known = evidence.marks.get((event.step, event.generation))
+    if None not in (known, event.spine) and known != event.spine:
+        what = f"the checkpoint of step {event.step} of generation {event.generation} has another digest of the spine"
+        facts.note("spine-is-as-read", evidence.id, f"{what} than its step")
+    evidence.unsaved.discard(event.step)
+    evidence.saved_step = max(evidence.saved_step, event.step)
+    evidence.checkpoints[event.step, event.generation] = event
+
+
+def deleted(_facts: Facts, evidence: Evidence, event: checkpoint.CheckpointDeleted, _decoded: Decoded) -> None:
+    """Its folder is gone."""
+    evidence.checkpoints.pop((event.step, event.generation), None)
+
+
+def started(_facts: Facts, evidence: Evidence, event: worker.WorkerStarted, _decoded: Decoded) -> None:
+    """A process joined."""
+    evidence.workers.add(event.worker)
+
+
+HANDLERS: Final[dict[type, Any]] = {
+    weights.WeightsPublished: published,
+    weights.WeightsRetired: weights_retired,
+    weights.WeightsActivated: activated,
+    checkpoint.CheckpointCommitted: committed,
+    checkpoint.CheckpointDeleted: deleted,
+    worker.WorkerStarted: started,
+}

@@ -1,0 +1,171 @@
+"""Rule 7 once everything was read: what became of every experience."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.streams import topics
+from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.facts import (
+    CLOSED,
+    GONE,
+    GROUP,
+    GROUPS,
+    LEASED,
+    MEMBER,
+    PLANNED,
+    PRESENT,
+    PRODUCED,
+    RETIRED,
+    Facts,
+    rows_of,
+)
+
+RULE: Final = "books-balance"
+_RETIREMENTS: Final = np.dtype(
+    [("high", ">u8"), ("low", ">u8"), ("offset", "<u8"), ("experiment", "<u4"), ("reason", "<u4")]
+)
+_TOGETHER: Final = 64
+"""Blocks of retirements that are held against every experience at once: two million."""
+
+
+def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
+    """Adds what is wrong with the books, and counts what each summary says."""
+    for retirements in _some(facts):
+        _retire(facts, evidences, retirements)
+    counts = _Counts(len(evidences))
+    unsettled = {evidence.index: _open_groups(facts, evidence) for evidence in evidences}
+    for partition, first, page in facts.produced.pages():
+        counts.take(rows_of(page, PRODUCED), partition, first, unsettled)
+    for evidence in evidences:
+        counts.give(evidence)
+        if evidence.state == "completed" and evidence.left:
+            what = f"{evidence.left} experiences are neither planned nor retired, among them {evidence.a_left}"
+            facts.note(RULE, evidence.id, what)
+
+
+def _some(facts: Facts) -> Iterator[NDArray[Any]]:
+    """The retirements, in the order of the spine, as many as fit in memory at once."""
+    held: list[NDArray[Any]] = []
+    for block in facts.retirements.blocks():
+        held.append(np.frombuffer(block, dtype=_RETIREMENTS))
+        if len(held) >= _TOGETHER:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
+
+
+def _retire(facts: Facts, evidences: Sequence[Evidence], retirements: NDArray[Any]) -> None:
+    """Finds each among the experiences, and counts it."""
+    lows = retirements["low"].astype("<u8")
+    order = np.argsort(lows, kind="stable")
+    lows = lows[order]
+    found = np.zeros(len(lows), dtype=bool)
+    for _, _, page in facts.produced.pages():
+        rows = rows_of(page, PRODUCED)
+        starts = np.searchsorted(lows, rows["id"], side="left")
+        hits = np.flatnonzero(
+            (starts < len(lows)) & (lows[np.minimum(starts, len(lows) - 1)] == rows["id"]) & (rows["flags"] != 0)
+        )
+        for hit in hits:
+            start = end = int(starts[hit])
+            while end < len(lows) and lows[end] == lows[start]:
+                end += 1
+            for at in range(start, end):
+                retirement = retirements[int(order[at])]
+                evidence = evidences[int(retirement["experiment"])]
+                row = rows[hit]
+                if row["experiment"] == evidence.index and row["flags"] & MEMBER:
+                    found[at] = True
+                    _retired(facts, evidence, row, retirement)
+    for at in np.flatnonzero(~found):
+        retirement = retirements[int(order[at])]
+        evidence = evidences[int(retirement["experiment"])]
+        what = f"experience {_id(retirement)} is retired and no member of a closed group"
+        facts.note(RULE, evidence.id, what)
+
+
+def _retired(facts: Facts, evidence: Evidence, row: Any, retirement: Any) -> None:
+    """One member of a closed group is retired. Both are rows of arrays; that of the experience is written to."""
+    reason = facts.reasons[int(retirement["reason"])]
+    flags = int(row["flags"])
+    if flags & GONE:
+        facts.note(RULE, evidence.id, f"experience {_id(retirement)} is planned and retired as {reason}")
+    if flags & RETIRED:
+        what = f"experience {_id(retirement)} is retired more than once, at last as {reason}"
+        facts.note(RULE, evidence.id, what)
+        return
+    row["flags"] = flags | RETIRED
+    evidence.retired[reason] += 1
+    page, at = facts.groups.row(facts.space(evidence.index, int(row["stage"])), int(row["sequence"]))
+    id, number, epoch, closed, event, retired_at, *rest = GROUP.unpack_from(page, at)
+    offset = int(retirement["offset"]) + 1
+    retired_at = min(retired_at, offset) if retired_at else offset
+    GROUP.pack_into(page, at, id, number, epoch, closed, event, retired_at, *rest)
+
+
+def _id(retirement: Any) -> UUID:
+    return UUID(int=int(retirement["high"]) << 64 | int(retirement["low"]))
+
+
+def _open_groups(facts: Facts, evidence: Evidence) -> NDArray[Any]:
+    """The groups that are under way, sorted."""
+    found = []
+    for stage in evidence.group_stages:
+        for _, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
+            rows = rows_of(page, GROUPS)
+            found.append(rows["group"][(rows["flags"] & (LEASED | CLOSED)) == LEASED].copy())
+    others = [id for each in evidence.others.values() for id, other in each.items() if not other.closed]
+    found.append(np.array(others, dtype="<u8"))
+    return np.sort(np.concatenate(found))
+
+
+class _Counts:
+    """What summaries say, counted over all experiences."""
+
+    def __init__(self, experiments: int) -> None:
+        self._members = np.zeros(experiments, dtype="i8")
+        self._planned = np.zeros(experiments, dtype="i8")
+        self._waiting = np.zeros(experiments, dtype="i8")
+        self._left = np.zeros(experiments, dtype="i8")
+        self._late = np.zeros(experiments, dtype="i8")
+        self._a_left: dict[int, str] = {}
+
+    def take(self, rows: NDArray[Any], partition: int, first: int, unsettled: dict[int, NDArray[Any]]) -> None:
+        """Counts one page."""
+        flags = rows["flags"]
+        present, member = (flags & PRESENT) != 0, (flags & MEMBER) != 0
+        self._add(self._members, rows, member)
+        self._add(self._planned, rows, (flags & PLANNED) != 0)
+        self._add(self._waiting, rows, member & ((flags & (PLANNED | RETIRED)) == 0))
+        left = member & ((flags & (GONE | RETIRED)) == 0)
+        self._add(self._left, rows, left)
+        for index in np.unique(rows["experiment"][left]):
+            if int(index) not in self._a_left:
+                at = int(np.flatnonzero(left & (rows["experiment"] == index))[0])
+                self._a_left[int(index)] = f"{topics.EXPERIENCES}/{partition}@{first + at}"
+        loose = present & ~member
+        for index in np.unique(rows["experiment"][loose]):
+            mine = rows["group"][loose & (rows["experiment"] == index)]
+            self._late[index] += len(mine) - int(np.isin(mine, unsettled[int(index)]).sum())
+
+    @staticmethod
+    def _add(counts: NDArray[Any], rows: NDArray[Any], chosen: NDArray[Any]) -> None:
+        found = np.bincount(rows["experiment"][chosen], minlength=len(counts))
+        counts += found
+
+    def give(self, evidence: Evidence) -> None:
+        """Hands an experiment's counts over."""
+        index = evidence.index
+        evidence.members = int(self._members[index])
+        evidence.planned = int(self._planned[index])
+        evidence.waiting = int(self._waiting[index])
+        evidence.left = int(self._left[index])
+        evidence.late = int(self._late[index])
+        evidence.a_left = self._a_left.get(index, "")

@@ -1,0 +1,168 @@
+"""What is remembered of every experiment's records, where it grows with them: rows by place, and how a rule says no."""
+
+from __future__ import annotations
+
+from collections import Counter
+from struct import Struct
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.limits import MIB
+from rftd.streams import topics
+from rftd.streams.topics import Partition
+from rftd.streams.verify.report import Finding
+from rftd.streams.verify.scratch import Bits, Scratch, Spool, Table
+
+SHOWN: Final = 200
+"""Findings of one rule that are shown; the others are counted."""
+_PLACE_BITS: Final = 44
+
+ORIGIN: Final = Struct("<QQddIiiI")
+"""Of an experience as it was produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
+FATE: Final = Struct("<IIIIQQqII")
+"""What became of it: experiment, flags, index among the group's members, stage, sequence and place of the group that
+closed with it, when it may be used again, uses, nothing."""
+FATE_AT: Final = ORIGIN.size
+PRODUCED: Final = np.dtype(
+    [
+        ("id", "<u8"),
+        ("group", "<u8"),
+        ("reward", "<f8"),
+        ("priority", "<f8"),
+        ("tokens", "<u4"),
+        ("oldest", "<i4"),
+        ("newest", "<i4"),
+        ("rollout", "<u4"),
+        ("experiment", "<u4"),
+        ("flags", "<u4"),
+        ("member", "<u4"),
+        ("stage", "<u4"),
+        ("sequence", "<u8"),
+        ("closed", "<u8"),
+        ("eligible", "<i8"),
+        ("uses", "<u4"),
+        ("nothing", "<u4"),
+    ]
+)
+PRESENT: Final = 1
+MEMBER: Final = 2
+PLANNED: Final = 4
+GONE: Final = 8
+"""Planned for the last time."""
+RETIRED: Final = 16
+
+GROUP: Final = Struct("<QqqQQqqIIII")
+"""Of a group by its sequence: id, row, epoch, place and event of its close, where on the spine the first of it was
+retired, the first step that used it, members, failed rollouts, flags, 1 once its row is known."""
+GROUPS: Final = np.dtype(
+    [
+        ("group", "<u8"),
+        ("row", "<i8"),
+        ("epoch", "<i8"),
+        ("closed", "<u8"),
+        ("event", "<u8"),
+        ("retired_at", "<i8"),
+        ("used_step", "<i8"),
+        ("members", "<u4"),
+        ("failed", "<u4"),
+        ("flags", "<u4"),
+        ("given", "<u4"),
+    ]
+)
+LEASED: Final = 1
+CLOSED: Final = 2
+
+STEP: Final = Struct("<QqQqII")
+"""Of a step: its planned batch, the offset of the plan and one, the checksum and the generation of its first execution,
+how often it was executed, its stage."""
+STEPS: Final = np.dtype(
+    [
+        ("batch", "<u8"),
+        ("plan", "<i8"),
+        ("checksum", "<u8"),
+        ("generation", "<i8"),
+        ("executed", "<u4"),
+        ("stage", "<u4"),
+    ]
+)
+WINDOW: Final = Struct("<q")
+"""Of a window: the version that its groups begin on, and two; 0: no group of it is known."""
+RETIREMENT: Final = Struct("<16sQII")
+"""An experience, where on the spine it was retired, its experiment, the number of the reason."""
+ARTIFACT: Final = Struct("<32sI")
+"""A sha256 and the experiment that names it."""
+
+
+class Facts:
+    """Everything that grows with the records, and the findings."""
+
+    def __init__(self, scratch: Scratch, *, chained: bool, files: bool) -> None:
+        self.chained = chained
+        self.files = files
+        """True if what lies outside of the log is wanted too."""
+        self.produced = Table(scratch, ORIGIN.size + FATE.size, page_rows=4096, memory_size_bytes=32 * MIB)
+        """By partition and offset of `rftd.experiences`."""
+        self.groups = Table(scratch, GROUP.size, page_rows=256, memory_size_bytes=16 * MIB)
+        """By `space` and sequence."""
+        self.steps = Table(scratch, STEP.size, page_rows=256, memory_size_bytes=8 * MIB)
+        """By the number of the experiment and the step."""
+        self.windows = Table(scratch, WINDOW.size, page_rows=512, memory_size_bytes=4 * MIB)
+        """By `space` and window."""
+        self.retirements = Spool(scratch, RETIREMENT.size)
+        self.artifacts = Spool(scratch, ARTIFACT.size)
+        self.rows = Bits()
+        """Rows given out or planned, under what they are of."""
+        self.drawn = Bits()
+        """Versions that each worker drew tokens from, under (experiment, worker)."""
+        self.activated = Bits()
+        """Versions that each worker said it had loaded."""
+        self.newest_activated: dict[object, int] = {}
+        self.reasons: list[str] = []
+        """Of retirements, by their number."""
+        self.ends: dict[Partition, int] = {}
+        """How far each partition is read."""
+        self.findings: list[Finding] = []
+        self.left_out: Counter[str] = Counter()
+        """Findings that are not shown, by their rule."""
+        self._shown: Counter[str] = Counter()
+        self._spaces: dict[tuple[int, int], int] = {}
+
+    def note(self, rule: str, experiment: UUID | None, what: str) -> None:
+        """Adds a finding; beyond the first of each rule they are counted alone."""
+        if self._shown[rule] >= SHOWN:
+            self.left_out[rule] += 1
+            return
+        self._shown[rule] += 1
+        self.findings.append(Finding(rule, experiment, what))
+
+    def space(self, experiment: int, stage: int) -> int:
+        """The number under which the groups and windows of a stage are kept."""
+        return self._spaces.setdefault((experiment, stage), len(self._spaces))
+
+    def reason(self, text: str) -> int:
+        """The number of a reason."""
+        if text not in self.reasons:
+            self.reasons.append(text)
+        return self.reasons.index(text)
+
+    def holds_experience(self, partition: int, offset: int) -> bool:
+        """True if there is such a place in what was read of `rftd.experiences`."""
+        return 0 <= offset < self.ends.get(Partition(topics.EXPERIENCES, partition), 0)
+
+
+def place_number(partition: int, offset: int) -> int:
+    """A place of one stream as a number above 0."""
+    return (partition << _PLACE_BITS | offset) + 1
+
+
+def place_of(number: int) -> tuple[int, int]:
+    """The partition and the offset."""
+    return (number - 1) >> _PLACE_BITS, (number - 1) & (1 << _PLACE_BITS) - 1
+
+
+def rows_of(page: bytearray, kind: np.dtype[Any]) -> NDArray[Any]:
+    """The rows of a table's page, which may be written to."""
+    return np.frombuffer(page, dtype=kind)

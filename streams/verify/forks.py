@@ -1,0 +1,129 @@
+"""A fork goes on from a step that its parent executed: its weights, its stages and what was done of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.streams import topics
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.verify.evidence import Evidence, hashed
+from rftd.streams.verify.facts import CLOSED, GROUPS, Facts, place_of, rows_of
+from rftd.streams.verify.spine import add_row
+
+RULE: Final = "forks-share-history"
+_GROUPS_MOST: Final = 1 << 31
+PlanReader = Callable[[Evidence, int], Awaitable[BatchPlanned | None]]
+"""The plan of a step of an experiment that stands, from the log."""
+
+
+async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
+    """Adds the rows that the shared steps took to those of a fork's own plans, where its stages go on with them."""
+    own = {stage for stage, _ in evidence.row_stages}
+    if not own or evidence.parent is None:
+        return
+    seen = 0
+    for owner, until in evidence.parent.owners_of(evidence.shared):
+        for step in range(seen + 1, min(until, owner.last_step) + 1):
+            plan = await read(owner, step)
+            if plan is not None and plan.stage in own:
+                for row in plan.rows:
+                    add_row(facts, evidence, plan, row)
+        seen = until
+
+
+async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
+    """Adds what is wrong with where a fork begins."""
+    forked, parent = evidence.forked, evidence.parent
+    if forked is None:
+        return
+
+    def note(what: str) -> None:
+        facts.note(RULE, evidence.id, what)
+
+    if parent is None:
+        note(f"it shares steps 1 to {forked.at_step} of experiment {forked.parent}, which is not in the log")
+        return
+    known = parent.checksums_of(facts, forked.at_step)
+    if forked.at_step == 0:
+        known = {hashed(checksum) for checksum in parent.base_checksums}
+    if hashed(forked.checksum) not in known:
+        note(f"its parent has no step {forked.at_step} with checksum {forked.checksum}")
+    if evidence.spec is not None and evidence.spec.deterministic:
+        for event in evidence.generations:
+            if event.checksum and event.checksum != forked.checksum:
+                note(f"generation {event.generation} began with weights {event.checksum}, not with {forked.checksum}")
+    inherited = enumerate(parent.forked.first_versions if parent.forked else (0,))
+    starts = dict(inherited) | parent.stages
+    if differs := [index for index, first in enumerate(forked.first_versions) if starts.get(index) != first]:
+        note(f"stages {differs} began elsewhere in its parent's history")
+    for what in await _data_goes_on(facts, evidence, parent, forked, read):
+        note(what)
+
+
+async def _data_goes_on(
+    facts: Facts, evidence: Evidence, parent: Evidence, forked: ExperimentForked, read: PlanReader
+) -> list[str]:
+    """Groups of the stage that the step lies in: each was settled before it, is given out again, or comes after."""
+    if not 0 <= forked.next_sequence < _GROUPS_MOST:
+        return [f"its data goes on at group {forked.next_sequence}"]
+    used = np.zeros(forked.next_sequence, dtype=bool)
+    late: list[int] = []
+    any_used = False
+    for owner, until in parent.owners_of(forked.at_step):
+        for first, page in facts.groups.pages_of(facts.space(owner.index, forked.stage)):
+            steps = rows_of(page, GROUPS)["used_step"]
+            sequences = first + np.flatnonzero((steps > 0) & (steps <= until))
+            any_used = any_used or bool(len(sequences))
+            used[sequences[sequences < forked.next_sequence]] = True
+            late += (int(each) for each in sequences[sequences >= forked.next_sequence][:10])
+    redo = np.array([each for each in forked.redo if 0 <= each < forked.next_sequence], dtype="i8")
+    found = []
+    if twice := [int(each) for each in redo if used[each]]:
+        found.append(f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them")
+    if late:
+        found.append(
+            f"groups {sorted(late)[:10]} come after {forked.next_sequence}, and batches that it shares hold them"
+        )
+    if any_used:
+        over = used | await _settled(facts, parent, forked, read)
+        over[redo] = True
+        if len(lost := np.flatnonzero(~over)):
+            found.append(f"groups {lost[:10].tolist()} were never settled, and are not given out again")
+    return found
+
+
+async def _settled(facts: Facts, parent: Evidence, forked: ExperimentForked, read: PlanReader) -> NDArray[Any]:
+    """Groups of the stage that were over when the batch of the shared step was planned, but for those that it used.
+
+    One that had closed and waited whole is not: only what it lacks, or what was retired of it by then, tells it.
+    """
+    settled = np.zeros(forked.next_sequence, dtype=bool)
+    own = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None
+    if own is not None:
+        settled[: min(own.next_sequence, forked.next_sequence)] = True
+        for each in own.redo:
+            if 0 <= each < forked.next_sequence:
+                settled[each] = False
+    plan, offset = await read(parent, forked.at_step), parent.plan_place(facts, forked.at_step)
+    if plan is None or offset is None:
+        return settled
+    ends = {seen.partition: seen.next_offset for seen in plan.observed if seen.stream == topics.TASKS}
+    for first, page in facts.groups.pages_of(facts.space(parent.index, forked.stage)):
+        rows = rows_of(page, GROUPS)
+        for at in np.flatnonzero(rows["flags"] & CLOSED):
+            number, place = place_of(int(rows["closed"][at]))
+            retired_at = int(rows["retired_at"][at])
+            over = rows["members"][at] == 0 or 0 < retired_at <= offset
+            if over and place < ends.get(number, 0) and first + at < forked.next_sequence:
+                settled[first + at] = True
+    for (stage, sequence), others in parent.others.items():
+        for other in others.values():
+            number, place = place_of(other.closed) if other.closed else (0, 0)
+            if stage == forked.stage and other.closed and not other.members and place < ends.get(number, 0):
+                settled[min(sequence, forked.next_sequence - 1)] |= sequence < forked.next_sequence
+    return settled

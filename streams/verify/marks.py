@@ -1,0 +1,68 @@
+"""What steps say of the spine that their trainer had read, against the records that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from rftd.streams.envelope import Record
+from rftd.streams.events.step import SpineMark, StepCompleted
+from rftd.streams.log import EventLog
+from rftd.streams.spine_digest import SpineDigest
+from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.facts import Facts
+
+RULE: Final = "spine-is-as-read"
+Work = Callable[[], Awaitable[None]]
+
+
+def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted, offset: int) -> Work | None:
+    """Compares a step's mark, and notes the first that differs; what needs records to be read again is handed back."""
+    mark, trail = event.spine, evidence.trail
+    assert mark is not None
+    if trail.broken:
+        return None
+    where = f"step {event.step} of generation {event.generation} at {evidence.spine}@{offset}"
+    before = trail.mark
+    if not 0 <= mark.start <= mark.end <= offset or (before is not None and mark.end < before.end):
+        trail.broken = True
+        facts.note(RULE, evidence.id, f"{where} has read [{mark.start}, {mark.end}), which it cannot have")
+        return None
+    if before is not None and mark.start != before.start:
+        trail.broken = True
+        facts.note(RULE, evidence.id, f"{where} has read from {mark.start} on, the one before from {before.start} on")
+        return None
+    digest = trail.at(mark)
+    if digest is None:
+        return partial(_read_again, log, facts, evidence, mark, where, offset)
+    _compare(facts, evidence, mark, digest, where)
+    return None
+
+
+async def _read_again(
+    log: EventLog, facts: Facts, evidence: Evidence, mark: SpineMark, where: str, offset: int
+) -> None:
+    """For the first mark of a history that began without."""
+    digest = SpineDigest(evidence.id, SpineMark(mark.start, mark.start, bytes(16)))
+    rest: list[Record] = []
+    at = mark.start
+    while at <= offset and (records := await log.read(evidence.spine, at)):
+        for record in records:
+            if record.offset < mark.end:
+                digest.take(record)
+            elif record.offset <= offset and digest.is_new(record):
+                rest.append(record)
+        at = records[-1].offset + 1
+    evidence.trail.goes_on(mark, digest.mark.digest, rest)
+    _compare(facts, evidence, mark, digest.mark.digest, where)
+
+
+def _compare(facts: Facts, evidence: Evidence, mark: SpineMark, digest: bytes, where: str) -> None:
+    trail = evidence.trail
+    if digest != mark.digest:
+        start = trail.mark.end if trail.mark is not None else mark.start
+        trail.broken = True
+        what = f"{evidence.spine}@{start} to {mark.end - 1} holds other records of it than {where} has read"
+        facts.note(RULE, evidence.id, what)
+    trail.mark = mark

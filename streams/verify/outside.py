@@ -1,0 +1,141 @@
+"""What an experiment's events name outside of the log, for whoever can look there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from rftd.ops.errors import LogCorruptError, LogLossError
+from rftd.streams.chain import Heads
+from rftd.streams.deadletters import understood
+from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
+from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.step import SpineMark
+from rftd.streams.events.weights import WeightsPublished, WeightsRetired
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import CHECKPOINTS, TRUTH, WEIGHTS, Partition, partition_of
+from rftd.streams.verify.evidence import Evidence
+from rftd.streams.verify.facts import ARTIFACT, Facts
+
+_MEMORIES: Final = 8
+"""Of so many newest checkpoints what they remember is compared."""
+
+
+class Outside(NamedTuple):
+    """The files of one experiment, as its events name them."""
+
+    experiment: UUID
+    spec: ExperimentSpec
+    ended: bool
+    checkpoints: tuple[CheckpointCommitted, ...]
+    """Those whose folders are there: of several generations that saved one step, the newest."""
+    weights: tuple[WeightsPublished, ...]
+    """Those that were not retired."""
+    artifacts: Callable[[], Iterator[str]]
+    """sha256 of each array that was too large for its event; some more than once."""
+
+
+class Missing(NamedTuple):
+    """A file that is not there, or not what it was."""
+
+    path: str
+    """Of the checkpoint, the weights or the artifact."""
+    what: str
+
+
+class Memory(NamedTuple):
+    """What a file remembers of the log."""
+
+    by: str
+    """Which, in words."""
+    step: int
+    generation: int
+    heads: Heads
+    spine: SpineMark | None
+
+
+class Seen(NamedTuple):
+    """What the files of an experiment say."""
+
+    missing: list[Missing]
+    memories: list[Memory]
+    """The newest last."""
+
+
+Look = Callable[[Outside], Seen]
+"""Looks at an experiment's files. Blocks."""
+
+
+def outside_of(facts: Facts, evidence: Evidence) -> Outside:
+    """What an experiment that was submitted names."""
+    assert evidence.spec is not None
+    newest: dict[str, tuple[int, int]] = {}
+    for (step, generation), event in evidence.checkpoints.items():
+        newest[event.path] = max((generation, step), newest.get(event.path, (-1, -1)))
+
+    def artifacts() -> Iterator[str]:
+        for block in facts.artifacts.blocks():
+            for digest, index in ARTIFACT.iter_unpack(bytes(block)):
+                if index == evidence.index:
+                    yield digest.hex()
+
+    return Outside(
+        experiment=evidence.id,
+        spec=evidence.spec,
+        ended=evidence.state in ("completed", "failed", "cancelled", "rejected"),
+        checkpoints=tuple(
+            event
+            for (step, generation), event in evidence.checkpoints.items()
+            if newest[event.path] == (generation, step)
+        ),
+        weights=tuple(evidence.weights.values()),
+        artifacts=artifacts,
+    )
+
+
+async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:
+    """Notes what is missing or damaged of an experiment's files, and what they remember that the log does not hold."""
+    seen = await asyncio.to_thread(look, outside_of(facts, evidence))
+    if seen.missing:
+        gone = await _given_up_since(log, evidence.id, facts.ends)
+        for each in seen.missing:
+            if each.path not in gone:
+                facts.note("files-are-whole", evidence.id, each.what)
+    for memory in seen.memories[-_MEMORIES:]:
+        known = evidence.marks.get((memory.step, memory.generation))
+        if known is None and not (evidence.trail.mark is not None and memory.step > evidence.last_step):
+            continue  # it came with an import: it remembers another log
+        for partition, mark in memory.heads.items():
+            if HeadRef(*partition, *mark) in evidence.losses_accepted:
+                continue
+            try:
+                await log.check_heads({partition: mark} if mark.next_offset and partition in TRUTH else {})
+            except (LogLossError, LogCorruptError) as error:
+                facts.note("heads-remembered", evidence.id, f"{error.what}; {memory.by} remembers it")
+        if None not in (memory.spine, known) and known != memory.spine:
+            what = f"{memory.by} remembers another spine than step {memory.step} says now"
+            facts.note("spine-is-as-read", evidence.id, what)
+
+
+async def _given_up_since(log: EventLog, experiment: UUID, ends: dict[Partition, int]) -> set[str]:
+    """Folders that were replaced or removed by events beyond `ends`: a run goes on while its files are looked at."""
+    found = set()
+    for stream in (CHECKPOINTS, WEIGHTS):
+        partition = partition_of(stream, experiment)
+        offset = ends.get(partition, 0)
+        names: dict[tuple[int, int], str] = {}
+        while records := await log.read(partition, offset):
+            offset = records[-1].offset + 1
+            for record in records:
+                decoded = understood(record)
+                event = decoded.event if decoded is not None and decoded.head.experiment == experiment else None
+                if isinstance(event, CheckpointCommitted | CheckpointDeleted):
+                    found.add(event.path)
+                elif isinstance(event, WeightsPublished):
+                    names[event.version, event.generation] = event.path
+                elif isinstance(event, WeightsRetired):
+                    found.add(names.get((event.version, event.generation), f"v{event.version}-g{event.generation}"))
+    return found

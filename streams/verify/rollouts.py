@@ -1,0 +1,108 @@
+"""What explorers left: experiences, and answers to held-out rows."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from rftd.ops.errors import CodecError
+from rftd.streams.codec import Decoded
+from rftd.streams.events import experience, step
+from rftd.streams.verify.evidence import Evidence, Scores
+from rftd.streams.verify.facts import ARTIFACT, FATE, FATE_AT, ORIGIN, PRESENT, Facts
+from rftd.streams.verify.identities import low, mixed
+
+_TOLERANCE: Final = 1e-4
+"""Of a mean that was computed in single precision."""
+_I31: Final = (1 << 31) - 1
+
+
+def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProduced, decoded: Decoded) -> None:
+    """Keeps what others say of an experience at its place."""
+    evidence.produced += 1
+    oldest = newest = 0
+    spans = event.spans
+    if spans:
+        oldest = newest = spans[0].version
+        source = decoded.head.source
+        for span in spans:
+            version = span.version
+            if version < oldest:
+                oldest = version
+            elif version > newest:
+                newest = version
+            if evidence.drawn_last.get(source) != version:
+                evidence.drawn_last[source] = version
+                facts.drawn.add((evidence.index, source), version)
+    page, at = facts.produced.row(decoded.partition.number, decoded.offset)
+    id, group = low(event.experience), mixed(event.group)
+    try:
+        ORIGIN.pack_into(
+            page, at, id, group, event.reward, event.priority, len(event.tokens), oldest, newest, event.rollout
+        )
+    except struct.error:  # numbers that no member can have either
+        ORIGIN.pack_into(page, at, id, group, event.reward, event.priority, 0, -_I31, -_I31, _I31)
+    FATE.pack_into(page, at + FATE_AT, evidence.index, PRESENT, 0, 0, 0, 0, 0, 0, 0)
+    if facts.files and (event.tokens.artifact or event.loss_mask.artifact or event.logprobs.artifact):
+        named(facts, evidence, event.tokens.artifact, event.loss_mask.artifact, event.logprobs.artifact)
+
+
+def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, _decoded: Decoded) -> None:
+    """Keeps the sums of the first score of each range of rows."""
+    if facts.files:
+        named(facts, evidence, event.rewards.artifact, event.tokens.artifact)
+    ranges = evidence.evals.setdefault(event.eval, {})
+    if ranges is None or event.row_start in ranges:
+        return
+    try:
+        reward, tokens = float(event.rewards.view().sum(dtype="f8")), float(event.tokens.view().sum(dtype="f8"))
+    except CodecError:
+        reward = tokens = float("nan")
+    ranges[event.row_start] = Scores(len(event.rewards), reward, tokens)
+
+
+def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, _decoded: Decoded) -> None:
+    """An evaluation says what its scores give."""
+    if event.eval in evidence.evals and evidence.evals[event.eval] is None:
+        return  # again
+    ranges = evidence.evals.get(event.eval) or {}
+    evidence.evals[event.eval] = None
+    what = f"the evaluation of {event.taskset} by version {event.version}"
+    rows = sum(scores.rows for scores in ranges.values())
+    if rows != event.rows:
+        facts.note("evals-are-their-scores", evidence.id, f"{what} is of {event.rows} rows, and {rows} were scored")
+        return
+    means = {
+        "score": (event.score, sum(scores.reward for scores in ranges.values()) / max(1, rows)),
+        "response_length/mean": (
+            event.metrics.get("response_length/mean"),
+            sum(scores.tokens for scores in ranges.values()) / max(1, rows),
+        ),
+    }
+    for name, (said, mean) in means.items():
+        if said is not None and rows and not _alike(said, mean):
+            facts.note("evals-are-their-scores", evidence.id, f"{what} says {name} {said}, its scores give {mean:.6g}")
+
+
+def named(facts: Facts, evidence: Evidence, *artifacts: str) -> None:
+    """Keeps which artifacts are named."""
+    for sha256 in artifacts:
+        try:
+            digest = bytes.fromhex(sha256)
+        except ValueError:
+            continue
+        if len(digest) == 32:
+            facts.artifacts.add(ARTIFACT.pack(digest, evidence.index))
+
+
+def _alike(said: float, mean: float) -> bool:
+    if said != said or mean != mean:
+        return (said != said) == (mean != mean)
+    return abs(said - mean) <= _TOLERANCE * max(1.0, abs(mean))
+
+
+HANDLERS: Final[dict[type, Any]] = {
+    experience.ExperienceProduced: produced,
+    experience.EvalScored: scored,
+    step.EvalCompleted: eval_completed,
+}

@@ -1,0 +1,193 @@
+"""What a check must remember of each record, on disk where it grows: tables of fixed-size rows, and lists of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+from rftd.ops.limits import MIB
+
+_BLOCK_SIZE_BYTES: Final = MIB
+
+
+class Scratch:
+    """One temporary file without a name, made once something no longer fits in memory."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is where the file is made; by default where the system keeps temporary files."""
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self.size_bytes = 0
+
+    def add(self, data: bytes | bytearray) -> int:
+        """Where the bytes begin, from now on."""
+        start = self.size_bytes
+        self.size_bytes += len(data)
+        self.write(start, data)
+        return start
+
+    def write(self, start: int, data: bytes | bytearray) -> None:
+        """Replaces bytes that were added."""
+        if self._file is None:
+            self._file = TemporaryFile(dir=self._folder, prefix="rftd-verify-")  # noqa: SIM115 (closed by `close`)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._file.fileno(), memoryview(data)[done:], start + done)
+
+    def read(self, start: int, size_bytes: int) -> bytearray:
+        """Bytes that were added."""
+        assert self._file is not None
+        found = bytearray(size_bytes)
+        done = 0
+        while done < size_bytes:
+            done += os.preadv(self._file.fileno(), [memoryview(found)[done:]], start + done)
+        return found
+
+    def close(self) -> None:
+        """Gives the space back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Table:
+    """Rows of one size, by (space, index); a row that nobody wrote is all zeros. The pages used last are in memory."""
+
+    def __init__(self, scratch: Scratch, row_size_bytes: int, *, page_rows: int, memory_size_bytes: int) -> None:
+        """`page_rows` is a power of two."""
+        self.row_size_bytes = row_size_bytes
+        self._scratch = scratch
+        self._bits = page_rows.bit_length() - 1
+        self._mask = page_rows - 1
+        self._page_size_bytes = page_rows * row_size_bytes
+        self._limit = max(2, memory_size_bytes // self._page_size_bytes)
+        self._hot: dict[tuple[int, int], bytearray] = {}
+        """By their last use."""
+        self._cold: dict[tuple[int, int], int] = {}
+        """Where pages lie that were put away at least once."""
+        self._numbers: dict[int, list[int]] = {}
+        """The pages of each space."""
+        self._last: tuple[int, int] = (-1, -1)
+        self._page = bytearray()
+
+    def row(self, space: int, index: int) -> tuple[bytearray, int]:
+        """The page that holds a row, which may be written to until the next call, and where in it the row begins."""
+        key = (space, index >> self._bits)
+        if key != self._last:
+            page = self._hot.pop(key, None)
+            if page is None:
+                page = self._fetch(key)
+            self._hot[key] = page
+            self._last = key
+            self._page = page
+        return self._page, (index & self._mask) * self.row_size_bytes
+
+    def pages(self) -> Iterator[tuple[int, int, bytearray]]:
+        """(space, index of the first row, rows) of every page; the rows may be written to."""
+        for space in list(self._numbers):
+            for first, page in self.pages_of(space):
+                yield space, first, page
+
+    def pages_of(self, space: int) -> Iterator[tuple[int, bytearray]]:
+        """The same of one space, in order."""
+        for number in sorted(self._numbers.get(space, ())):
+            first = number << self._bits
+            page, _ = self.row(space, first)
+            yield first, page
+
+    def _fetch(self, key: tuple[int, int]) -> bytearray:
+        if len(self._hot) >= self._limit:
+            oldest = next(iter(self._hot))
+            page = self._hot.pop(oldest)
+            start = self._cold.get(oldest)
+            if start is None:
+                self._cold[oldest] = self._scratch.add(page)
+            else:
+                self._scratch.write(start, page)
+        start = self._cold.get(key)
+        if start is not None:
+            return self._scratch.read(start, self._page_size_bytes)
+        self._numbers.setdefault(key[0], []).append(key[1])
+        return bytearray(self._page_size_bytes)
+
+
+class Spool:
+    """Rows of one size, in the order in which they came."""
+
+    def __init__(self, scratch: Scratch, row_size_bytes: int) -> None:
+        self.row_size_bytes = row_size_bytes
+        self._scratch = scratch
+        self._block_size_bytes = _BLOCK_SIZE_BYTES // row_size_bytes * row_size_bytes
+        self._blocks: list[int] = []
+        self._tail = bytearray()
+
+    def __len__(self) -> int:
+        return (len(self._blocks) * self._block_size_bytes + len(self._tail)) // self.row_size_bytes
+
+    def add(self, rows: bytes) -> None:
+        """Appends one row, or several."""
+        tail = self._tail
+        tail += rows
+        size = self._block_size_bytes
+        while len(tail) >= size:
+            self._blocks.append(self._scratch.add(tail[:size]))
+            del tail[:size]
+
+    def blocks(self) -> Iterator[bytes | bytearray]:
+        """All rows, many at a time."""
+        for start in self._blocks:
+            yield self._scratch.read(start, self._block_size_bytes)
+        if self._tail:
+            yield bytes(self._tail)
+
+    def row(self, index: int) -> bytes:
+        """One row, which must be there."""
+        block, start = divmod(index * self.row_size_bytes, self._block_size_bytes)
+        if block < len(self._blocks):
+            return bytes(self._scratch.read(self._blocks[block] + start, self.row_size_bytes))
+        return bytes(self._tail[start : start + self.row_size_bytes])
+
+
+class Bits:
+    """Sets of small numbers, each under a key, as bit maps whose pages are made where a number lies."""
+
+    _PAGE_BITS: Final = 4096
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[object, int], bytearray] = {}
+
+    def add(self, key: object, number: int) -> bool:
+        """False if the number was there already."""
+        page_number, bit = divmod(number, self._PAGE_BITS)
+        page = self._pages.get((key, page_number))
+        if page is None:
+            page = self._pages[key, page_number] = bytearray(self._PAGE_BITS // 8)
+        mask = 1 << (bit & 7)
+        if page[bit >> 3] & mask:
+            return False
+        page[bit >> 3] |= mask
+        return True
+
+    def remove(self, key: object, number: int) -> None:
+        """The number is not there any more."""
+        page_number, bit = divmod(number, self._PAGE_BITS)
+        page = self._pages.get((key, page_number))
+        if page is not None:
+            page[bit >> 3] &= ~(1 << (bit & 7))
+
+    def has(self, key: object, number: int) -> bool:
+        """True if the number was added."""
+        page_number, bit = divmod(number, self._PAGE_BITS)
+        page = self._pages.get((key, page_number))
+        return page is not None and bool(page[bit >> 3] & 1 << (bit & 7))
+
+    def numbers(self) -> Iterator[tuple[object, int]]:
+        """(key, number) of everything."""
+        for (key, page_number), page in self._pages.items():
+            for byte, value in enumerate(page):
+                for bit in range(8) if value else ():
+                    if value & 1 << bit:
+                        yield key, page_number * self._PAGE_BITS + byte * 8 + bit

@@ -1,0 +1,284 @@
+"""The spine of an experiment in its order: its life, plans, steps, generations and retirements."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rftd.streams import topics
+from rftd.streams.codec import Decoded
+from rftd.streams.events import batch, experiment, step
+from rftd.streams.verify.evidence import Evidence, hashed
+from rftd.streams.verify.facts import (
+    FATE,
+    FATE_AT,
+    GONE,
+    GROUP,
+    MEMBER,
+    ORIGIN,
+    PLANNED,
+    RETIREMENT,
+    STEP,
+    Facts,
+    place_number,
+)
+from rftd.streams.verify.identities import low
+from rftd.streams.verify.report import accepted_losses
+
+RECENT_PLANS: Final = 16
+_ABSURD: Final = 1 << 40
+
+
+def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded: Decoded) -> None:
+    """A plan is made once, of what is there."""
+    if not 0 < event.step < _ABSURD:
+        facts.note("trained-once", evidence.id, f"batch {event.batch} is planned as step {event.step}")
+        return
+    page, at = facts.steps.row(evidence.index, event.step)
+    known, place, *rest, _ = STEP.unpack_from(page, at)
+    if place:
+        if known == low(event.batch) and not facts.chained:
+            return  # again, long after the first time
+        facts.note("trained-once", evidence.id, f"step {event.step} is planned twice")
+    STEP.pack_into(page, at, low(event.batch), decoded.offset + 1, *rest, min(max(event.stage, 0), 1 << 31))
+    evidence.last_step = max(evidence.last_step, event.step)
+    _items(facts, evidence, event)
+    for row in event.rows:
+        add_row(facts, evidence, event, row)
+    evidence.recent_plans[event.step] = event
+    if len(evidence.recent_plans) > RECENT_PLANS:
+        del evidence.recent_plans[next(iter(evidence.recent_plans))]
+
+
+def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: batch.RowItem) -> None:
+    """A dataset's row is planned once in an epoch."""
+    digest = plan.dataset_of(item)
+    epochs = evidence.row_stages.setdefault((plan.stage, digest), {})
+    epochs[item.epoch] = epochs.get(item.epoch, 0) + 1
+    if not facts.rows.add((evidence.index, plan.stage, digest, item.epoch), item.row):
+        what = f"stage {plan.stage}: row {item.row} of epoch {item.epoch} is planned more than once"
+        facts.note("rows-in-order", evidence.id, what)
+
+
+def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, plan: batch.BatchPlanned | None) -> None:
+    """Its items return unused. `plan` is what it was, if there is one."""
+    if plan is None or plan.batch != event.batch:
+        return
+    page, at = facts.steps.row(evidence.index, plan.step)
+    known, place, *rest = STEP.unpack_from(page, at)
+    _, _, executed, _ = rest
+    if known != low(event.batch) or not place or executed:
+        return  # what was executed stays
+    evidence.abandoned.add(known)
+    STEP.pack_into(page, at, 0, 0, *rest)
+    evidence.recent_plans.pop(plan.step, None)
+    for item in plan.experiences:
+        if not facts.holds_experience(item.partition, item.offset):
+            continue
+        page, at = facts.produced.row(item.partition, item.offset)
+        number, flags, member, stage, sequence, closed, _, uses, nothing = FATE.unpack_from(page, at + FATE_AT)
+        if uses != item.use:
+            continue
+        uses = max(0, item.use - 1)
+        flags &= ~GONE if uses else ~(GONE | PLANNED)
+        FATE.pack_into(page, at + FATE_AT, number, flags, member, stage, sequence, closed, 0, uses, nothing)
+        page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
+        *group, used, members, failed, group_flags, given = GROUP.unpack_from(page, at)
+        if used == plan.step:
+            GROUP.pack_into(page, at, *group, 0, members, failed, group_flags, given)
+    for row in plan.rows:
+        epochs = evidence.row_stages.get((plan.stage, plan.dataset_of(row)), {})
+        epochs[row.epoch] = epochs.get(row.epoch, 1) - 1
+        facts.rows.remove((evidence.index, plan.stage, plan.dataset_of(row), row.epoch), row.row)
+
+
+def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
+    """Rule 6: members of closed groups, at their places, below what was read; rule 7: used as often as allowed."""
+    observed = {seen.partition: seen.next_offset for seen in plan.observed if seen.stream == topics.EXPERIENCES}
+    places = [place_number(group.partition, group.offset) for group in plan.groups]
+    bound = _bound(evidence, plan.stage)
+    first_of: dict[int, tuple[int, int]] = {}
+    for item in plan.experiences:
+        found = _fate(facts, evidence, item)
+        if found is None:
+            _wrong(facts, evidence, plan, item, f"which is not at {item.partition}@{item.offset}")
+            continue
+        page, at, oldest, fate = found
+        number, flags, member, stage, sequence, closed, eligible, uses, nothing = fate
+        if item.offset >= observed.get(item.partition, 0):
+            _wrong(facts, evidence, plan, item, "which lies above what it observed")
+        if not 0 <= item.group < len(places) or not flags & MEMBER or places[item.group] != closed:
+            _wrong(facts, evidence, plan, item, "whose group did not close where it says")
+        elif item.member != member:
+            _wrong(facts, evidence, plan, item, f"which is not member {item.member}")
+        else:
+            first_of.setdefault(item.group, (stage, sequence))
+        if item.staleness_versions != plan.step - 1 - oldest:
+            _wrong(facts, evidence, plan, item, f"whose staleness is another one than {item.staleness_versions}")
+        if bound is not None and item.staleness_versions > bound:
+            what = f"{item.experience} is {item.staleness_versions} versions stale, the bound {bound}"
+            facts.note("staleness-bounded", evidence.id, f"step {plan.step}: {what}")
+        if item.use <= uses or item.use > plan.max_uses > 0:
+            what = f"experience {item.experience} is planned {uses + 1} times: step {plan.step} calls it use {item.use}"
+            facts.note("books-balance", evidence.id, what)
+        if plan.decided_at_ns < eligible:
+            what = f"experience {item.experience} had not rested when step {plan.step} was planned"
+            facts.note("books-balance", evidence.id, what)
+        flags |= PLANNED | (GONE if item.use >= plan.max_uses > 0 else 0)
+        eligible, uses = _bounded(plan.eligible_at_ns), min(max(item.use, uses, 0), 1 << 31)
+        FATE.pack_into(page, at, number, flags, member, stage, sequence, closed, eligible, uses, nothing)
+    for stage, sequence in first_of.values():
+        page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
+        *group, used, members, failed, flags, given = GROUP.unpack_from(page, at)
+        if not used or plan.step < used:
+            GROUP.pack_into(page, at, *group, plan.step, members, failed, flags, given)
+
+
+def _wrong(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: batch.ExperienceItem, how: str) -> None:
+    what = f"step {plan.step} names experience {item.experience}, {how}"
+    facts.note("plans-name-what-is-there", evidence.id, what)
+
+
+def _fate(
+    facts: Facts, evidence: Evidence, item: batch.ExperienceItem
+) -> tuple[bytearray, int, int, tuple[int, ...]] | None:
+    """The page and the place in it of what became of an experience, its oldest version, and that; None if not there."""
+    if not facts.holds_experience(item.partition, item.offset):
+        return None
+    page, at = facts.produced.row(item.partition, item.offset)
+    fate = FATE.unpack_from(page, at + FATE_AT)
+    id, _, _, _, _, oldest, _, _ = ORIGIN.unpack_from(page, at)
+    if id != low(item.experience) or fate[0] != evidence.index or not fate[1]:
+        return None
+    return page, at + FATE_AT, oldest, fate
+
+
+def _bound(evidence: Evidence, stage: int) -> int | None:
+    if evidence.spec is None or not 0 <= stage < len(evidence.spec.stages):
+        return None
+    policy = evidence.spec.stages[stage].policy
+    return policy.max_staleness_versions if policy.bounded else None
+
+
+def _bounded(time_ns: int) -> int:
+    return min(max(time_ns, 0), (1 << 63) - 1)
+
+
+def completed(facts: Facts, evidence: Evidence, event: step.StepCompleted, _decoded: Decoded) -> None:
+    """Rule 8: within a generation steps follow one another without gap, and each executes its plan once."""
+    if not 0 < event.step < _ABSURD:
+        facts.note("trained-once", evidence.id, f"batch {event.batch} was executed as step {event.step}")
+        return
+    if low(event.batch) in evidence.abandoned:
+        return
+    page, at = facts.steps.row(evidence.index, event.step)
+    planned, place, checksum, generation, executed, stage = STEP.unpack_from(page, at)
+    last = evidence.reached.get(event.generation)
+    if not facts.chained and last is not None and event.step <= last and planned == low(event.batch):
+        return  # again, long after the first time
+    evidence.executions += 1
+    evidence.last_step = max(evidence.last_step, event.step)
+    current = evidence.generations[-1].generation if evidence.generations else -1
+    if event.generation != current:
+        what = f"step {event.step} of generation {event.generation} completed under generation {current}"
+        facts.note("trained-once", evidence.id, what)
+    if last is None or event.step != last + 1:
+        facts.note("trained-once", evidence.id, f"generation {event.generation}: step {event.step} after step {last}")
+    elif last > 0 and _is_to_be_saved(evidence, last):
+        evidence.unsaved.add(last)
+    evidence.reached[event.generation] = event.step
+    if not place or planned != low(event.batch):
+        what = f"step {event.step} executed batch {event.batch}, which is not its plan"
+        facts.note("trained-once", evidence.id, what)
+    if event.spine is not None and _is_to_be_saved(evidence, event.step):
+        evidence.marks[event.step, event.generation] = event.spine
+    if not executed:
+        evidence.steps_executed += 1
+        checksum, generation = hashed(event.checksum), min(max(event.generation, -_ABSURD), _ABSURD)
+    elif generation != event.generation:
+        evidence.checksums[event.step, event.generation] = hashed(event.checksum)
+    STEP.pack_into(page, at, planned, place, checksum, generation, min(executed + 1, 1 << 31), stage)
+
+
+def _is_to_be_saved(evidence: Evidence, number: int) -> bool:
+    """True if a checkpoint is committed of this step before the next one is executed."""
+    starts = dict(enumerate(evidence.forked.first_versions)) if evidence.forked else {}
+    starts.update(evidence.stages)
+    stage = max((index for index, first in starts.items() if first < number), default=-1)
+    if number <= evidence.shared or evidence.spec is None or not 0 <= stage < len(evidence.spec.stages):
+        return False
+    spec = evidence.spec.stages[stage]
+    done, interval = number - starts[stage], spec.trainer.save_interval
+    return done == spec.total_steps or (interval > 0 and done % interval == 0)
+
+
+def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationStarted, _decoded: Decoded) -> None:
+    """Generations follow one another."""
+    current = evidence.generations[-1] if evidence.generations else None
+    if current is not None and event.generation <= current.generation:
+        if not facts.chained and event in evidence.generations:
+            return  # again, long after the first time
+        what = f"generation {event.generation} started after generation {current.generation}"
+        facts.note("trained-once", evidence.id, what)
+    evidence.generations.append(event)
+    evidence.reached[event.generation] = event.version
+    if event.checksum:
+        evidence.checksums[event.version, event.generation] = hashed(event.checksum)
+
+
+def retired(facts: Facts, evidence: Evidence, event: batch.ExperienceRetired, decoded: Decoded) -> None:
+    """Kept until everything was read: it names experiences by their id alone."""
+    reason = facts.reason(event.reason)
+    for id in event.experiences:
+        facts.retirements.add(RETIREMENT.pack(id.bytes, decoded.offset, evidence.index, reason))
+
+
+STATES: Final[dict[type, str]] = {
+    experiment.ExperimentStarted: "running",
+    experiment.ExperimentResumed: "running",
+    experiment.ExperimentPaused: "paused",
+    experiment.ExperimentCompleted: "completed",
+    experiment.ExperimentFailed: "failed",
+    experiment.ExperimentCancelled: "cancelled",
+    experiment.ExperimentRejected: "rejected",
+}
+
+
+def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> None:
+    """Where the experiment stands."""
+    if decoded.head.id in evidence.life:
+        return
+    evidence.life.add(decoded.head.id)
+    match event:
+        case experiment.ExperimentSubmitted():
+            if evidence.spec is None:  # the second is its other half
+                evidence.spec = event.spec
+                evidence.state = "submitted"
+        case experiment.ExperimentForked():
+            evidence.forked = event
+        case experiment.StageStarted():
+            evidence.stages[event.stage] = event.first_version
+        case experiment.LossAccepted():
+            evidence.losses_accepted.update(lost.ref for lost in event.lost)
+            evidence.accepted_losses += accepted_losses(event, decoded.head)
+        case experiment.ExperimentArchived() | experiment.ExperimentRemoved():
+            evidence.files_here = False
+        case experiment.ExperimentRestored():
+            evidence.files_here = True
+        case _:
+            evidence.state = STATES[type(event)]
+
+
+HANDLERS: Final[dict[type, Any]] = {
+    batch.BatchPlanned: planned,
+    batch.ExperienceRetired: retired,
+    step.StepCompleted: completed,
+    step.GenerationStarted: generation_started,
+    experiment.ExperimentSubmitted: life,
+    experiment.ExperimentForked: life,
+    experiment.StageStarted: life,
+    experiment.LossAccepted: life,
+    experiment.ExperimentArchived: life,
+    experiment.ExperimentRemoved: life,
+    experiment.ExperimentRestored: life,
+    **dict.fromkeys(STATES, life),
+}
