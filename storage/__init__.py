@@ -21,9 +21,13 @@ lineage/      where a thing comes from, and what became of it
 disk          what is free, and what folders take up
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
+workplace     where a trainer prepares what it renames; its successor takes it away
 garbage       what no event names
+checkpoint_witness what a checkpoint's folder remembers of the log
+outside_files what events name, and is missing or damaged
 shared_memory where weights lie that workers of one machine map
 snapshots     folds in files, believed only where the log agrees
+survivors     who remembers a log that was shortened, and what
 experiment_digest  one experiment's tables, comparable between logs
 archive_files      the files of an exported experiment
 archive            an experiment into a file, and out of one

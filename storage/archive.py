@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -13,6 +14,7 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.storage.archive_files import add_files, all_there, check_files, choose, restore
 from rftd.storage.experiment_digest import experiment_digest
+from rftd.storage.snapshots import put_memory_aside
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
@@ -26,6 +28,14 @@ from rftd.streams.transfer.own import OwnRecords, closed_heads
 from rftd.streams.transfer.present import submitted_in
 
 Progress = Callable[[int], None]
+
+
+class Taken(NamedTuple):
+    """A folder that an experiment of the destination has."""
+
+    experiment: UUID
+    name: str
+    job_dir: str
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,13 +115,15 @@ async def import_experiment(
     moves: Sequence[tuple[str, str]] = (),
     verify: bool = True,
     before_append: Callable[[UUID], None] = lambda experiment: None,
+    taken: Sequence[Taken] = (),
     on_records: Progress = lambda records: None,
 ) -> Imported:
     """Appends the experiment of a file to the log and writes its files: first checked, then files, then records.
 
     `moves` says which folders lie elsewhere here. A job folder that none of them covers stays where it is if all its
-    files are there, and else becomes a folder below `home`. Raises ArchiveError before anything is changed, and
-    ConflictError if the log holds another experiment under its id, or lacks the one that it is a fork of.
+    files are there and it is none of the `taken`, and else becomes a folder below `home`. Raises ArchiveError before
+    anything is changed, and ConflictError if the log holds another experiment under its id or in the folder that is
+    asked for, or lacks the one that it is a fork of.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
     try:
@@ -122,10 +134,13 @@ async def import_experiment(
         known = await submitted_in(log, experiment)
         there = known.spec.job_dir if known is not None else None
         default = home / "imported" / str(experiment)
-        folders = await asyncio.to_thread(_folders, archive, checked, moves, there, default)
+        others = {each.job_dir: each.name for each in taken if each.experiment != experiment}
+        folders = await asyncio.to_thread(_folders, archive, checked, moves, there, default, others)
         present = await look(log, archive, folders)
         roots = [default, *(Path(new) for _, new in moves)]
         files = await asyncio.to_thread(restore, archive, folders, roots)
+        if present.records < sum(part.records for part in archive.manifest.partitions):
+            await asyncio.to_thread(put_memory_aside, Path(folders.path(checked.spec.job_dir)))
         before_append(experiment)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
@@ -161,19 +176,31 @@ async def _name_of(log: EventLog, experiment: UUID) -> str:
 
 
 def _folders(
-    archive: ArchiveReader, checked: Checked, moves: Sequence[tuple[str, str]], there: str | None, default: Path
+    archive: ArchiveReader,
+    checked: Checked,
+    moves: Sequence[tuple[str, str]],
+    there: str | None,
+    default: Path,
+    others: Mapping[str, str],
 ) -> Folders:
     """Which folders move: those that were asked for, and the job's unless it is one of them or in its place.
 
-    That of an experiment that was removed always does: whatever lies in the old place now is not its own.
+    That of an experiment that was removed always does: whatever lies in the old place now is not its own. So does one
+    that is among the folders of `others`, by their names: each tidies its own.
     """
     job_dir = checked.spec.job_dir
     asked = Folders(moves)
     if asked.covers(job_dir):
+        if (holder := others.get(asked.path(job_dir))) is not None:
+            raise ConflictError(
+                f"{holder} has that folder: no two experiments share one",
+                where=asked.path(job_dir),
+                fix=f"say another one: --map {job_dir}=FOLDER",
+            )
         return asked
     if there is not None:
         return Folders([*moves, (job_dir, there)])
     own = [part for part in archive.manifest.files if not asked.covers(part.folder)]
-    if not checked.removed and Path(job_dir).is_dir() and all_there(own):
+    if not checked.removed and job_dir not in others and Path(job_dir).is_dir() and all_there(own):
         return asked
     return Folders([*moves, (job_dir, str(default))])

@@ -4,7 +4,8 @@
     <job_dir>/latest_checkpointed_iteration.txt  N of the newest
     <job_dir>/latest_state_dict_iteration.txt    N of the newest that holds model weights
 
-What lies below `actor` is the business of the trainer engine that wrote it.
+Each is made in two halves: written and durable beside its name (a trainer's in its `workplace`), then renamed. What
+lies below `actor` is the business of the trainer engine that wrote it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,6 +37,11 @@ class Staged(NamedTuple):
     files: tuple[FileRef, ...]
     """By path."""
 
+    def clear(self) -> None:
+        """Removes what was replaced."""
+        for left in (self.temporary, self.replaced):
+            shutil.rmtree(left, ignore_errors=True)
+
 
 def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef, ...]:
     """Runs `write` on a folder beside `folder`, makes it durable and renames it; returns its files, by path.
@@ -45,25 +50,21 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
     """
     staged = stage_folder(folder, write)
     place_folder(staged, folder)
+    staged.clear()
     return staged.files
 
 
-def stage_folder(folder: Path, write: Callable[[Path], None], *, generation: int = 0) -> Staged:
-    """The first half: everything but the names. What generations up to this one left half-written is removed.
+def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | None = None) -> Staged:
+    """The first half: everything but the names. Written beside `folder`, or `within` a trainer's own workplace.
 
-    The names are those of this generation alone, so whoever was replaced and wakes again cannot touch them; and what
-    it staged itself is gone, so there is nothing that it could place.
+    What one before left half-written there is removed.
     """
     make_durable_folder(folder.parent)
-    put_back(folder)
-    temporary = _beside(folder, generation, "tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    for number in range(generation + 1):
-        for kind in ("tmp", "old"):
-            with suppress(FileNotFoundError):
-                # Taken away at one blow: whoever wrote it may be about to place it.
-                _beside(folder, number, kind).rename(temporary)
-                shutil.rmtree(temporary, ignore_errors=True)
+    if within is None:
+        put_back(folder)
+    temporary, replaced = _beside(folder, within, "tmp"), _beside(folder, within, "old")
+    for left in (temporary, replaced):
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()
     try:
         write(temporary)
@@ -73,13 +74,13 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, generation: int
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return Staged(temporary, _beside(folder, generation, "old"), files)
+    return Staged(temporary, replaced, files)
 
 
 def place_folder(staged: Staged, folder: Path) -> None:
     """The second half: the folder becomes visible. Only for whoever holds the trainer's role: it replaces another's.
 
-    Raises FencedError if a later generation staged this folder meanwhile; what that one placed stays.
+    Raises FencedError if a successor took away what was staged; what that one placed stays.
     """
     faults.point("checkpoint.before_rename")
     try:
@@ -88,8 +89,6 @@ def place_folder(staged: Staged, folder: Path) -> None:
         raise _taken_over(folder) from None
     faults.point("checkpoint.after_rename")
     sync_folder(folder.parent)
-    for left in (staged.temporary, staged.replaced):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _place(staged: Staged, folder: Path) -> None:
@@ -113,14 +112,17 @@ def _place(staged: Staged, folder: Path) -> None:
 
 def _taken_over(folder: Path) -> FencedError:
     return FencedError(
-        "a later generation writes this checkpoint now",
+        "a later trainer writes this checkpoint now",
         where=str(folder),
         fix="nothing: what this process wanted to save is not needed any more",
     )
 
 
-def _beside(folder: Path, generation: int, kind: str) -> Path:
-    return folder.with_name(f".{folder.name}.{f'g{generation}.' if generation else ''}{kind}")
+def _beside(path: Path, within: Path | None, kind: str) -> Path:
+    """Where something is prepared that will be `path`."""
+    if within is not None:
+        return within / (path.name if kind == "tmp" else f"{path.name}.{kind}")
+    return path.with_name(f".{path.name}.{kind}")
 
 
 def put_back(folder: Path) -> None:
@@ -160,17 +162,40 @@ def verify(folder: Path, files: Sequence[FileRef]) -> None:
             raise _damaged(path, "has other bytes than were committed")
 
 
-def mark_latest(job_dir: Path, stage_step: int, *, generation: int = 0) -> None:
+def mark_latest(job_dir: Path, stage_step: int) -> None:
     """Writes both marker files: `global_step_<stage_step>` is the newest. Each is replaced at once, and durable."""
+    stage_markers(job_dir, stage_step)
+    place_markers(job_dir)
+
+
+def stage_markers(job_dir: Path, stage_step: int, *, within: Path | None = None) -> None:
+    """The first half: the markers are written and durable beside their names, or `within` a trainer's workplace."""
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
-        temporary = _beside(job_dir / name, generation, "tmp")
-        with temporary.open("w", encoding="ascii") as file:
+        with _beside(job_dir / name, within, "tmp").open("w", encoding="ascii") as file:
             file.write(str(stage_step))
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(job_dir / name)
+
+
+def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
+    """The second half. Raises FencedError if a successor took away what was staged: the markers are its own by then."""
+    for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
+        faults.point("workplace.before_marker")
+        try:
+            _beside(job_dir / name, within, "tmp").replace(job_dir / name)
+        except FileNotFoundError:
+            raise _taken_over(job_dir / name) from None
         faults.point("checkpoint.between_markers")
     sync_folder(job_dir)
+
+
+def misses_its_folder(job_dir: Path) -> bool:
+    """True if the marker names a checkpoint that is not there."""
+    try:
+        step = latest(job_dir)
+    except DataError:
+        return True
+    return step is not None and not (job_dir / f"global_step_{step}").is_dir()
 
 
 def latest(job_dir: Path) -> int | None:

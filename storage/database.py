@@ -9,18 +9,20 @@ from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import DataError as RefusedDataError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from rftd.ops import limits
 from rftd.ops.errors import UsageError
 from rftd.storage.postgres import connector
 
+_NARROW: Final = "cache_size=-2048"
 _PRAGMAS: Final = (
     "journal_mode=WAL",
     # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
     "synchronous=NORMAL",
     "busy_timeout=10000",
-    "cache_size=-65536",
+    # Each connection has a cache of its own, on top of the operating system's: what is read costs little without one.
+    _NARROW,
     "temp_store=MEMORY",
     # Of 4 KiB: pages that several transactions change are copied into the file once.
     "wal_autocheckpoint=4000",
@@ -87,6 +89,21 @@ def _sqlite(url: URL) -> AsyncEngine:
     engine = create_async_engine(url, hide_parameters=True)
     _tune(engine.sync_engine)
     return engine
+
+
+async def widen(connection: AsyncConnection, *, bulk: bool) -> None:
+    """Gives a connection to a SQLite file the page cache of one that writes, many records at a time if in `bulk`.
+
+    Keys are random, so a transaction changes many pages, which are written once if they fit.
+    """
+    await connection.exec_driver_sql(f"PRAGMA cache_size=-{limits.BULK_CACHE_KIB if bulk else limits.WRITER_CACHE_KIB}")
+    await connection.rollback()
+
+
+async def narrow(connection: AsyncConnection) -> None:
+    """Gives it that of one that reads."""
+    await connection.exec_driver_sql(f"PRAGMA {_NARROW}")
+    await connection.rollback()
 
 
 def _tune(engine: Engine) -> None:

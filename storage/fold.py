@@ -20,10 +20,10 @@ from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.codec import Decoded
 from rftd.streams.deadletters import decode_ours, head_of
 from rftd.streams.envelope import Head, Record
-from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Event, UnknownVersionError
 from rftd.streams.events.worker import RecordDeadLettered
-from rftd.streams.fencing import FenceView
+from rftd.streams.fencing import FenceOwner, FenceView
+from rftd.streams.folds.once import Recent
 from rftd.streams.topics import Partition
 
 _NOBODY: Final = UUID(int=0)
@@ -68,18 +68,22 @@ class Fold:
         projections: Iterable[Projection] = PROJECTIONS,
         once: Iterable[tuple[Partition, bytes]] = (),
     ) -> None:
-        """Taken up where tables stand: `once` are ids of events that must not count again."""
+        """Taken up where tables stand: `once` are ids of events that must not count again, the newest last."""
         self.positions: dict[Partition, Mark] = dict(positions)
-        self._fences = FenceView()
-        for fence in fences:
-            head = _NO_HEAD if fence.experiment is None else _head_of(fence.experiment)
-            taken = self._fences.admit(
-                fence.partition, head, Fence(role=fence.role, epoch=fence.epoch, previous=0, owner=fence.owner)
+        self._fences = FenceView(
+            FenceOwner(
+                stream=each.partition.stream,
+                partition=each.partition.number,
+                experiment=each.experiment,
+                role=each.role,
+                epoch=each.epoch,
+                owner=each.owner,
             )
-            assert taken, fence
-        self._once: dict[Partition, set[bytes]] = {}
+            for each in fences
+        )
+        self._once: dict[Partition, Recent] = {}
         for partition, id in once:
-            self._once.setdefault(partition, set()).add(id)
+            self._once.setdefault(partition, Recent()).first(UUID(bytes=id))
         self._handlers: dict[type[Event], list[Handler]] = {}
         for projection in projections:
             for kind, handler in projection.handlers.items():
@@ -129,13 +133,13 @@ class Fold:
                 folded.void += 1
                 return
             kind, ids = type(decoded.event), self._once.get(record.partition)
-            if ids is not None and decoded.head.id.bytes in ids:
+            if ids is not None and decoded.head.id in ids:
                 folded.repeated += 1
                 return
             for handler in self._handlers.get(kind, ()):
                 handler(decoded.event, decoded, changes)
             if kind in ONCE:
-                self._once.setdefault(record.partition, set()).add(decoded.head.id.bytes)
+                self._once.setdefault(record.partition, Recent()).first(decoded.head.id)
             folded.applied += 1
         except (CodecError, ValueError, ArithmeticError) as error:
             # Bytes of a foreign program, or values that no writer of ours makes.
@@ -143,10 +147,6 @@ class Fold:
 
 
 _START: Final = Mark(0, GENESIS)
-
-
-def _head_of(experiment: UUID) -> Head:
-    return Head(id=_NOBODY, type="", version=0, experiment=experiment, source="", time_ns=0)
 
 
 def _bury(record: Record, error: Exception, changes: Changes, *, unreadable: bool = False) -> RecordDeadLettered:

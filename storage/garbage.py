@@ -1,11 +1,12 @@
 """What no event names: found by a pure function over the fold and a listing of the experiment's folders.
 
     <job_dir or a stage's folder>/global_step_N, .global_step_N.tmp, .global_step_N.old, .latest_*.tmp
-    <job_dir>/weights/vN-gM, .vN-gM.partial
-    <shared folder, or job_dir/weights>/vN-gM.mapped, .spare-PID.mapped.partial
+    <job_dir>/weights/vN-gM-eE, .vN-gM-eE.partial      (E: the epoch of the trainer that wrote it)
+    <shared folder, or job_dir/weights>/vN-gM-eE.mapped, .spare-eE-PID.mapped.partial
+    <each of these>/.trainer-eE/...                    what a trainer worked on: `workplace`
     <job_dir>/turn.door, turn.room
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
-    <job_dir>/snapshots/N.fold, .*.tmp
+    <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, N.fold.aside
 
 Files of other names are not ours, and never touched.
 """
@@ -26,11 +27,16 @@ from rftd.ops import faults
 from rftd.storage import snapshots
 from rftd.storage.checkpoints import LATEST_CHECKPOINT, LATEST_WEIGHTS
 from rftd.storage.shared_memory import shared_folder
+from rftd.storage.workplace import epoch_of, left_in, original_of
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec
 
 _PARTIAL: Final = "-partial"
 _REPLACED: Final = "checkpoint-replaced"
+_LEFT: Final = "workplace-left"
+"""In a trainer's workplace: what it meant to rename."""
+_WORKPLACE: Final = "workplace-partial"
+"""One in which nothing is left."""
 
 _MARKERS: Final = f"({re.escape(LATEST_CHECKPOINT)}|{re.escape(LATEST_WEIGHTS)})"
 _IN_STAGE: Final = (
@@ -41,14 +47,15 @@ _IN_STAGE: Final = (
     ("checkpoint-partial", re.compile(rf"\.{_MARKERS}\.(g[0-9]+\.)?tmp")),
 )
 _IN_JOB: Final = (("turn", re.compile(r"turn\.(door|room)")),)
+_VERSION: Final = r"v[0-9]+-g[0-9]+(?:-e(?P<epoch>[0-9]+)(?:-r[0-9]+)?)?"
 _IN_WEIGHTS: Final = (
-    ("weights", re.compile(r"v[0-9]+-g[0-9]+")),
-    ("weights-partial", re.compile(r"\.v[0-9]+-g[0-9]+\.partial")),
+    ("weights", re.compile(_VERSION)),
+    ("weights-partial", re.compile(rf"\.{_VERSION}\.(partial|gone)")),
 )
 _MAPPED: Final = "weights-mapped"
 _IN_MEMORY: Final = (
-    (_MAPPED, re.compile(r"v[0-9]+-g[0-9]+\.mapped")),
-    ("weights-mapped-partial", re.compile(r"\.spare-[0-9]+\.mapped\.partial")),
+    (_MAPPED, re.compile(rf"{_VERSION}\.mapped")),
+    ("weights-mapped-partial", re.compile(r"\.spare-(?:e(?P<epoch>[0-9]+)-)?[0-9]+\.mapped\.partial")),
 )
 _IN_ARTIFACTS: Final = (
     ("artifact", re.compile(r"[0-9a-f]{64}")),
@@ -57,6 +64,7 @@ _IN_ARTIFACTS: Final = (
 _IN_SNAPSHOTS: Final = (
     ("snapshot", re.compile(r"[0-9]{16}\.fold")),
     ("snapshot-partial", re.compile(r"\.[0-9]{16}\.fold\.tmp")),
+    ("memory", re.compile(r"log\.heads|[0-9]{16}\.fold\.aside[0-9]*")),
 )
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 
@@ -64,12 +72,22 @@ GRACE_S: Final = 600.0
 """What was written so recently may be a worker's that nobody has told to stop yet."""
 
 OF_TRAINERS: Final = frozenset(
-    {"checkpoint", "checkpoint-partial", _REPLACED, "weights", "weights-partial", _MAPPED, "weights-mapped-partial"}
+    {
+        "checkpoint",
+        "checkpoint-partial",
+        _REPLACED,
+        "weights",
+        "weights-partial",
+        _MAPPED,
+        "weights-mapped-partial",
+        _LEFT,
+        _WORKPLACE,
+    }
 )
 """What a trainer writes, and nobody beside it."""
 
-OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint"}
-"""Whose names hold a generation: they are no successor's, so a trainer may remove what those before it left.
+OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint", _LEFT, _WORKPLACE}
+"""Whose names are one trainer's alone: one after it may remove them if no event names them.
 
 A `global_step_N` that no event names may be its successor's by then; whoever saves that step again replaces it.
 """
@@ -84,6 +102,8 @@ LEFT_BEHIND: Final = frozenset(
         "weights-partial",
         _MAPPED,
         "weights-mapped-partial",
+        _LEFT,
+        _WORKPLACE,
         "artifact-partial",
     }
 )
@@ -98,6 +118,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     modified_ns: int
     """Of its newest file."""
+    epoch: int = 0
+    """Of the trainer that wrote it, if its name says so."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,12 +171,14 @@ def ours(spec: ExperimentSpec) -> list[Found]:
     """Everything of ours in the experiment's folders. Blocks."""
     job = Path(spec.job_dir)
     found: list[Found] = []
-    for folder in sorted({job, *(Path(stage.folder) for stage in spec.stages if stage.folder)}):
+    for folder in sorted(stage_folders(spec)):
         found += _listed(folder, _IN_STAGE)
     found += _listed(job, _IN_JOB)
     found += _listed(job / "weights", _IN_WEIGHTS)
     for folder in sorted({job / "weights", *_shared(spec)}):
         found += _listed(folder, _IN_MEMORY)
+    for folder in sorted(work_folders(spec)):
+        found += _worked(folder)
     for folder in sorted(_folders(job / "artifacts")):
         found += _listed(folder, _IN_ARTIFACTS)
     found += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
@@ -162,14 +186,29 @@ def ours(spec: ExperimentSpec) -> list[Found]:
     return found
 
 
+def stage_folders(spec: ExperimentSpec) -> set[Path]:
+    """Where its checkpoints lie."""
+    return {Path(spec.job_dir), *(Path(stage.folder) for stage in spec.stages if stage.folder)}
+
+
+def work_folders(spec: ExperimentSpec) -> set[Path]:
+    """Where its trainers have had workplaces."""
+    return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_shared(spec)}
+
+
 def remove(paths: Iterable[str]) -> None:
-    """Removes files and folders; what is gone already is no error. Blocks."""
+    """Removes files and folders, and workplaces that become empty; what is gone already is no error. Blocks."""
     for path in map(Path, paths):
         faults.point("garbage.before_removal")
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+        for above in path.parents:
+            if not epoch_of(above.name):
+                break
+            with contextlib.suppress(OSError):  # it holds something, or is gone
+                above.rmdir()
 
 
 def remove_empty_memory(spec: ExperimentSpec) -> None:
@@ -209,6 +248,8 @@ def _why(found: Found, kept: Kept, there: set[str]) -> str:
             return "it was never finished"
         case "checkpoint-replaced" if str(path.with_name(path.name.split(".")[1])) in there:
             return "another took its place"
+        case "workplace-left" if (place := _place_of(path)) in there or place not in kept.checkpoints | kept.weights:
+            return "a trainer ended while it worked on it"
         case _:
             return ""
 
@@ -219,10 +260,32 @@ def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> It
     except OSError:
         return
     for path in entries:
-        kind = next((kind for kind, pattern in patterns if pattern.fullmatch(path.name)), None)
-        if kind is not None:
-            size_bytes, modified_ns = _weight(path)
-            yield Found(kind=kind, path=str(path), size_bytes=size_bytes, modified_ns=modified_ns)
+        for kind, pattern in patterns:
+            if (match := pattern.fullmatch(path.name)) is not None:
+                epoch = int(match.groupdict().get("epoch") or 0)
+                yield _found(kind, path, epoch)
+                break
+
+
+def _worked(folder: Path) -> Iterator[Found]:
+    """What trainers left in their workplaces."""
+    with contextlib.suppress(OSError):
+        for path in sorted(each for each in folder.iterdir() if epoch_of(each.name)):
+            left = list(left_in(path))
+            yield from (_found(_LEFT, each, epoch_of(path.name)) for each in left)
+            if not left:
+                yield _found(_WORKPLACE, path, epoch_of(path.name))
+
+
+def _place_of(left: Path) -> str:
+    """Whence something in a workplace came, or where it was to go."""
+    folder = next(above for above in left.parents if not epoch_of(above.name))
+    return str(folder / original_of(left.name))
+
+
+def _found(kind: str, path: Path, epoch: int) -> Found:
+    size_bytes, modified_ns = _weight(path)
+    return Found(kind=kind, path=str(path), size_bytes=size_bytes, modified_ns=modified_ns, epoch=epoch)
 
 
 def _weight(path: Path) -> tuple[int, int]:

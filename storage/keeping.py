@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
 from rftd.ops.clock import Clock
-from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ArchiveError, LogCorruptError
 from rftd.storage.archive import export_experiment
 from rftd.storage.archive_files import check_files, restore
 from rftd.storage.garbage import ours, remove, remove_empty
+from rftd.streams import topics
 from rftd.streams.events.experiment import ExperimentArchived
 from rftd.streams.log import EventLog
+from rftd.streams.payloads import AT_ONCE, NOTHING, Dropped, bring_back
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import Partition
 from rftd.streams.transfer.container import ArchiveReader
 from rftd.streams.transfer.folders import Folders
+from rftd.streams.transfer.frames import Frame, read_frames
 from rftd.streams.transfer.load import check
 
 
@@ -37,7 +43,6 @@ async def write_archive(log: EventLog, experiment: UUID, path: Path, *, release:
     Raises ConflictError if the file exists, DiskFullError, ArchiveError if it cannot be read back.
     """
     exported = await export_experiment(log, experiment, path, release=release, clock=clock, checkpoints="all")
-    await asyncio.to_thread(sync_folder, path.parent)
     return Archived(event=await asyncio.to_thread(_checked, path, experiment), notes=exported.notes)
 
 
@@ -47,6 +52,30 @@ async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expec
     Raises NotFoundError, ArchiveError unless it is the very file that was archived, ConflictError where others lie.
     """
     return await asyncio.to_thread(_restored, experiment, spec, path, expected)
+
+
+async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
+    """Puts what an archive holds of payloads back into the log that it was written from; the others are left.
+
+    Raises LogCorruptError if the log's record is not the one that was archived.
+    """
+    archive = await asyncio.to_thread(ArchiveReader, path)
+    back = NOTHING
+    try:
+        for part in archive.manifest.partitions:
+            if part.stream != topics.EXPERIENCES:
+                continue
+            partition = Partition(part.stream, part.partition)
+            frames = read_frames(archive.open(part.member), f"{path}:{part.member.name}")
+            while chunk := await asyncio.to_thread(_some, frames):
+                back += await bring_back(log, partition, {frame.offset: frame.value for frame in chunk})
+        return back
+    finally:
+        archive.close()
+
+
+def _some(frames: Iterator[Frame]) -> list[Frame]:
+    return list(islice(frames, AT_ONCE))
 
 
 def clear(spec: ExperimentSpec, *, logs: bool) -> int:

@@ -117,7 +117,7 @@ class Projector:
         Raises LogLossError, LogCorruptError and UnknownVersionError: to go on would make the tables wrong.
         """
         assert not self._running, "one run at a time"
-        self._running = True
+        self._running = self._sole.keeps = True
         failures = 0
         try:
             while True:
@@ -131,7 +131,7 @@ class Projector:
                     delays = limits.RESTART_BACKOFF_S
                     await self._clock.sleep(delays[min(failures, len(delays)) - 1])
         finally:
-            self._running = False
+            self._running = self._sole.keeps = False
             self._wake()
             await self.close()
 

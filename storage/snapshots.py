@@ -1,4 +1,7 @@
-"""Folds in files: written beside, made durable, renamed; the newest two stay. Believed only where the log agrees."""
+"""Folds in files: written beside, made durable, renamed; the newest two stay. Believed only where the log agrees.
+
+One that remembers more than the log holds, or another experiment, is a witness: it is put aside and never removed.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ from pathlib import Path
 from typing import Final, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from rftd.ops import faults
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import CodecError, LogCorruptError, LogLossError
 from rftd.ops.logs import Logger
-from rftd.streams.folds.snapshot import Snapshot, unpack
+from rftd.streams.folds.snapshot import Nothing, Snapshot, unpack
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 
-P = TypeVar("P")
+P = TypeVar("P", bound=msgspec.Struct)
 
 FOLDER: Final = "snapshots"
 KEPT: Final = 2
+ASIDE: Final = ".aside"
 _NAME: Final = re.compile(r"[0-9]{16}\.fold")
 
 
@@ -68,27 +74,68 @@ async def believed(
 ) -> Snapshot[P] | None:
     """The newest snapshot that is whole, of this experiment, and whose heads are in the log; None if there is none.
 
-    Only `partitions` are compared, if they are given. Why another is passed over is logged; its owner discards it, so
-    that it takes no better one's place.
+    Only `partitions` are compared, if they are given. Why another is passed over is logged; its owner takes it away, so
+    that it takes no better one's place: what cannot be read is removed, what remembers something is put aside.
     """
     wanted = None if partitions is None else dict.fromkeys(partitions, 0)
     for path in await asyncio.to_thread(source.newest_first):
         try:
             snapshot = await asyncio.to_thread(_read, path, kind)
             if snapshot.experiment != experiment:
-                raise CodecError(f"it is of {snapshot.experiment or 'a whole log'}")
+                raise LogLossError(f"it is of {snapshot.experiment or 'a whole log'}")
             await log.check_heads(snapshot.heads(wanted))
         except FileNotFoundError:
             continue
         except (OSError, CodecError, LogLossError, LogCorruptError) as error:
             reason = error.what if isinstance(error, CodecError | LogLossError | LogCorruptError) else str(error)
             logger.warning("snapshot.ignored", path=str(path), reason=reason)
-            if discard:
-                await asyncio.to_thread(path.unlink, missing_ok=True)
+            if discard and not isinstance(error, OSError):
+                await asyncio.to_thread(_put_aside if await asyncio.to_thread(_remembers, path) else _remove, path)
             continue
         logger.info("snapshot.used", path=str(path), records=sum(mark.next_offset for mark in snapshot.marks))
         return snapshot
     return None
+
+
+def _remembers(path: Path) -> bool:
+    """True if it tells of the log's heads, be it of another version."""
+    try:
+        return bool(_read(path, Snapshot[Nothing]).marks)
+    except (OSError, CodecError):
+        return False
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def put_memory_aside(job_dir: Path) -> Path | None:
+    """Moves what the folder of an experiment remembers of a log out of the way of another one; where it lies then.
+
+    The experiment goes on in the log that it is imported into: what it remembers of the former one is kept, and says
+    nothing here. None if there is nothing. Blocks.
+    """
+    folder = job_dir / FOLDER
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    aside = folder.with_name(f"{FOLDER}.before-import")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = folder.with_name(f"{FOLDER}.before-import{number}")
+    folder.rename(aside)
+    sync_folder(job_dir)
+    return aside
+
+
+def _put_aside(path: Path) -> None:
+    """Under a name that is no snapshot's and nobody's before; whoever looks for survivors reads it too."""
+    aside = path.with_name(path.name + ASIDE)
+    number = 0
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}{ASIDE}{number}")
+    path.rename(aside)
 
 
 def _read(path: Path, kind: type[Snapshot[P]]) -> Snapshot[P]:

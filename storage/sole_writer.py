@@ -1,4 +1,8 @@
-"""The one connection that writes: on Postgres a lock of the session keeps a second projector out."""
+"""The one connection that writes: on Postgres a lock of the session keeps a second projector out.
+
+To a SQLite file it alone has a large page cache: with one for each connection that ever read, the daemon would keep the
+newest part of the file several times.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, UnreachableError
+from rftd.storage.database import narrow, widen
 from rftd.storage.postgres import forbidden
 
 _LOCK: Final = 0x72667464
@@ -35,6 +40,8 @@ class SoleWriter:
         self._engine = engine
         self._clock = clock
         self._held: AsyncConnection | None = None
+        self.keeps = False
+        """True: a connection to a SQLite file is kept between transactions, with its cache, until `close`."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -42,32 +49,33 @@ class SoleWriter:
 
         Raises ConflictError while another projector uses the database, and for a SQLite file that is damaged or none.
         """
-        if self._engine.dialect.name != "postgresql":
-            try:
-                async with self._engine.begin() as connection:
-                    yield connection
-            except DatabaseError as error:
-                _explain_damage(error, self._engine)
-                raise
-            return
+        served = self._engine.dialect.name == "postgresql"
         try:
             if self._held is None:
                 self._held = await self._engine.connect()
-                await self._lock(self._held)
+                await (self._lock(self._held) if served else widen(self._held, bulk=not self.keeps))
             async with self._held.begin():
                 yield self._held
         except BaseException as error:
             await self.close()
-            if isinstance(error, DBAPIError):
+            if served and isinstance(error, DBAPIError):
                 _explain(error, self._engine)
+            elif not served and isinstance(error, DatabaseError):
+                _explain_damage(error, self._engine)
             raise
+        if not served and not self.keeps:
+            await self.close()
 
     async def close(self) -> None:
         """Lets go of the database; the next transaction takes it again. Idempotent."""
         held, self._held = self._held, None
         if held is not None:
             try:
-                # Ends the session: in the pool it would keep the lock.
+                if self._engine.dialect.name == "postgresql":
+                    await held.invalidate()  # ends the session: in the pool it would keep the lock
+                else:
+                    await narrow(held)
+            except DatabaseError:
                 await held.invalidate()
             finally:
                 await held.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Dialect, bindparam, insert, select, update
+from sqlalchemy import Dialect, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,6 +18,7 @@ from rftd.storage.tables.base import table_of
 from rftd.storage.tables.progress import Fences, Once, Positions
 from rftd.storage.upserts import Upsert, Values
 from rftd.streams.chain import Heads, Mark
+from rftd.streams.folds.once import REMEMBERED
 from rftd.streams.topics import Partition
 
 _positions: Final = table_of(Positions)
@@ -123,7 +124,13 @@ async def read_fences(connection: AsyncConnection) -> list[FenceState]:
 
 
 async def read_once(connection: AsyncConnection) -> list[tuple[Partition, bytes]]:
-    """The events that must not count again."""
-    table = table_of(Once)
-    rows = await connection.execute(select(table.c.stream, table.c.partition, table.c.event))
+    """The events that must not count again, as many of each partition as a fold remembers, the newest last."""
+    columns = table_of(Once).c
+    newest = func.row_number().over(
+        partition_by=(columns.stream, columns.partition), order_by=columns.applied_offset.desc()
+    )
+    ranked = select(columns.stream, columns.partition, columns.event, columns.applied_offset, newest.label("rank"))
+    found = ranked.subquery()
+    wanted = select(found.c.stream, found.c.partition, found.c.event).where(found.c.rank <= 2 * REMEMBERED)
+    rows = await connection.execute(wanted.order_by(found.c.applied_offset))
     return [(Partition(stream, number), bytes(event)) for stream, number, event in rows]

@@ -15,6 +15,7 @@ from rftd.storage.lineage.key import Key, Kind
 from rftd.storage.lineage.reading import Reading
 from rftd.storage.names import resolve_experiment
 from rftd.streams import topics
+from rftd.streams.group_id import group_id
 
 FORMS: Final = (
     "an id, at least 8 hex digits of one, the name of an experiment, NAME/task/STAGE.SEQUENCE, NAME/batch/STEP, "
@@ -149,10 +150,11 @@ async def _named(connection: AsyncConnection, reading: Reading, wanted: str) -> 
 
 
 async def _task(reading: Reading, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
-    group = derive(UUID(bytes=experiment), "group", stage, sequence).bytes
-    for table, column in (("groups", "id"), ("leases", "subject")):
-        if await reading.rows(f"SELECT 1 FROM {table} WHERE {column} = :group LIMIT 1", group=group):
-            return Key(Kind.TASK, group)
+    owner = UUID(bytes=experiment)
+    for group in (group_id(owner, stage, sequence).bytes, derive(owner, "group", stage, sequence).bytes):
+        for table, column in (("groups", "id"), ("leases", "subject")):
+            if await reading.rows(f"SELECT 1 FROM {table} WHERE {column} = :group LIMIT 1", group=group):
+                return Key(Kind.TASK, group)
     raise NotFoundError(f"{wanted} was not given out", fix="stages and sequences count from 0")
 
 

@@ -93,7 +93,7 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
     )
     changes.of(ITEM).extend(
         [
-            (id, number, None, None, None, None, None, None, row.digest, row.row, row.epoch, *stamp)
+            (id, number, None, None, None, None, None, None, event.dataset_of(row), row.row, row.epoch, *stamp)
             for number, row in enumerate(rows, start=len(items))
         ]
     )

@@ -1,0 +1,107 @@
+"""An experiment's checkpoints and artifacts against what its events name: `rftd verify --files`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.checkpoint_witness import read_witness
+from rftd.streams.chain import Mark
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.topics import Partition
+from rftd.streams.verify.outside import Memory, Missing, Outside
+
+_REMEMBERED_ARTIFACTS: Final = 1 << 17
+"""Of equal arrays in a row the file is read once."""
+_CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
+
+
+def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
+    """Every file of every checkpoint that is missing, longer, shorter or another one. Reads them all; blocks."""
+    newest = {event.path: event for event in sorted(outside.checkpoints, key=lambda each: each.generation)}
+    for event in newest.values():  # one that was saved again, in a later generation, took its place
+        name = f"the checkpoint of step {event.step} of generation {event.generation}"
+        for what in _damage(event):
+            yield Missing(event.path, f"{name}: {what}")
+
+
+def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
+    """Folders of a run that has ended which no event names: what named them is gone, or a crash left them."""
+    named = {event.path for event in outside.checkpoints}
+    for path in _folders(outside) if outside.ended else ():
+        if str(path) not in named:
+            what = "its event is gone, or a crash left it (then `rftd gc` removes it)"
+            yield Missing(str(path), f"{path} is a checkpoint that no event names: {what}")
+
+
+def memories(outside: Outside) -> list[Memory]:
+    """What folders of checkpoints remember of the log, be they named by an event or not; the newest last. Blocks."""
+    found = []
+    for path in _folders(outside):
+        witness = read_witness(path)
+        if witness is not None and witness.experiment == outside.experiment:
+            heads = {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in witness.heads}
+            found.append(
+                (
+                    witness.step,
+                    witness.generation,
+                    Memory(str(path), witness.step, witness.generation, heads, witness.spine),
+                )
+            )
+    return [memory for _, _, memory in sorted(found, key=lambda each: each[:2])]
+
+
+def missing_artifacts(outside: Outside) -> Iterator[Missing]:
+    """Every artifact that is missing or whose bytes are others than its name says. Reads them all; blocks."""
+    store = ArtifactStore(Path(outside.spec.job_dir) / "artifacts")
+    seen: dict[str, None] = {}
+    for sha256 in outside.artifacts():
+        if sha256 in seen:
+            continue
+        seen[sha256] = None
+        if len(seen) > _REMEMBERED_ARTIFACTS:
+            del seen[next(iter(seen))]
+        path = store.path_of(sha256)
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            yield Missing(str(path), f"artifact {sha256} is not at {path}: {error.strerror}")
+            continue
+        if found != sha256:
+            yield Missing(str(path), f"artifact {path} has other bytes than its name says: their sha256 is {found}")
+
+
+def _folders(outside: Outside) -> Iterator[Path]:
+    """Everything that has the name of a checkpoint in the experiment's folders."""
+    folders = {Path(outside.spec.job_dir), *(Path(stage.folder) for stage in outside.spec.stages if stage.folder)}
+    for folder in sorted(folders):
+        try:
+            yield from sorted(path for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name))
+        except OSError:
+            continue
+
+
+def _damage(event: CheckpointCommitted) -> Iterator[str]:
+    folder = Path(event.path)
+    for file in event.files:
+        path = folder / file.path
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield f"{file.path!r} lies outside of {folder}"
+            continue
+        try:
+            size_bytes = path.stat().st_size
+            if size_bytes != file.size_bytes:
+                yield f"{path} has {size_bytes} bytes instead of {file.size_bytes}"
+                continue
+            with path.open("rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+        except OSError as error:
+            yield f"{path} cannot be read: {error.strerror}"
+            continue
+        if found != file.sha256:
+            yield f"{path} has other bytes than were committed: their sha256 is {found}"

@@ -1,0 +1,205 @@
+"""Who survives a log that was shortened, and what each remembers of it: the data folder, the tables, the jobs' folders.
+
+    <data>/log/log.heads                      what the embedded log acknowledged last
+    <data>/losses.json                        what was noticed before, in the words of that time
+    the tables' positions                     how far the projections had come
+    <job_dir>/snapshots/N.fold, N.fold.aside  what was folded, of any release
+    <job_dir>/snapshots/log.heads             what the daemon had read last, and at the end
+    <job_dir>/global_step_N/log.json          what the trainer had read, if no event of this log names the folder
+    <data>/known/N.fold                       the daemon's own list of experiments
+
+Heads that lie in the log itself, in fences and checkpoints, are read from there. Nothing here is ever removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import inspect
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rftd.ops.clock import Clock
+from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.errors import CodecError
+from rftd.storage.checkpoint_witness import NAME, read_witness
+from rftd.storage.garbage import stage_folders
+from rftd.storage.snapshots import FOLDER
+from rftd.storage.tables.base import table_of
+from rftd.storage.tables.progress import Positions
+from rftd.storage.writer import read_positions
+from rftd.streams.backends.heads_file import FILE_NAME, HeadsFile, read_heads
+from rftd.streams.chain import Heads
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.snapshot import Nothing, Snapshot, unpack
+from rftd.streams.follower import Follower
+from rftd.streams.losses import Loss, Witness, heads_of
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import TRUTH
+
+REMEMBER_S: Final = 2.0
+"""A job's folder remembers what the log held so long ago, or since."""
+
+
+class Job(NamedTuple):
+    """An experiment's folder."""
+
+    name: str
+    folder: Path
+
+
+def of_log_folder(folder: Path) -> list[Witness]:
+    """What the embedded log's own file remembers. Blocks."""
+    heads = read_heads(folder / FILE_NAME)
+    return [Witness(str(folder / FILE_NAME), heads)] if heads else []
+
+
+def of_jobs(jobs: Iterable[Job]) -> list[Witness]:
+    """What the folders of experiments remember. Blocks."""
+    return [witness for job in jobs for witness in _of_job(job)]
+
+
+async def of_tables(engine: AsyncEngine) -> list[Witness]:
+    """How far the projections had come; nothing if there are none."""
+    async with engine.connect() as connection:
+        if not await connection.run_sync(lambda sync: inspect(sync).has_table(table_of(Positions).name)):
+            return []
+        return await _of_positions(connection)
+
+
+async def _of_positions(connection: AsyncConnection) -> list[Witness]:
+    heads = await read_positions(connection)
+    return [Witness("the tables' positions", heads)] if heads else []
+
+
+def of_registry(folder: Path) -> list[Witness]:
+    """What the daemon's own list of experiments remembers. Blocks."""
+    return _of_folds(folder, "the list of experiments")
+
+
+def of_fold(state: RunState) -> list[Witness]:
+    """What each checkpoint that one experiment keeps remembers, by its event; of others, by their folders. Blocks.
+
+    A folder that an event names is left out: it may have come from elsewhere, with an import.
+    """
+    named = {event.path for event in state.checkpoints.values()}
+    spec = state.spine.spec
+    return [
+        *(of_checkpoints(spec, state.experiment, named) if spec is not None else ()),
+        *(
+            Witness(f"the checkpoint of step {event.step}, generation {event.generation}", heads_of(event.heads))
+            for event in state.checkpoints.values()
+        ),
+    ]
+
+
+def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str] = ()) -> list[Witness]:
+    """What the folders of an experiment's checkpoints remember, but for those that are `named`. Blocks."""
+    return [
+        Witness(f"{path / NAME}", heads_of(witness.heads))
+        for folder in sorted(stage_folders(spec))
+        for path in sorted(folder.glob("global_step_*"))
+        if str(path) not in named and (witness := read_witness(path)) is not None
+        if witness.experiment == experiment
+    ]
+
+
+class LossesFile:
+    """Losses as they were when they were first noticed, before anything was appended over them. Blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[Loss]:
+        """All of them. Raises CodecError for a file that is damaged: it is to be looked at, not written over."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=list[Loss])
+        except FileNotFoundError:
+            return []
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CodecError(
+                f"the list of losses cannot be read: {error}",
+                where=str(self._path),
+                fix="put it back from a backup, or move it away: what survives of the log is compared again",
+            ) from error
+
+    def write(self, losses: Sequence[Loss]) -> None:
+        """Replaces the list, durably."""
+        make_durable_folder(self._path.parent)
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(losses)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        sync_folder(self._path.parent)
+
+
+class JobMemory:
+    """Keeps what the daemon read last of the log in a file of the job's folder, where an older log does not reach."""
+
+    def __init__(self, folder: Path, follower: Follower, clock: Clock) -> None:
+        self._folder = folder
+        self._follower = follower
+        self._clock = clock
+        self._folded = -1
+        self._next_s = 0.0
+        self._file: HeadsFile | None = None
+
+    async def look(self) -> None:
+        """Remembers, if there is something new and the last time is a while ago."""
+        if self._clock.monotonic_s() >= self._next_s:
+            await self.remember()
+
+    async def remember(self) -> None:
+        """Remembers now. A folder that cannot be written is told by others."""
+        self._next_s = self._clock.monotonic_s() + REMEMBER_S
+        if self._follower.folded != self._folded:
+            self._folded = self._follower.folded
+            heads = {partition: mark for partition, mark in heads_of(self._follower.marks()).items() if mark.chain}
+            truth = {partition: heads[partition] for partition in TRUTH if partition in heads}
+            await asyncio.to_thread(self._write, truth)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, heads: Heads) -> None:
+        try:
+            if self._file is None:
+                make_durable_folder(self._folder)
+                self._file = HeadsFile(self._folder / FILE_NAME)
+        except OSError:
+            return
+        self._file.write(heads)
+
+
+def _of_job(job: Job) -> list[Witness]:
+    folder = job.folder / FOLDER
+    try:
+        heads = read_heads(folder / FILE_NAME)
+    except OSError:
+        heads = {}
+    own = [Witness(f"{folder / FILE_NAME} of {job.name}", heads)] if heads else []
+    return own + _of_folds(folder, job.name)
+
+
+def _of_folds(folder: Path, whose: str) -> list[Witness]:
+    found: list[Witness] = []
+    try:
+        paths = sorted(path for path in folder.iterdir() if ".fold" in path.suffixes)
+    except OSError:
+        return []
+    for path in paths:
+        try:
+            found.append(Witness(f"{path} of {whose}", unpack(path.read_bytes(), Snapshot[Nothing]).heads()))
+        except (OSError, CodecError):
+            continue
+    return found
