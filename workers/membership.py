@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -38,11 +39,41 @@ class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start_s: float
     """The operating system's start time of it; a pid comes again."""
+    boot_id: str = ""
+    """Of this start of the machine; empty where the operating system tells none."""
+    pid_namespace: int = 0
+    """In which `pid` is a name: containers of one machine, under one host name, each have their own; 0: not told."""
+
+    def sees(self, started: WorkerStarted) -> bool:
+        """True if that worker's pid means the same here as where it runs; of others only heartbeats tell anything."""
+        same_boot = started.boot_id in ("", self.boot_id)
+        same_names = started.pid_namespace in (0, self.pid_namespace)
+        return started.host == self.host and same_boot and same_names
 
 
 def this_process() -> ProcessName:
     """The process that asks."""
-    return ProcessName(host=platform.node(), pid=os.getpid(), start_s=psutil.Process().create_time())
+    return ProcessName(
+        host=platform.node(),
+        pid=os.getpid(),
+        start_s=psutil.Process().create_time(),
+        boot_id=_boot_id(),
+        pid_namespace=_pid_namespace(),
+    )
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _pid_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 class Membership:
@@ -82,6 +113,8 @@ class Membership:
             pid=self._process.pid,
             process_start_s=self._process.start_s,
             capacity=capacity,
+            boot_id=self._process.boot_id,
+            pid_namespace=self._process.pid_namespace,
         )
         faults.point("worker.before_join")
         await self._append(started)

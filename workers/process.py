@@ -80,10 +80,12 @@ async def run_trainer(
     member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids, process=process)
     state = RunState(experiment, spine_only=True)
     streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
+    beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
+    submitted = beginning.positions[partition_of(topics.EXPERIMENTS, experiment)]
     follower = await resumed_follower(
         log,
         state,
-        await beginning_of(log, experiment, spine_offset=spine_offset),
+        beginning,
         experiment=experiment,
         partitions=[partition_of(stream, experiment) for stream in streams],
         adopt=state.adopt,
@@ -95,7 +97,7 @@ async def run_trainer(
     assert state.spine.spec is not None
     engine = make_engine(state.spine.spec.stages[0].trainer)
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
-        trainer = Trainer(member, follower, state, engine, thread=thread, log=logger)
+        trainer = Trainer(member, follower, state, engine, thread=thread, log=logger, submitted=submitted)
         await _announced(member, follower, lambda: trainer.run(stop), logger)
 
 

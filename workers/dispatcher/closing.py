@@ -9,7 +9,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import DeadlyTaskError, RolloutTimeoutError
+from rftd.ops.errors import ConfigError, DataError, DeadlyTaskError, RolloutTimeoutError
 from rftd.streams.events.task import GroupClosed, Member, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Group
@@ -20,7 +20,8 @@ from rftd.workers.dispatcher.decision import Decision, slot_partition
 
 def attempts_of(stage: StageSpec) -> int:
     """How often a group's missing rollouts are leased before they count as failed."""
-    assert stage.taskset is not None
+    if stage.taskset is None:
+        raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it anew")
     return stage.taskset.max_retry_times + 1
 
 
@@ -80,8 +81,12 @@ def _expired(group: Group, reason: str) -> Iterator[Decision]:
 
 
 def _stage_of(state: RunState, group: Group) -> StageSpec:
-    assert state.spine.spec is not None
-    return state.spine.spec.stages[group.stage]
+    spec = state.spine.spec
+    if spec is None or not 0 <= group.stage < len(spec.stages):
+        raise DataError(
+            f"group {group.id} was leased in stage {group.stage}, which there is not", fix="see rftd verify"
+        )
+    return spec.stages[group.stage]
 
 
 def _given_up(group: Group, why: GivenUp) -> GroupClosed:

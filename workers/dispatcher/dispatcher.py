@@ -6,7 +6,15 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from rftd.ops.errors import DiskFullError, UnreachableError
+from rftd.ops.errors import (
+    ConfigError,
+    DataError,
+    DiskFullError,
+    LogCorruptError,
+    NotFoundError,
+    UnreachableError,
+    UsageError,
+)
 from rftd.streams.events.task import GroupClosed, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import Lease
@@ -115,6 +123,10 @@ class Dispatcher:
         if waited_s >= stage.sync.timeout_s:
             yield Decision(overdue_of(self._state, stage, view_of(self._state, stage), held, waited_s))
 
+    def _waits_for_weights(self, worker: UUID) -> bool:
+        latest = self._liveness.latest.get(worker)
+        return latest is not None and latest.state in _FOR_WEIGHTS
+
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
         left = self._state.roster.gone
         for lease in self._state.groups.leases.values():
@@ -125,8 +137,9 @@ class Dispatcher:
             elif left and (gone := left.get(lease.worker)) is not None:
                 expired = _of_gone(lease, gone)
             elif self._liveness.overdue(lease.id, lease.deadline_s, now_s):
-                reason = f"no progress within {lease.deadline_s} s"
-                expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=reason)
+                reason, waits = f"no progress within {lease.deadline_s} s", self._waits_for_weights(lease.worker)
+                reason = f"{reason}: its explorer waits for weights" if waits else reason
+                expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=reason, excused=waits)
             else:
                 continue
             self._liveness.forget(lease.id)
@@ -142,8 +155,14 @@ class Dispatcher:
                     )
 
 
-_OF_ITS_OWN: Final = frozenset({"", DiskFullError.code, UnreachableError.code})
-"""Codes with which a worker stops that say nothing about what it did: it drained, or disk or log were away."""
+_FOR_WEIGHTS: Final = frozenset({"wait_weights", "wait_version", "load_weights", "load_failed"})
+"""States of an explorer in which its rollouts have not begun: a lease that expires then was no attempt at them."""
+
+_OF_ITS_OWN: Final = frozenset(
+    kind.code
+    for kind in (ConfigError, DataError, DiskFullError, LogCorruptError, NotFoundError, UnreachableError, UsageError)
+) | {""}
+"""Codes with which a worker stops that say nothing about what it did: it drained or refused, disk or log were away."""
 
 
 def _of_gone(lease: Lease, gone: Gone) -> TaskExpired:

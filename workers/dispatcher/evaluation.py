@@ -10,8 +10,9 @@ from rftd.ops.ids import derive
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.evals import Evaluation
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.dispatcher.decision import Decision, slot_partition
 from rftd.workers.dispatcher.leasing import LEASE_GRACE_S
 from rftd.workers.policies.schedule import eval_steps
@@ -27,24 +28,30 @@ def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
     spine = state.spine
     done = min(spine.furthest, spine.last_version) - spine.first_version
     shared = spine.forked.at_step if spine.forked else -1
+    through, complete = state.evaluated_through.get(spine.stage, -1), True
     for step in eval_steps(stage):
         version = spine.first_version + step
         if step > done:
             return
-        if version < shared:  # the parent's to evaluate
+        if step <= through or version < shared:  # the parent's to evaluate
             continue
         for taskset in range(len(stage.evals)):
             if version == shared and spine.forked and taskset in spine.forked.evaluated:
                 continue
             if eval_id(state.experiment, spine.stage, version, taskset) not in spine.evaluated:
+                complete = False
                 yield version, taskset
+        if complete:
+            state.evaluated_through[spine.stage] = step
 
 
 def complete_evals(state: RunState) -> Iterator[Decision]:
     """eval.completed for each evaluation of which every row is scored."""
     assert state.spine.spec is not None
     for id, evaluation in state.evals.open.items():
-        taskset = state.spine.spec.stages[evaluation.stage].evals[evaluation.taskset]
+        taskset = _taskset_of(state.spine.spec, evaluation)
+        if taskset is None:
+            continue  # a stranger answered what nobody asked
         if evaluation.rows_scored() < taskset.rows:
             continue
         generation = max(scored.generation for scored in evaluation.scores.values())
@@ -60,6 +67,14 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
                 metrics={"response_length/mean": evaluation.mean_tokens()},
             )
         )
+
+
+def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:
+    """The taskset that it says it is of, if the experiment has it."""
+    if not 0 <= evaluation.stage < len(spec.stages) or not evaluation.scores:
+        return None
+    evals = spec.stages[evaluation.stage].evals
+    return evals[evaluation.taskset] if 0 <= evaluation.taskset < len(evals) else None
 
 
 def lease_evals(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> Iterator[Decision]:

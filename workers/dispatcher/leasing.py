@@ -7,11 +7,13 @@ from itertools import count, islice
 from uuid import UUID
 
 from rftd.ops import limits
+from rftd.ops.errors import ConfigError
 from rftd.ops.ids import derive
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.groups import Group
 from rftd.streams.folds.run_state import RunState
+from rftd.streams.group_id import group_id
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.dispatcher.closing import leasable, loose_groups
 from rftd.workers.dispatcher.collecting import left_to_collect
@@ -174,7 +176,7 @@ def sequences_to_lease(state: RunState) -> Iterator[int]:
 def _new_group(state: RunState, stage: StageSpec, sequence: int, begin: Begin) -> Group:
     taskset = _taskset(stage)
     row, epoch = locate(sequence, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed)
-    group = Group(derive(state.experiment, "group", state.spine.stage, sequence))
+    group = Group(group_id(state.experiment, state.spine.stage, sequence))
     group.sequence, group.stage, group.row, group.epoch = sequence, state.spine.stage, row, epoch
     group.repeat_times = stage.algorithm.repeat_times
     group.min_version, group.pinned = begin.version, begin.window >= 0
@@ -233,5 +235,6 @@ def held_version(state: RunState, worker: WorkerStarted) -> int:
 
 
 def _taskset(stage: StageSpec) -> TasksetSpec:
-    assert stage.taskset is not None and stage.taskset.rows > 0, stage.name
+    if stage.taskset is None or stage.taskset.rows <= 0:
+        raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it anew")
     return stage.taskset

@@ -26,31 +26,49 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handle(Protocol):
-    """One worker process, started or adopted."""
+    """One worker process, ordered or adopted. Nothing here blocks."""
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int | None:
+        """None until the operating system has started it."""
+        ...
+
+    @property
+    def waits_for(self) -> str:
+        """What its start waits for, or why it could not be started; empty if nothing is in its way."""
+        ...
 
     def exit_code(self) -> int | None:
-        """None while it runs; -1 if it ended and nobody knows how. Never blocks."""
+        """None while it runs or is being started; -1 if it ended and nobody knows how."""
         ...
 
     def terminate(self) -> None:
-        """Asks it to drain and leave. Idempotent."""
+        """Asks it to drain and leave; one that is not started yet never is. Idempotent."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once. Idempotent."""
+        """Ends it at once, with what it started. Idempotent."""
         ...
 
 
 class Executor(Protocol):
-    """Where worker processes run."""
+    """Where worker processes run. A place is an experiment, a role and a slot: one worker is in it at a time."""
 
-    async def start(self, order: WorkerOrder) -> Handle:
-        """A new worker process. Raises WorkError if it cannot be started."""
+    def start(self, order: WorkerOrder) -> Handle:
+        """A new worker process, begun once nothing is left of those before it in its place. Never blocks."""
         ...
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
-        """The process of a worker that an earlier daemon started, if it still lives; else None."""
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        """The process of a worker that an earlier daemon started in that place, if it still lives; else None."""
+        ...
+
+    def lives(self, started: WorkerStarted) -> bool:
+        """True if the process of that worker, which is one of this machine, has not ended."""
+        ...
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
+        """Ends what the workers of a place left behind: the handle has ended once nothing is left. None: there is none.
+
+        To be asked for when the workers themselves have ended.
+        """
         ...

@@ -52,13 +52,15 @@ class Explorer:
         self._gate = Gate()
         self._outbox = Outbox(member.log, member.clock)
         self._running: dict[UUID, list[asyncio.Task[None]]] = {}
+        self._leases: dict[UUID, TaskLeased] = {}
+        """Of those that run, the ones whose rollouts begin on certain weights."""
         self._tasksets: dict[str, Taskset] = {}
         self._attempts: dict[int, Attempts] = {}
         self._engine: RolloutEngine | None = None
         self._evaluator: Evaluator | None = None
         self._places = asyncio.Semaphore(1)
         self._orphans = Orphans(log)
-        self._loading = self._leaving = False
+        self._loading = self._failed = self._leaving = False
         self._turn: DeviceTurn | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -145,6 +147,7 @@ class Explorer:
                     work = [rollouts.create_task(self._evaluate(lease))]
                 else:
                     work = await self._begin(lease, rollouts)
+                    self._leases[lease.lease] = lease
                 self._running[lease.lease] = work
             self._drop(list(view.ended))
             view.ended.clear()
@@ -159,12 +162,14 @@ class Explorer:
 
     def _drop(self, leases: list[UUID]) -> None:
         for lease in leases:
+            self._leases.pop(lease, None)
             for task in self._running.pop(lease, []):
                 task.cancel()
 
     def _forget_done(self) -> None:
         for lease in [lease for lease, tasks in self._running.items() if all(task.done() for task in tasks)]:
             del self._running[lease]
+            self._leases.pop(lease, None)
 
     async def _begin(self, lease: TaskLeased, rollouts: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """A task for the whole lease, or one for each of its rollouts."""
@@ -303,9 +308,11 @@ class Explorer:
             raise
         except RftdError as error:
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
+            self._failed = True
             return False
         finally:
             self._loading = False
+        self._failed = False
         self._member.pulse.version = target.version
         await self._gate.set_version(target.version)
         activated = WeightsActivated(
@@ -321,12 +328,22 @@ class Explorer:
 
     def _refresh(self) -> None:
         pulse, running = self._member.pulse, sum(len(tasks) for tasks in self._running.values())
-        pulse.leases = tuple(self._running)
+        pulse.leases = tuple(lease for lease in self._running if self._progresses(lease))
         if self._engine is not None:
             stats = self._engine.stats()
             pulse.tokens_total = stats.tokens_total
             pulse.free = max(0, self._stage(0).rollout.concurrency - stats.running)
         pulse.state = self._doing(running)
+
+    def _progresses(self, lease: UUID) -> bool:
+        """False of one that only waits for weights: it is not renewed, and given out again when its time is over.
+
+        The first try to load them is progress, however long it takes.
+        """
+        leased = self._leases.get(lease)
+        if leased is None or (self._loading and not self._failed):
+            return True
+        return self._gate.fits(leased.min_version, pinned=leased.pinned)
 
     def _doing(self, tasks: int) -> str:
         """The state of a heartbeat; of a worker that does several things the one that makes progress."""
@@ -337,6 +354,8 @@ class Explorer:
             return "busy"
         if waiting:
             return "wait_turn"
+        if self._failed:
+            return "load_failed"
         if self._loading:
             return "load_weights"
         if self._gate.version < 0:

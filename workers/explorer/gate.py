@@ -50,6 +50,10 @@ class Gate:
         finally:
             self.waiting -= 1
 
+    def fits(self, version: int, *, pinned: bool) -> bool:
+        """True if a rollout of that version passes now."""
+        return version in self._serves if pinned else self.version >= version
+
     @property
     def may_change(self) -> bool:
         """True if no pinned rollout runs."""

@@ -37,6 +37,11 @@ class Judge:
                 found += members
         return found
 
+    def reads_members(self, stage: StageSpec) -> bool:
+        """True if what a group teaches is made of the payload of all its members; of a third party's we do not know."""
+        name = stage.algorithm.advantage
+        return not ADVANTAGES.builtin(name) or bool(advantage_function(stage.algorithm).member_fields)
+
     def _of(self, algorithm: AlgorithmSpec) -> AdvantageFunction | None:
         if algorithm is not self._algorithm:
             chosen = ADVANTAGES.builtin(algorithm.advantage) and "std_threshold" in algorithm.advantage_args

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
+from rftd.ops.errors import DataError
 from rftd.ops.ids import derive
 from rftd.streams import topics
-from rftd.streams.events.batch import BatchPlanned, ExperienceItem, ExperienceRetired, GroupRef, ObservedAt, RowItem
+from rftd.streams.bounds import LAST_NS
+from rftd.streams.events.batch import (
+    BatchAbandoned,
+    BatchPlanned,
+    ExperienceItem,
+    ExperienceRetired,
+    GroupRef,
+    ObservedAt,
+    RowItem,
+)
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.folds.run_state import RunState
@@ -67,9 +77,11 @@ class Planner:
         `positions` is how far the state was folded; `now_ns` is raised to the last recorded reading (rule 9).
         """
         spine = self._state.spine
+        if self._state.ledger.given_up and (given_up := self._given_up(positions, now_ns)):
+            return given_up
         if spine.status is not Status.RUNNING or spine.stage < 0 or spine.stage_completed:
             return ()
-        now_ns = max(now_ns, spine.decided_at_ns)
+        now_ns = max(now_ns, spine.recorded_ns)
         stage = spine.stage_spec()
         step = max(spine.planned, spine.first_version) + 1
         if step > spine.last_version:
@@ -80,6 +92,41 @@ class Planner:
         if stage.kind == "train":
             return [self._plan(each, positions, now_ns, rows=self._rows(stage, each)) for each in range(step, last + 1)]
         return self._explored(stage, step, last, positions, now_ns)
+
+    def _given_up(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
+        """Retires what somebody says will never be read again; before that, the batches that cannot run are abandoned.
+
+        With such a batch all later ones go, for steps follow one another: their other items return. What any generation
+        has executed stays, for no history may be made of another batch. Where what a group teaches is made of the
+        payload of all its members, they go with it. While the experiment is paused, too: it may have paused for this.
+        """
+        spine, ledger = self._state.spine, self._state.ledger
+        if spine.status not in (Status.RUNNING, Status.PAUSED) or spine.stage < 0 or spine.stage_completed:
+            return ()
+        given_up = ledger.given_up
+        places = (ledger.waiting, ledger.cooling)
+        entries = [entry for id in given_up for place in places if (entry := place.get(id)) is not None]
+        open_plans = {step: plan.event for step, plan in spine.plans.items() if step > spine.furthest}
+        groups: set[UUID | None] = {entry.group.group for entry in entries}
+        for plan in open_plans.values():
+            groups |= {_group_of(plan, item) for item in plan.experiences if item.experience in given_up}
+        whole = self._judge.reads_members(spine.stage_spec())
+        held = [
+            step
+            for step, plan in open_plans.items()
+            for item in plan.experiences
+            if item.experience in given_up or (whole and _group_of(plan, item) in groups)
+        ]
+        if held:
+            return [
+                _abandoned(open_plans[step], held, given_up)
+                for step in sorted(open_plans, reverse=True)
+                if step >= min(held)
+            ]
+        if whole:
+            entries = [entry for place in places for entry in place.values() if entry.group.group in groups]
+        now_ns = max(now_ns, spine.decided_at_ns)
+        return self._retired([Retirement("given_up", entries)], positions, now_ns) if entries else ()
 
     def _rows(self, stage: StageSpec, step: int) -> Sequence[RowItem]:
         if stage.dataset is None:
@@ -159,8 +206,7 @@ class Planner:
 
     def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
         """True if `max_read_timeout` passed since the trainer could have had its batch."""
-        since_ns = max(self._state.spine.decided_at_ns, self._state.spine.stage_started_ns)
-        return now_ns - since_ns >= stage.max_read_timeout_s * 1e9
+        return now_ns - self._state.spine.waits_since_ns >= stage.max_read_timeout_s * 1e9
 
     def _plan(
         self,
@@ -188,7 +234,8 @@ class Planner:
                 )
                 for entry in entries
             ]
-        policy, state = self._state.spine.stage_spec().policy, self._state
+        state, stage = self._state, self._state.spine.stage_spec()
+        policy = stage.policy
         reusable = bool(chosen) and policy.max_uses != 1
         return BatchPlanned(
             batch=derive(state.experiment, "batch", step, state.spine.abandoned.get(step, 0)),
@@ -196,12 +243,13 @@ class Planner:
             stage=state.spine.stage,
             experiences=tuple(items),
             rows=tuple(rows),
+            datasets=(stage.dataset.digest,) if rows and stage.dataset is not None else (),
             groups=tuple(groups),
             observed=observed_at(positions),
             decided_at_ns=now_ns,
             incomplete=incomplete,
             max_uses=policy.max_uses,
-            eligible_at_ns=now_ns + round(policy.cooldown_s * 1e9) if reusable else 0,
+            eligible_at_ns=min(now_ns + round(policy.cooldown_s * 1e9), LAST_NS) if reusable else 0,
         )
 
     def _retired(
@@ -224,9 +272,24 @@ class Planner:
         """After a stage's last plan nothing of it can be trained any more; what is collected never is, and stays so."""
         ledger = self._state.ledger
         left = [*ledger.waiting.values(), *ledger.cooling.values()]
-        now_ns = max(now_ns, self._state.spine.decided_at_ns)
         reason = "collected" if self._state.spine.stage_spec().kind == "explore" else "stage_ended"
         return self._retired([Retirement(reason, left)], positions, now_ns) if left else ()
+
+
+def _abandoned(plan: BatchPlanned, held: Collection[int], given_up: Mapping[UUID, str]) -> BatchAbandoned:
+    """The end of a plan that holds what was given up, or of one that follows such a one."""
+    named = next((item.experience for item in plan.experiences if item.experience in given_up), None)
+    what = f"the batch of step {min(held)} before it cannot run"
+    if named is not None:
+        what = f"experience {named} was given up" + (f": {given_up[named]}" if given_up[named] else "")
+    elif plan.step in held:
+        what = "it needs a group of which an experience was given up"
+    return BatchAbandoned(batch=plan.batch, step=plan.step, code=DataError.code, reason=what)
+
+
+def _group_of(plan: BatchPlanned, item: ExperienceItem) -> UUID | None:
+    """The group that an item is of; None where the plan names none."""
+    return plan.groups[item.group].group if 0 <= item.group < len(plan.groups) else None
 
 
 def oldest_flight_of(state: RunState) -> int | None:

@@ -22,4 +22,4 @@ def rows_of_step(
         locate(sequence, rows=dataset.rows, selector=dataset.selector, seed=dataset.seed)
         for sequence in range(first, first + size)
     )
-    return tuple(RowItem(dataset.digest, row, epoch) for row, epoch in places)
+    return tuple(RowItem(0, row, epoch) for row, epoch in places)

@@ -15,6 +15,7 @@ finish every group under way. All groups of a window begin on one version:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from math import gcd
 
 from rftd.ops import limits
@@ -123,7 +124,7 @@ def eval_due(stage: StageSpec, step: int) -> bool:
 def eval_steps(stage: StageSpec) -> Iterator[int]:
     """Every step at which an evaluation is due, in order."""
     interval = stage.eval_interval or max(stage.total_steps, 1)
-    steps = sorted({*range(0, stage.total_steps, interval), stage.total_steps})
+    steps = chain(range(0, stage.total_steps, interval), (stage.total_steps,))
     return (step for step in steps if eval_due(stage, step))
 
 

@@ -12,12 +12,12 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from rftd.ops.errors import DataError, LogLossError
+from rftd.ops.errors import DataError, LogLossError, RowError
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams import topics
 from rftd.streams.codec import decode_as
 from rftd.streams.envelope import Position, Record
-from rftd.streams.events.batch import BatchPlanned, GroupRef, RowItem
+from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.log import EventLog
@@ -55,7 +55,7 @@ class Assembly:
         stage = self._spec.stages[plan.stage]
         samples, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
         if plan.rows:
-            samples += await asyncio.to_thread(self._rows, plan.rows, plan.stage, stage, bool(plan.experiences))
+            samples += await asyncio.to_thread(self._rows, plan, stage)
         return TrainBatch(step=plan.step, stage_step=plan.step - first_version, samples=samples, metrics=metrics)
 
     async def _experiences(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[TrainSample], dict[str, float]]:
@@ -133,19 +133,22 @@ class Assembly:
                     fix="run rftd verify on the log",
                 )
 
-    def _rows(self, rows: Sequence[RowItem], index: int, stage: StageSpec, expert: bool) -> list[TrainSample]:
-        dataset, tokenizer = self._dataset(index, stage), self._tokenizer(index, stage)
+    def _rows(self, plan: BatchPlanned, stage: StageSpec) -> list[TrainSample]:
+        dataset, tokenizer = self._dataset(plan.stage, stage), self._tokenizer(plan.stage, stage)
         samples: list[TrainSample] = []
         found = dataset.present_digest() if dataset.touched else dataset.digest
-        for number, item in enumerate(rows):
-            if item.digest != found:
+        for number, item in enumerate(plan.rows):
+            if (named := plan.dataset_of(item)) != found:
                 raise DataError(
-                    f"dataset of stage {stage.name!r} has digest {found}, the plan names {item.digest}",
+                    f"dataset of stage {stage.name!r} has digest {found}, the plan names {named}",
                     where=stage.dataset.path if stage.dataset else None,
                     fix="restore the file that the experiment was accepted with",
                 )
-            made = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
-            samples += _row_samples(made, number, expert=expert)
+            try:
+                made = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+            except DataError as error:
+                raise RowError(error.what, where=error.where, fix=error.fix) from error
+            samples += _row_samples(made, number, expert=bool(plan.experiences))
         return samples
 
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:

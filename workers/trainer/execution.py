@@ -20,6 +20,7 @@ from rftd.streams.codec import decode_as
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
+from rftd.streams.shared_history import plan_offsets
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.trainer.assembly import Assembly
@@ -54,6 +55,8 @@ class Execution:
         self._stage = -1
         """The stage that the engine is set up for."""
         self._ahead: tuple[UUID, TrainBatch] | None = None
+        self._older: dict[int, int] = {}
+        """Where the plans of steps lie that the fold does not know any more."""
 
     async def take_up(self, resumption: Resumption) -> int:
         """Loads what the resumption names, or the base model; returns its weight version.
@@ -98,7 +101,7 @@ class Execution:
         spine = self._state.spine
         if (plan := spine.plans.get(step)) is not None:
             return plan.event
-        offset = spine.plan_offsets.get(step)
+        offset = await self._offset(step)
         if offset is None:
             return None
         partition = partition_of(topics.EXPERIMENTS, self._state.experiment)
@@ -108,6 +111,16 @@ class Execution:
                 f"the plan of step {step} is missing", where=f"{partition}@{offset}", fix="run rftd verify on the log"
             )
         return decode_as(records[0], BatchPlanned)
+
+    async def _offset(self, step: int) -> int | None:
+        """Where the step's plan lies; for steps long ago the spine is read once."""
+        spine = self._state.spine
+        offset = spine.plan_offsets.get(step)
+        if offset is None and step in spine.batches.steps:
+            if step not in self._older:
+                self._older = await plan_offsets(self._log, self._state.experiment, first=step)
+            offset = self._older.get(step)
+        return offset
 
     async def batch(self, plan: BatchPlanned) -> TrainBatch:
         """The plan's batch, built now or ahead. Raises LogLossError if the log lacks what the plan names."""

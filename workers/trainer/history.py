@@ -39,5 +39,5 @@ def _newest_first(state: RunState) -> Iterator[CheckpointCommitted]:
     """Committed checkpoints whose step is on the spine with the same weights (rule 3)."""
     for key in sorted(state.checkpoints, reverse=True):
         checkpoint = state.checkpoints[key]
-        if state.spine.checksums.get(key) == checkpoint.checksum:
+        if state.spine.made(*key, checkpoint.checksum):
             yield checkpoint

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import Final
 
 import msgspec
 
 from rftd.ops import faults
-from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.errors import ConflictError, RftdError, WorkError
 from rftd.ops.logs import Logger
 from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested, WeightsRetired
@@ -24,6 +25,9 @@ from rftd.workers.weights.registry import Channels
 
 DURABLE = "checkpoint"
 """The channel whose versions outlive the machine's memory."""
+LOOKS_S: Final = (5.0, 60.0, 600.0)
+"""A trainer that has waited for so long reads through what it has announced, once each time."""
+_GONE: Final = {DURABLE: "its files are gone", "memory": "the memory that held them is gone"}
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +60,13 @@ class Publisher:
         self._thread = thread
         self._log = log
         self._taken_up: Present | None = None
+        self._looks = 0
+        self._damaged: set[str] = set()
+        """Paths of what is there and cannot be read."""
+        self._made_again: set[str] = set()
+        """Paths for whose sake the history was taken up from before them, and that were not announced since."""
         memory_dir = next((stage.sync.memory_dir for stage in spec.stages if stage.sync.memory_dir), "")
-        self._channels = Channels(spec.job_dir, memory_dir)
+        self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch)
 
     async def publish(self, present: Present) -> None:
         """Announces the engine's weights, unless equal weights of that version are announced already (rule 8).
@@ -100,40 +109,77 @@ class Publisher:
             await self._under_way
             self._under_way = None
 
-    async def mend(self, present: Present | None) -> None:
-        """Retires older versions that were in memory and are gone, and announces the present weights in their place.
+    async def mend(self, present: Present | None, *, idle_s: float = 0.0) -> bool:
+        """Retires older versions that are gone, and announces the present weights in their place, or again.
 
-        Later versions are left: their plans are executed again. Rollouts that need an older one run on the next.
-        None: the weights are still those that were taken up.
+        Rollouts that need an older one run on the next. An evaluation cannot: True if one waits for weights that are
+        gone, and that are made again if the history is taken up from before them. Later versions are left: their plans
+        are executed again. None: the weights are still those that were taken up. `idle_s`: for how long the trainer
+        has waited; explorers that cannot load what is damaged let it wait, so that what is there is read through then.
         """
         await self.settle()
         present = self._taken_up = present or self._taken_up
         if present is None:
-            return
-        lost = [event for event in await self._lost() if event.version <= present.version]
+            return False
+        looks, self._looks = self._looks, sum(idle_s >= each_s for each_s in LOOKS_S)
+        found = await self._lost(thorough=self._looks > looks)
+        lost = [event for event in found if event.version <= present.version]
+        evaluated, again = self._evaluated(), False
         for event in lost:
             self._log.warning("weights.lost", version=event.version, path=event.path)
-            if event.version < present.version:
-                await self._append([_retired(event, "the memory that held them is gone", lost=True)])
+            if event.version == present.version:
+                continue
+            if event.version in evaluated and event.path not in self._made_again:
+                self._made_again.add(event.path)
+                again = True
+            else:
+                await self._append([_retired(event, _GONE.get(event.method, _GONE[DURABLE]), lost=True)])
                 await self._remove([event])
-        if lost:
+        if lost and not again:  # what stands in for them, or is one of them
             await self.publish(present)
+        return again
 
-    async def _lost(self) -> list[WeightsPublished]:
-        """What counts, was held in memory, and is no more."""
+    async def needed(self) -> int | None:
+        """The lowest version that an evaluation waits for and that is gone; None if there is none."""
+        evaluated = self._evaluated()
+        lost = [event for event in await self._lost() if event.version in evaluated] if evaluated else []
+        self._made_again.update(event.path for event in lost)
+        return min((event.version for event in lost), default=None)
+
+    def _evaluated(self) -> set[int]:
+        """Versions that evaluations wait for."""
+        spine = self._state.spine
+        return {version for version, _ in due_evals(self._state, spine.stage_spec())} if spine.stage >= 0 else set()
+
+    async def _lost(self, *, thorough: bool = False) -> list[WeightsPublished]:
+        """What counts and is no more; `thorough`: or cannot be read to the last tensor."""
         weights, spine = self._state.weights, self._state.spine
-        counting = [
-            event for key, event in weights.published.items() if event.method != DURABLE and weights.counts(*key, spine)
-        ]
-        held = await asyncio.to_thread(lambda: [self._holds(event) for event in counting])
+        counting = [weights.published[key] for key in weights.standing if weights.counts(*key, spine)]
+        holds = self._opens if thorough else self._holds
+        held = await asyncio.to_thread(lambda: [holds(event) for event in counting])
         return [event for event, there in zip(counting, held, strict=True) if not there]
 
     def _holds(self, event: WeightsPublished) -> bool:
         return self._channels.of(event.method).holds(as_ref(event))
 
+    def _opens(self, event: WeightsPublished) -> bool:
+        if not self._holds(event):
+            return False
+        try:
+            with self._channels.of(event.method).open(as_ref(event)):
+                return True
+        except WorkError as error:
+            self._log.warning("weights.damaged", version=event.version, error=error.what)
+            self._damaged.add(event.path)
+            return False
+
     async def _held(self, older: Sequence[WeightsPublished], checksum: str) -> bool:
         for event in older:
-            if event.checksum == checksum and await asyncio.to_thread(self._holds, event):
+            if (
+                event.checksum == checksum
+                and event.path not in self._damaged
+                and await asyncio.to_thread(self._holds, event)
+            ):
                 return True
         return False
 
@@ -159,9 +205,6 @@ class Publisher:
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None = None,
     ) -> None:
-        same = next((event for event in older if event.generation == present.generation), None)
-        if same is not None:  # its bytes are gone, or damaged: they must not stand in the way
-            await asyncio.to_thread(self._channels.of(same.method).retire, as_ref(same))
         method, exported = await asyncio.to_thread(self._export, snapshot, present)
         faults.point("weights.after_files")
         event = WeightsPublished(
@@ -175,6 +218,7 @@ class Publisher:
             size_bytes=exported.size_bytes,
             host=exported.host,
         )
+        same = next((each for each in older if each.generation == present.generation), None)
         others = [each for each in older if each is not same]
         old = [each for each in self._old() if each not in older]
         # One append for all of it: each wakes everybody who follows the weights.
@@ -183,8 +227,10 @@ class Publisher:
         events += [_retired(each, "another generation differs") for each in others]
         events += [_retired(each, "newer versions exist") for each in old]
         await self._append(events)
+        self._made_again.discard(event.path)  # gone once more, it is made once more
         faults.point("weights.after_append")
-        await self._remove([*others, *old])
+        damaged = [same] if same is not None and same.path != event.path else []
+        await self._remove([*damaged, *others, *old])
         await asyncio.to_thread(self._channels.of(method).prepare)
 
     def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
@@ -203,8 +249,13 @@ class Publisher:
         return DURABLE, self._channels.of(DURABLE).publish(weights, version=version, generation=generation)
 
     def _method(self, present: Present) -> str:
-        """Versions that are evaluated, or with which another stage begins, must outlive the machine's memory."""
+        """Versions that are evaluated, or with which another stage begins, must outlive the machine's memory.
+
+        So must those that memory has damaged: it is not trusted with them again.
+        """
         stage = self._spec.stages[present.stage]
+        if any(each.path in self._damaged for each in self._announced(present.version) if each.method != DURABLE):
+            return DURABLE
         step = present.version - self._state.spine.first_versions.get(present.stage, 0)
         return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.sync.method
 
@@ -220,7 +271,7 @@ class Publisher:
             for key, event in state.weights.published.items()
             if event.version < lowest and key not in state.weights.retired
         ]
-        wanted = {version for version, _ in due_evals(state, stage)} if old else set()
+        wanted = self._evaluated() if old else set()
         return [event for event in old if event.version not in wanted]
 
     async def _append(self, events: Sequence[Event]) -> None:

@@ -34,7 +34,7 @@ class TrainingRecord:
         event = decoded.event
         if isinstance(event, GenerationStarted):
             self.generations.setdefault(event.generation, event)
-        elif isinstance(event, StepCompleted):
+        elif isinstance(event, StepCompleted) and event.batch not in self.state.spine.batches.abandoned:
             lean = msgspec.structs.replace(event, metrics={})
             self._steps.setdefault(event.generation, {}).setdefault(event.step, lean)
 

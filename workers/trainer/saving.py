@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -12,14 +11,17 @@ import msgspec
 
 from rftd.ops import faults
 from rftd.ops.errors import DataError
-from rftd.storage.checkpoints import Staged, mark_latest, place_folder, stage_folder, verify
+from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
+from rftd.storage.checkpoints import Staged, place_folder, place_markers, stage_folder, stage_markers, verify
+from rftd.storage.workplace import Workplace
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
-from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.streams.events.step import GenerationStarted, SpineMark, StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease, as_refs
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.trainer.engine import TrainerEngine
+from rftd.workers.trainer.tidying import discard
 
 
 class Saver:
@@ -46,7 +48,9 @@ class Saver:
         """Commits a checkpoint of the step that was just completed, unless an equal one is committed and whole."""
         if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
             return
-        event = await self._written(done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256)
+        event = await self._written(
+            done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256, done.spine
+        )
         await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
         faults.point("checkpoint.after_append")
         await self._retain(done.stage, self._spec.stages[done.stage].trainer.max_checkpoints_to_keep)
@@ -56,14 +60,23 @@ class Saver:
 
         From then on the fork needs nothing of its parent's files.
         """
-        event = await self._written(started.version, started.generation, stage, stage_step, started.checksum, None)
+        event = await self._written(
+            started.version, started.generation, stage, stage_step, started.checksum, None, None
+        )
         writer, experiment = self._lease.writer, self._state.experiment
         await self._lease.append([writer.draft(each, experiment=experiment) for each in (started, event)])
         faults.point("checkpoint.after_append")
         return event
 
     async def _written(
-        self, step: int, generation: int, stage: int, stage_step: int, checksum: str, sha256: str | None
+        self,
+        step: int,
+        generation: int,
+        stage: int,
+        stage_step: int,
+        checksum: str,
+        sha256: str | None,
+        spine: SpineMark | None,
     ) -> CheckpointCommitted:
         """The event of a checkpoint whose files are durable."""
         off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
@@ -72,12 +85,28 @@ class Saver:
         hf = spec.trainer.save_hf == "always" or (spec.trainer.save_hf == "last" and final)
         folder = self.folder_of(stage) / f"global_step_{stage_step}"
 
+        witness = CheckpointWitness(
+            experiment=self._state.experiment,
+            step=step,
+            generation=generation,
+            heads=as_refs(await self._log.heads()),
+            spine=spine,
+        )
+        within = Workplace(folder.parent, self._lease.writer.epoch)
+
+        def fill(beside: Path) -> None:
+            self._engine.save(beside, hf=hf)
+            write_witness(beside, witness)
+
         def write() -> Staged:
-            return stage_folder(folder, lambda beside: self._engine.save(beside, hf=hf), generation=generation)
+            within.open()
+            staged = stage_folder(folder, fill, within=within.path)
+            stage_markers(folder.parent, stage_step, within=within.path)
+            return staged
 
         def place(staged: Staged) -> CheckpointCommitted:
             place_folder(staged, folder)
-            mark_latest(folder.parent, stage_step, generation=generation)
+            place_markers(folder.parent, within=within.path)
             return CheckpointCommitted(
                 step=step,
                 generation=generation,
@@ -92,11 +121,13 @@ class Saver:
             )
 
         staged = await off_loop(write)
-        # The folder's name is shared with whoever took over meanwhile, and no fence guards it.
+        # From here on only names change, and only until a successor takes the workplace away.
         await self._lease.confirm()
         committed = await off_loop(place, staged)
+        await self._lease.confirm()  # what was replaced is a successor's to put back, if there is one
+        await off_loop(within.close)
         faults.point("checkpoint.after_files")
-        return msgspec.structs.replace(committed, heads=as_refs(await self._log.heads()))
+        return msgspec.structs.replace(committed, heads=as_refs(await self._log.heads()), spine=spine)
 
     def _is_saved(self, done: StepCompleted) -> bool:
         """True if equal weights are committed and their files are whole; a damaged checkpoint is written again."""
@@ -131,4 +162,4 @@ class Saver:
             writer, experiment = self._lease.writer, self._state.experiment
             await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
             faults.point("checkpoint.before_removal")
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            await discard(self._lease, [Path(path)])

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from rftd.ops import faults
-from rftd.ops.errors import DataError
+from rftd.ops.errors import DataError, WorkError
 from rftd.ops.logs import Logger
-from rftd.storage.checkpoints import put_back
-from rftd.storage.garbage import OF_ONE_TRAINER, garbage, kept_of, ours, remove
 from rftd.streams import topics
 from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.fencing import Role
@@ -24,6 +23,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spine_digest import SpineDigest, follow_digest
 from rftd.streams.topics import partition_of
 from rftd.workers.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
@@ -35,6 +35,7 @@ from rftd.workers.trainer.history import Resumption, resume_from
 from rftd.workers.trainer.inheritance import inherit
 from rftd.workers.trainer.publishing import Present, Publisher
 from rftd.workers.trainer.saving import Saver
+from rftd.workers.trainer.tidying import tidy
 
 IDLE_S: Final = 0.5
 """A trainer waits so long for a plan; while it has none, it looks so often whether its weights are still there."""
@@ -52,14 +53,18 @@ class Trainer:
         *,
         thread: Executor,
         log: Logger,
+        submitted: int = 0,
     ) -> None:
+        """`submitted` is where on the spine the experiment was."""
         self._member = member
         self._follower = follower
         self._state = state
         self._engine = engine
         self._thread = thread
         self._log = log
+        self._submitted = submitted
         self._lease: RoleLease | None = None
+        self._digest: SpineDigest | None = None
         self._turn: DeviceTurn | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -88,18 +93,28 @@ class Trainer:
             beat = tasks.create_task(self._member.beat(lambda: None))
             try:
                 lease = self._lease = await self._acquire()
+                self._digest = await self._follow_spine()
                 publisher = Publisher(self._engine, lease, self._state, spec, self._thread, log=self._log)
                 saver = Saver(self._engine, lease, self._state, spec, log=self._member.log, thread=self._thread)
-                await self._take_up(stop, lease, execution, publisher, saver, spec)
-                if self._turn is not None and self._turn.shared:
-                    async with self._turn.training():
-                        pass  # at its end the engine rests until its first step
-                await self._work(stop, tasks, lease, execution, publisher, saver, spec)
+                again = True
+                while again:
+                    await self._take_up(stop, lease, execution, publisher, saver, spec)
+                    if self._turn is not None and self._turn.shared:
+                        async with self._turn.training():
+                            pass  # at its end the engine rests until its first step
+                    again = await self._work(stop, tasks, lease, execution, publisher, saver, spec)
             finally:
                 beat.cancel()
                 await execution.call(self._engine.close)
                 if self._turn is not None:
                     self._turn.close()
+
+    async def _follow_spine(self) -> SpineDigest:
+        """What steps and checkpoints say of the spine that this process reads."""
+        spine = self._state.spine
+        fresh = spine.furthest == (spine.forked.at_step if spine.forked is not None else 0)
+        begin = self._submitted if fresh else None
+        return await follow_digest(self._member.log, self._follower, self._state.experiment, spine.mark, begin=begin)
 
     async def _acquire(self) -> RoleLease:
         experiment = self._state.experiment
@@ -128,8 +143,13 @@ class Trainer:
         """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
         spine = self._state.spine
         self._member.pulse.state = "take_up"
-        await asyncio.to_thread(self._tidy, spec)
-        resumption = await asyncio.to_thread(resume_from, self._state)
+        await tidy(lease, self._state, spec, self._log)
+        needed = await publisher.needed()
+
+        def accept(committed: CheckpointCommitted) -> bool:
+            return needed is None or committed.step <= needed
+
+        resumption = await asyncio.to_thread(resume_from, self._state, accept)
         while True:
             if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
                 await self._inherit(stop, lease, execution, publisher, saver, spec, spine.forked, resumption.reason)
@@ -139,7 +159,7 @@ class Trainer:
                 break
             except DataError:
                 # What was damaged after it was verified is passed over by name; what is whole and unfit is an error.
-                tried, resumption = resumption.checkpoint, await asyncio.to_thread(resume_from, self._state)
+                tried, resumption = resumption.checkpoint, await asyncio.to_thread(resume_from, self._state, accept)
                 if resumption.checkpoint == tried:
                     raise
         checkpoint = resumption.checkpoint
@@ -147,7 +167,7 @@ class Trainer:
             generation=spine.generation + 1,
             version=version,
             checkpoint=checkpoint.path if checkpoint else "",
-            reason=resumption.reason,
+            reason="; ".join(filter(None, (_why(needed), resumption.reason))),
             environment=environment_of(self._engine, spec),
         )
         faults.point("trainer.before_generation")
@@ -223,15 +243,6 @@ class Trainer:
             )
         )
 
-    def _tidy(self, spec: ExperimentSpec) -> None:
-        """Mends and removes what trainers before this one left half done: its fences are read back, so it is alone."""
-        for checkpoint in self._state.checkpoints.values():
-            put_back(Path(checkpoint.path))
-        own = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER]
-        for each in garbage(own, kept_of(self._state), before_ns=self._member.clock.now_ns()):
-            self._log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
-            remove([each.path])
-
     async def _work(
         self,
         stop: asyncio.Event,
@@ -241,17 +252,20 @@ class Trainer:
         publisher: Publisher,
         saver: Saver,
         spec: ExperimentSpec,
-    ) -> None:
+    ) -> bool:
+        """True if the history is to be taken up again."""
         spine, pulse = self._state.spine, self._member.pulse
         present: Present | None = None
-        mend_s = self._member.clock.monotonic_s() + IDLE_S
+        idle_s = self._member.clock.monotonic_s()
+        mend_s = idle_s + IDLE_S
         while not stop.is_set() and not (spine.status and spine.status.ended):
             plan = await execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
                 pulse.state = "paused" if spine.status is Status.PAUSED else "wait_batch"
                 # What was published is seldom gone: to look for it must not keep the next plan waiting.
                 if not await self._follower.pump(wait_s=IDLE_S) or self._member.clock.monotonic_s() >= mend_s:
-                    await publisher.mend(present)
+                    if await publisher.mend(present, idle_s=self._member.clock.monotonic_s() - idle_s):
+                        return True
                     mend_s = self._member.clock.monotonic_s() + IDLE_S
                 lease.check()
                 await self._answer(tasks, publisher, present)
@@ -274,7 +288,9 @@ class Trainer:
                 pulse.state = "checkpoint"
                 await publisher.settle()
                 await saver.save(done, stage_step)
+            idle_s = self._member.clock.monotonic_s()
         await publisher.settle()
+        return False
 
     async def _answer(self, tasks: asyncio.TaskGroup, publisher: Publisher, present: Present | None) -> None:
         """Answers explorers that ask for newer weights, once every step that was ever completed is executed again."""
@@ -293,6 +309,12 @@ class Trainer:
         faults.point("trainer.before_step_append")
         await lease.append([draft])
         faults.point("trainer.after_step_append")
+        if plan.batch in self._state.spine.batches.abandoned:
+            raise WorkError(
+                f"the batch of step {plan.step} was abandoned while it was trained",
+                where=f"batch {plan.batch}",
+                fix="nothing to do: the trainer begins again at its newest checkpoint",
+            )
         self._member.pulse.tokens_total += done.tokens
         return done
 
@@ -322,6 +344,7 @@ class Trainer:
             duration_s=self._member.clock.monotonic_s() - began_s,
             metrics=executed.result.metrics,
             skipped=executed.result.skipped,
+            spine=self._digest.mark if self._digest is not None else None,
         )
         if done.skipped:
             self._log.warning("step.skipped", step=done.step, batch=str(done.batch), reason=done.skipped)
@@ -329,6 +352,10 @@ class Trainer:
             done, experiment=self._state.experiment, causation=plan.batch, correlation=plan.batch
         )
         return draft, done
+
+
+def _why(needed: int | None) -> str:
+    return "" if needed is None else f"the weights of version {needed} are gone, and an evaluation waits for them"
 
 
 class _OnThread:

@@ -43,7 +43,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 class WeightChannel(Protocol):
     """Carries weights from one trainer to explorers and evaluators. Every method blocks; call it off the event loop.
 
-    A version is visible as a whole or not at all, whatever dies when, and stays until it is retired.
+    A version is visible as a whole or not at all, whatever dies when, and stays until it is retired. Each publisher
+    has names of its own, so that one that was replaced and wakes cannot touch what its successor published.
     """
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
@@ -59,7 +60,10 @@ class WeightChannel(Protocol):
         ...
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if they can still be opened here, as far as that can be told without reading them."""
+        """True if they can still be opened here, as far as that can be told without reading them.
+
+        Where nothing can be told, because the disk does not answer, it is True: they are not known to be gone.
+        """
         ...
 
     def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
@@ -72,6 +76,12 @@ class WeightChannel(Protocol):
     def retire(self, weights: WeightsRef) -> None:
         """Forgets them; who has them open goes on safely. What is gone already is no error."""
         ...
+
+
+def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
+    """What one publisher calls a version: the same each time, or with the number of another `attempt` at it."""
+    suffix = f"-e{epoch}" if epoch else ""
+    return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
 
 
 def as_ref(published: WeightsPublished) -> WeightsRef:

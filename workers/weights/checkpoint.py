@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConflictError, WorkError
 from rftd.workers.weights import safetensors
-from rftd.workers.weights.channel import Exported, WeightsRef, check_announced
+from rftd.workers.weights.channel import Exported, WeightsRef, check_announced, name_of
 from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, each_once
@@ -25,23 +26,30 @@ MANIFEST = "manifest.json"
 class CheckpointChannel:
     """Implements `WeightChannel`: every machine that sees the folder can read them, also after a power cut."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` holds one folder for each version."""
+    def __init__(self, folder: Path, epoch: int = 0) -> None:
+        """`folder` holds one folder for each version and publisher, of whom `epoch` is the number."""
         self._folder = folder
+        self._epoch = epoch
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Durable when it returns."""
-        return export(weights, self._folder / f"v{version}-g{generation}", version=version, generation=generation)
+        """Durable when it returns. What lies under the version's name and is damaged stays: another name is taken."""
+        names = (self._folder / name_of(version, generation, self._epoch, attempt) for attempt in count())
+        folder = next(each for each in names if not _damaged(each))
+        return export(weights, folder, version=version, generation=generation)
 
     def prepare(self) -> None:
         """Nothing can be done ahead."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the announced manifest lies there."""
+        """True if the announced manifest lies there, and tensors beside it."""
+        folder = Path(weights.path)
         try:
-            return manifest_id((Path(weights.path) / MANIFEST).read_bytes()) == weights.manifest
-        except OSError:
+            (folder / TENSORS).stat()
+            return manifest_id((folder / MANIFEST).read_bytes()) == weights.manifest
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            return True
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
@@ -51,8 +59,24 @@ class CheckpointChannel:
         yield tensors
 
     def retire(self, weights: WeightsRef) -> None:
-        """Removes the folder."""
-        shutil.rmtree(weights.path, ignore_errors=True)
+        """Removes the folder: at one blow, so that nobody finds half of it."""
+        folder = Path(weights.path)
+        gone = folder.with_name(f".{folder.name}.gone")
+        with suppress(OSError):
+            folder.rename(gone)
+        for each in (gone, folder):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _damaged(folder: Path) -> bool:
+    """True if something lies there that is not whole."""
+    if not folder.exists():
+        return False
+    try:
+        read(folder)
+    except WorkError:
+        return True
+    return False
 
 
 def export(weights: Weights, folder: Path, *, version: int, generation: int) -> Exported:

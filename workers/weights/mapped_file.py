@@ -93,6 +93,10 @@ class Buffer:
         self.path = path
         return True
 
+    def forget(self) -> None:
+        """Gives the file up, whose name is somebody else's by now or nobody's."""
+        os.close(self._descriptor)
+
     def close(self) -> None:
         """Removes the file; whoever has it mapped keeps its bytes."""
         self.path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ import msgspec
 
 from rftd.ops.errors import ConflictError, DiskFullError, WeightsElsewhereError, WorkError
 from rftd.workers.weights import mapped_file
-from rftd.workers.weights.channel import Exported, WeightsRef, check_announced
+from rftd.workers.weights.channel import Exported, WeightsRef, check_announced, name_of
 from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum
 from rftd.workers.weights.mapped_file import Buffer, Reader
@@ -36,10 +37,11 @@ class MemoryChannel:
     the next one if nobody reads it, for a file's first pages cost more than copying into them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` belongs to one experiment and its user; it is made when it is needed."""
+    def __init__(self, folder: Path, epoch: int = 0) -> None:
+        """`folder` belongs to one experiment and its user; it is made when it is needed. `epoch`: the publisher's."""
         self._folder = folder
-        self._blank = folder / f".spare-{os.getpid()}{SUFFIX}.partial"
+        self._epoch = epoch
+        self._blank = folder / f".spare-{f'e{epoch}-' if epoch else ''}{os.getpid()}{SUFFIX}.partial"
         self._shown: dict[str, Buffer] = {}
         self._spare: Buffer | None = None
         self._size = 0
@@ -47,7 +49,7 @@ class MemoryChannel:
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
         """Copies the weights once."""
-        path = self._folder / f"v{version}-g{generation}{SUFFIX}"
+        path = self._path(version, generation)
         offsets, end = _places(weights)
         blank = tuple(TensorSum(name, weights[name].dtype, weights[name].shape, "0" * 32) for name in sorted(weights))
         manifest = Manifest(
@@ -67,6 +69,8 @@ class MemoryChannel:
             tensors = tuple(msgspec.structs.replace(line, xxh3=sums[id(weights[line.name])]) for line in blank)
             head = _summed(manifest, tensors)
             buffer.write(head)
+            if (gone := self._shown.pop(str(path), None)) is not None:
+                gone.forget()
             buffer.show_as(path)
         except BaseException:
             buffer.close()
@@ -88,10 +92,7 @@ class MemoryChannel:
         if path.parent != self._folder:
             return False
         try:
-            with path.open("rb") as file:
-                head = file.read(len(mapped_file.MAGIC) + 8)
-                head += file.read(int.from_bytes(head[len(mapped_file.MAGIC) :], "little"))
-            return mapped_file.id_of(head) == weights.manifest
+            return mapped_file.id_of(_read_head(path)) == weights.manifest
         except (OSError, ValueError, MemoryError):
             return False
 
@@ -120,6 +121,19 @@ class MemoryChannel:
             self._spare = buffer
         else:
             buffer.close()
+
+    def _path(self, version: int, generation: int) -> Path:
+        """Under which a version is shown; what lies there and cannot be read stays, and another name is taken."""
+        for attempt in count():
+            path = self._folder / f"{name_of(version, generation, self._epoch, attempt)}{SUFFIX}"
+            try:
+                _read_head(path)
+            except (ValueError, MemoryError):
+                continue
+            except OSError:
+                return path  # nothing is there; or whoever writes will say what is wrong
+            return path
+        raise AssertionError
 
     def _verified(self, descriptor: int, weights: WeightsRef) -> Weights:
         try:
@@ -167,6 +181,15 @@ class MemoryChannel:
                     "the file already holds other weights", where=str(path), fix="publish into a folder of its own"
                 )
         return _exported(path, head, checksum_of(tensors), path.stat().st_size)
+
+
+def _read_head(path: Path) -> bytes:
+    """The manifest's part of a file. Raises OSError, or ValueError or MemoryError if it has none."""
+    with path.open("rb") as file:
+        head = file.read(len(mapped_file.MAGIC) + 8)
+        head += file.read(int.from_bytes(head[len(mapped_file.MAGIC) :], "little"))
+    mapped_file.id_of(head)
+    return head
 
 
 def _places(weights: Weights) -> tuple[dict[str, int], int]:

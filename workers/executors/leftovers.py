@@ -1,0 +1,127 @@
+"""Processes of one place, found by session and by a mark in their environment, and ended before the next one starts.
+
+An engine's own processes outlive a worker that is killed, and hold its device, its ports and its memory. They are in
+the worker's session unless they made one of their own, and they have its environment unless they were given another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from rftd.ops import limits
+
+MARK: Final = "RFTD_WORKER"
+"""The environment variable that says for which place, and of which daemon's folder, a process was started."""
+LOOK_S: Final = 0.05
+_SHOWN: Final = 8
+
+
+class Seen(NamedTuple):
+    """A process of this machine."""
+
+    process: psutil.Process
+    session: int
+    mark: str
+    """Empty if its environment does not say, may not be read, or was written over."""
+
+
+class Leftovers:
+    """What may be left of the workers of one place. Everything here blocks for milliseconds: keep off the loop."""
+
+    def __init__(self, mark: str, log_path: Path) -> None:
+        self._mark = mark
+        self._log_path = log_path
+        self.own: set[int] = set()
+        """Sessions of children of this process whose status nobody has collected: nothing else has their number."""
+        self.former: set[int] = set()
+        """Sessions of processes that an earlier daemon started. Their numbers may have come again since."""
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live, whoever started them; those that ended and wait for their parent are gone."""
+        every = list(_visible())
+        marked = {each.session for each in every if each.mark == self._mark}
+        sure = (marked | self.own) - {os.getsid(0)}
+        return [each.process for each in every if self._is_left(each, sure)]
+
+    def _is_left(self, seen: Seen, sure: set[int]) -> bool:
+        if seen.mark == self._mark or seen.session in sure:
+            return True
+        return seen.session in self.former and not seen.mark and self._writes_our_log(seen.process.pid)
+
+    def _writes_our_log(self, pid: int) -> bool:
+        with suppress(OSError):
+            wanted = os.stat(self._log_path)
+            return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), wanted) for number in (1, 2))
+        return False
+
+    def end(self, wait: Callable[[float], bool], say: Callable[[str], None]) -> bool:
+        """Asks each to end, then kills it; True once none is left. `wait` waits, and says whether to give up.
+
+        `say` is told what is there still.
+        """
+        patient = round(limits.LEFTOVER_GRACE_S / LOOK_S)
+        asked: set[int] = set()
+        rounds = 0
+        while left := self.processes():
+            say(named(left))
+            for process in left:
+                with suppress(psutil.Error):
+                    if rounds >= patient:
+                        process.send_signal(signal.SIGKILL)
+                    elif process.pid not in asked:
+                        asked.add(process.pid)
+                        process.send_signal(signal.SIGTERM)
+            rounds += 1
+            if wait(LOOK_S):
+                return False
+        say("")
+        return True
+
+
+def named(processes: list[psutil.Process]) -> str:
+    """The processes as one bounded text: pid and name of each."""
+    texts = [f"{process.pid} ({_name(process)})" for process in processes[:_SHOWN]]
+    more = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
+    return ", ".join(texts) + more
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return "ended"
+
+
+def _visible() -> Iterator[Seen]:
+    """Every process but this one; none where /proc is that of another PID namespace."""
+    if _foreign_proc():
+        return
+    me = os.getpid()
+    for pid in psutil.pids():
+        try:
+            process = psutil.Process(pid)
+            if pid != me and process.status() != psutil.STATUS_ZOMBIE:
+                yield Seen(process, os.getsid(pid), _mark_of(process))
+        except (psutil.Error, OSError):  # it ended meanwhile
+            continue
+
+
+def _mark_of(process: psutil.Process) -> str:
+    try:
+        return str(process.environ().get(MARK, ""))
+    except psutil.AccessDenied:  # another user's
+        return ""
+
+
+def _foreign_proc() -> bool:
+    try:
+        return os.readlink("/proc/self") != str(os.getpid())
+    except OSError:
+        return False  # there is no such file where this is no Linux
