@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ConflictError
+from rftd.ops.paths import absolute_path
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +25,17 @@ class DataFolder:
     """`--data DIR`."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+        self.root = Path(absolute_path(root))
         self.log = self.root / "log"
-        self.state_url = f"sqlite+aiosqlite:///{self.root / 'state.db'}"
+        self.state = self.root / "state.db"
+        self.state_url = f"sqlite+aiosqlite:///{self.state}"
         self.endpoint = self.root / "endpoint.json"
         self.archives = self.root / "archives"
         """Where `rftd archive` writes if nobody says otherwise."""
+        self.losses = self.root / "losses.json"
+        """The file that keeps for ever what the log was seen to have lost."""
+        self.known = self.root / "known"
+        """The folder of the registry's snapshots, so that a start need not read all spines."""
         self.importing = self.root / "import.pending"
         """Names the experiment and the file of an import that has begun and not ended."""
 

@@ -14,6 +14,7 @@ from rftd.ops.errors import UsageError
 from rftd.ops.ids import Ids
 from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url, parse_kafka
 from rftd.streams.log import EventLog
+from rftd.streams.socket.door import Door
 
 
 class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,14 +23,17 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
     log: EventLog
     worker_url: str
     """Under which its workers find it; without secrets."""
+    door: Door | None = None
+    """Of the embedded log: its workers append nothing before it is opened."""
 
 
 @asynccontextmanager
 async def owned_log(
-    folder: DataFolder, kafka: KafkaSettings | None, *, clock: Clock, ids: Ids
+    folder: DataFolder, kafka: KafkaSettings | None, *, clock: Clock, ids: Ids, refuse_loss: bool = True
 ) -> AsyncIterator[OwnedLog]:
     """The daemon's log while the block runs: the embedded one with its socket, or that of a Kafka cluster.
 
+    Not to `refuse_loss` is for who has read `log.heads` before, hears the other survivors, and opens the door then.
     Raises ConflictError if another daemon holds the folder, LogError if the log refuses to open, UnreachableError if no
     broker answers.
     """
@@ -37,10 +41,11 @@ async def owned_log(
         from rftd.streams.backends.sqlite import SqliteLog
         from rftd.streams.socket.server import LogServer
 
-        embedded = await SqliteLog.open(folder.log)
+        embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss)
+        door = None if refuse_loss else Door()
         try:
-            async with LogServer(embedded, folder.socket, file=embedded.path):
-                yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}")
+            async with LogServer(embedded, folder.socket, file=embedded.path, door=door):
+                yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}", door=door)
         finally:
             await embedded.close()
         return

@@ -15,11 +15,13 @@ from prometheus_client import Counter, Gauge
 
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics
+from rftd.streams.bounds import Count, Finite, Index, Seconds
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.groups import GIVEN_UP
-from rftd.streams.folds.spine import Status
+from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.spec import ExperimentSpec
 
 M = TypeVar("M", Counter, Gauge)
 
@@ -54,7 +56,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long an array is, without its bytes."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
@@ -64,12 +66,12 @@ class Counted(Event, frozen=True, kw_only=True, gc=False):
     """What is counted of `experience.produced`, under the same names."""
 
     experience: UUID
-    stage: int
+    stage: Index
     tokens: Shape
-    prompt_tokens: int
-    reward: float
+    prompt_tokens: Count
+    reward: Finite
     finish: str = "stop"
-    duration_s: float = 0.0
+    duration_s: Seconds = 0.0
 
 
 class _Rollouts:
@@ -92,6 +94,8 @@ class MetricsFeed:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self._names: dict[UUID, str] = {}
+        self._first: dict[str, UUID] = {}
+        """Which experiment has a name for itself."""
         self._tasksets: dict[UUID, tuple[str, ...]] = {}
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
@@ -126,17 +130,28 @@ class MetricsFeed:
         if id is None:
             return
         if isinstance(event, experiment.ExperimentSubmitted):
-            if id in self._names:
-                return  # its other half
-            name = event.spec.name
-            taken = any(name == other for known, other in self._names.items() if known != id)
-            self._names[id] = f"{name}@{id.hex[-8:]}" if taken else name
-            self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in event.spec.stages)
+            self._name(id, event.spec)
         if (status := _LIFE.get(type(event))) is not None:
-            for each in Status:
-                self.metrics.experiment_state.labels(self._label(id), each.value).set(float(each is status))
-            if status.ended:
-                self._ended_ns[id] = decoded.head.time_ns
+            self._stands(id, status, decoded.head.time_ns)
+
+    def remember(self, id: UUID, spine: Spine) -> None:
+        """The same of an experiment whose past somebody else has read."""
+        if spine.spec is not None and spine.status is not None:
+            self._name(id, spine.spec)
+            self._stands(id, spine.status, spine.status_ns)
+
+    def _name(self, id: UUID, spec: ExperimentSpec) -> None:
+        if id in self._names:
+            return  # its other half
+        first = self._first.setdefault(spec.name, id) == id
+        self._names[id] = spec.name if first else f"{spec.name}@{id.hex[-8:]}"
+        self._tasksets[id] = tuple(stage.taskset.name if stage.taskset else "" for stage in spec.stages)
+
+    def _stands(self, id: UUID, status: Status, since_ns: int) -> None:
+        for each in Status:
+            self.metrics.experiment_state.labels(self._label(id), each.value).set(float(each is status))
+        if status.ended:
+            self._ended_ns[id] = since_ns
 
     def produced(self, id: bytes, time_ns: int, event: Counted | experience.ExperienceProduced) -> None:
         """Takes in an experience of experiment `id`; `settle` adds it to the metrics."""
@@ -178,6 +193,8 @@ class MetricsFeed:
         for id in [id for id, ended_ns in self._ended_ns.items() if now_ns - ended_ns > KEPT_AFTER_END_NS]:
             self.metrics.forget(self._label(id))
             self._series.clear()
+            if self._first.get(name := self._label(id)) == id:
+                del self._first[name]
             for known in (self._ended_ns, self._names, self._tasksets, self._methods):
                 known.pop(id, None)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from rftd.daemon.metrics_feed import Counted, MetricsFeed
+from rftd.daemon.supervisor.registry import Registry
 from rftd.ops import limits
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
-from rftd.streams.chain import Heads
-from rftd.streams.deadletters import decode_ours, head_of, understood_with
+from rftd.streams.deadletters import decode_ours
 from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.registry import definition_of
@@ -46,10 +46,12 @@ class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _head_decoder: Final = msgspec.msgpack.Decoder(_Brief)
 
 
-async def follow_metrics(log: EventLog, feed: MetricsFeed) -> None:
-    """Feeds every effective record that arrives, until cancelled."""
-    heads, fences = await log.heads(), FenceView()
-    await _recall(log, feed, heads, fences)
+async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], Awaitable[Registry]]) -> None:
+    """Feeds every effective record that arrives, until cancelled; `known` are the experiments there are."""
+    heads, registry = await log.heads(), await known()
+    for entry in registry.entries.values():
+        feed.remember(entry.id, entry.spine)
+    fences = FenceView(registry.fences.owners(), midway=True)
     subscription = log.subscribe({p: heads[p].next_offset if p in heads else 0 for p in EVERY_PARTITION})
     try:
         while True:
@@ -99,18 +101,3 @@ async def _arrived(subscription: Subscription) -> list[Record]:
     while len(found) < ROUND_RECORDS and (more := await subscription.next(wait_s=0.0)):
         found += more
     return found
-
-
-async def _recall(log: EventLog, feed: MetricsFeed, heads: Heads, fences: FenceView) -> None:
-    """Reads the life events below `heads`; payloads of plans and steps are not decoded."""
-    for partition in (each for each in heads if each.stream == topics.EXPERIMENTS):
-        offset = 0
-        while offset < heads[partition].next_offset:
-            records = await log.read(partition, offset)
-            for record in records:
-                head = head_of(record)
-                if head is not None and (head.type == "fence" or head.type.startswith("experiment.")):
-                    decoded = understood_with(head, record)
-                    if decoded is not None and fences.admit(partition, head, decoded.event):
-                        feed.recall(decoded)
-            offset = records[-1].offset + 1 if records else heads[partition].next_offset

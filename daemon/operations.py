@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.why.wait import Why
+from rftd.ops.errors import LogLossError
 from rftd.streams.envelope import Position
 from rftd.streams.folds.failed_tasks import FailedTask
 
@@ -20,7 +21,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     experiment: UUID
     name: str
     event: UUID
-    """Id of experiment.submitted: the request id."""
+    """Id of experiment.submitted."""
     position: Position
     """A read `after` this position sees it."""
     warnings: tuple[str, ...]
@@ -34,8 +35,21 @@ class Forked(Accepted, frozen=True, kw_only=True):
     at_step: int
 
 
+class Done(NamedTuple):
+    """A command that took effect."""
+
+    event: UUID
+    """Id of the event that it became."""
+    position: Position
+    """A read `after` this position sees it."""
+
+
 class Operations(Protocol):
-    """Commands. Each is idempotent by its request id, and is in the log when it returns."""
+    """Commands. Each is in effect when it returns, as the log says.
+
+    `request_id` is the caller's key: repeated with it a command changes nothing and gets the same answer, on any daemon
+    of the log. All raise ConflictError if the key was used for something else, with what and when.
+    """
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
         """Takes in an experiment: validates it, looks at its model and datasets, appends it.
@@ -62,45 +76,56 @@ class Operations(Protocol):
         """
         ...
 
-    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """Pauses a running experiment. Raises NotFoundError, ConflictError (with its state)."""
         ...
 
-    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """Resumes a paused one. Raises as `pause`."""
         ...
 
-    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """Ends one that has not ended. Raises as `pause`."""
         ...
 
-    async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Position:
+    async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
         """Changes the priority of one that has not ended: in the queue higher ones go first. Raises as `pause`."""
         ...
 
-    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Position:
+    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
         """Gives the experiences of a group another priority. Raises ConflictError if none of them waits."""
+        ...
+
+    async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
+        """Retires an experience whose payload is gone for good; a batch that holds it and was never executed is undone.
+
+        Raises ConflictError if it was trained, or is retired.
+        """
         ...
 
     async def why(self, experiment: UUID) -> Why:
         """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
         ...
 
-    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Position:
+    def stopped(self, experiment: UUID) -> LogLossError | None:
+        """Why the experiment must not go on, with the choice that a person has: the log lost records of it."""
+        ...
+
+    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """Puts the files of one that has ended into a file (`to`, or a new one below the data folder) and removes them.
 
         Raises NotFoundError, ConflictError: it has not ended, is not here, or a fork needs its files; DiskFullError.
         """
         ...
 
-    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Position:
+    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
         """Puts archived files back, from `source` if the archive lies elsewhere now.
 
         Raises NotFoundError, ConflictError, ArchiveError, LogCorruptError if it is not the very file that was written.
         """
         ...
 
-    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
+    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
         """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
         ...
 
@@ -108,10 +133,10 @@ class Operations(Protocol):
         """Every dead letter, newest first; `tasks` are all that closed with failed rollouts. Changes nothing."""
         ...
 
-    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """Lets it take effect after all. Raises ConflictError where that is not sound any more, NotFoundError."""
         ...
 
-    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """Takes it from the list of what is open. Raises ConflictError if it was retried."""
         ...

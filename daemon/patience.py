@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy.exc import DBAPIError
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
+from rftd.ops.errors import FencedError, LogLossError, RftdError, UnreachableError, WaitTimeoutError
 from rftd.ops.logs import Logger
 
 DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -36,18 +36,48 @@ async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable
         failures += 1
 
 
-async def persistently(work: Callable[[], Awaitable[None]], name: str, *, clock: Clock, logger: Logger) -> None:
-    """Does `work`, and does it again after a pause whenever the log was away, until it returns or is cancelled."""
+class Troubles:
+    """What failed of the daemon's own parts, as long as it fails again and again: readiness tells it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed: dict[str, tuple[str, float]] = {}
+
+    def note(self, part: str, reason: str) -> None:
+        """A part failed just now."""
+        self._failed[part] = (reason, self._clock.monotonic_s())
+
+    def said(self) -> str | None:
+        """Every part that failed a moment ago, and why; None if all work."""
+        since_s = self._clock.monotonic_s() - 2 * DELAYS_S[-1]
+        found = [f"{part}: {reason}" for part, (reason, at_s) in sorted(self._failed.items()) if at_s >= since_s]
+        return "; ".join(found) or None
+
+
+async def persistently(
+    work: Callable[[], Awaitable[None]], name: str, *, clock: Clock, logger: Logger, troubles: Troubles | None = None
+) -> None:
+    """Does `work`, and does it again after a pause whenever it fails, until it returns or is cancelled.
+
+    An error of one part is no reason to end the others, nor the experiments under way: it is logged, and noted in
+    `troubles`. Raises FencedError if another daemon took over, and LogLossError.
+    """
     failures = 0
     while True:
         began_s = clock.monotonic_s()
         try:
             await work()
+        except (FencedError, LogLossError):
+            raise
         except AWAY as error:
-            if clock.monotonic_s() - began_s > DELAYS_S[-1]:
-                failures = 0
             logger.warning("log.away", part=name, reason=error.what)
+        except Exception as error:
+            logger.error("part.failed", part=name, exc_info=error)
+            if troubles is not None:
+                troubles.note(name, error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}")
         else:
             return
+        if clock.monotonic_s() - began_s > DELAYS_S[-1]:
+            failures = 0
         await clock.sleep(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
         failures += 1

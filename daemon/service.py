@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,8 +23,10 @@ from rftd.daemon.installed import installed_version
 from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
-from rftd.daemon.patience import opened_in_time, persistently
+from rftd.daemon.patience import Troubles, opened_in_time, persistently
 from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.supervisor.hearing import Hearing
+from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -34,12 +37,14 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
 from rftd.storage.projector import Projector
+from rftd.storage.survivors import LossesFile, of_log_folder, of_registry, of_tables
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
+from rftd.streams.losses import Witness
 from rftd.streams.retention import enforce_retention
 from rftd.workers.executors.local import LocalExecutor
 
@@ -66,6 +71,12 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskLimits = DiskLimits()
     slots: int = 1
     """Experiments that run at once."""
+    keep: Keep = Keep.ALWAYS
+    """How long the payload of experiences stays in the log."""
+    accept_loss: tuple[str, ...] = ()
+    """Experiments that go on although the log has lost records of them."""
+    accepted_by: str = ""
+    """Who says so."""
     roles: frozenset[str] = ROLES
     """Whose workers are started here; none: every worker is started by somebody else, on any machine."""
 
@@ -102,14 +113,9 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
     A Kafka or Postgres that is not there is waited for: meanwhile the daemon is live and not ready. Raises
-    ConflictError if another daemon holds the folder or the port, and LogError if the embedded log refuses to open.
+    ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
     """
-    if options.host not in LOOPBACK and not options.token:
-        raise UsageError(
-            f"{options.host} is reachable from outside and no token is set",
-            field="--host",
-            fix="serve on 127.0.0.1, or set RFTD_TOKEN",
-        )
+    _check_reach(options)
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(folder.prepare)
@@ -123,22 +129,13 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             await stack.enter_async_context(serving_http(gate, bound))
         parts = _Parts(options, folder, gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log()
-        engine, projector = await parts.state(owned.log)
+        hearing = await parts.hearing(owned)
+        engine, projector = await parts.state(owned.log, hearing)
         feed = MetricsFeed(Metrics(version=installed_version()))
+        troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
-        supervisor = Supervisor(
-            owned.log,
-            LocalExecutor(owned.worker_url),
-            slots=options.slots,
-            owner=ids.new(),
-            clock=clock,
-            ids=ids,
-            logger=logger,
-            archives=folder.archives,
-            lost_after_s=options.worker_lost_after_s,
-            roles=options.roles,
-            guard=guard,
-        )
+        supervisor = _supervisor(options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger)
+        await supervisor.accept_losses(options.accept_loss, by=options.accepted_by)
         app = make_app(
             operations=supervisor,
             log=owned.log,
@@ -149,16 +146,18 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             ids=ids,
             token=options.token,
             guard=guard,
+            troubles=troubles,
         )
         gate.open(app)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work: dict[str, Callable[[], Awaitable[None]]] = {
             "projector": projector.run,
-            "metrics": lambda: follow_metrics(owned.log, feed),
+            "metrics": lambda: follow_metrics(owned.log, feed, supervisor.known),
             "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
             **_upkeep(owned.log, supervisor, guard, clock),
         }
-        background = [tasks.create_task(persistently(work[name], name, clock=clock, logger=logger)) for name in work]
+        patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
+        background = [tasks.create_task(patient(work[name], name)) for name in work]
         try:
             if not options.clustered:
                 await stack.enter_async_context(serving_http(gate, bound))
@@ -170,6 +169,45 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
                 task.cancel()
 
 
+def _check_reach(options: ServiceOptions) -> None:
+    """Raises UsageError for an address that strangers reach, without a token."""
+    if options.host not in LOOPBACK and not options.token:
+        raise UsageError(
+            f"{options.host} is reachable from outside and no token is set",
+            field="--host",
+            fix="serve on 127.0.0.1, or set RFTD_TOKEN",
+        )
+
+
+def _supervisor(
+    options: ServiceOptions,
+    owned: OwnedLog,
+    folder: DataFolder,
+    guard: DiskGuard,
+    hearing: Hearing,
+    *,
+    clock: Clock,
+    ids: Ids,
+    logger: Logger,
+) -> Supervisor:
+    return Supervisor(
+        owned.log,
+        LocalExecutor(owned.worker_url, home=str(folder.root)),
+        slots=options.slots,
+        keep=options.keep,
+        owner=ids.new(),
+        clock=clock,
+        ids=ids,
+        logger=logger,
+        archives=folder.archives,
+        known=folder.known,
+        lost_after_s=options.worker_lost_after_s,
+        roles=options.roles,
+        guard=guard,
+        hearing=hearing,
+    )
+
+
 def _upkeep(
     log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock
 ) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -177,6 +215,7 @@ def _upkeep(
     return {
         "supervisor": supervisor.drive,
         "garbage": supervisor.collect,
+        "payloads": supervisor.keep_payloads,
         "disk": guard.run,
         "retention": lambda: enforce_retention(log, clock),
     }
@@ -204,24 +243,43 @@ class _Parts:
         self._ids = ids
         self._logger = logger
         self._last = ""
+        self._remembered: list[Witness] = []
+        """By the log's own file, before it was opened."""
 
     async def log(self) -> OwnedLog:
         """The log; it is closed with the stack."""
 
         async def enter() -> OwnedLog:
-            source = owned_log(self._folder, self._options.kafka, clock=self._clock, ids=self._ids)
+            self._remembered = await asyncio.to_thread(self._remember)
+            kafka = self._options.kafka
+            source = owned_log(self._folder, kafka, clock=self._clock, ids=self._ids, refuse_loss=False)
             return await self._stack.enter_async_context(source)
 
         return await self._opened("log", enter, wait=self._options.kafka is not None)
 
-    async def state(self, log: EventLog) -> tuple[AsyncEngine, Projector]:
-        """The database of the projections, and what fills it."""
+    def _remember(self) -> list[Witness]:
+        return [*of_log_folder(self._folder.log), *of_registry(self._folder.known)]
+
+    async def hearing(self, owned: OwnedLog) -> Hearing:
+        """Who weighs what survives of the log, the log's own file first."""
+        hearing = Hearing(owned.log, LossesFile(self._folder.losses), logger=self._logger, door=owned.door)
+        await hearing.note(self._remembered)
+        return hearing
+
+    async def state(self, log: EventLog, hearing: Hearing) -> tuple[AsyncEngine, Projector]:
+        """The database of the projections, and what fills it; made anew if its rows are of a log that is gone."""
         engine = open_database(self._options.state_url or self._folder.state_url)
         self._stack.push_async_callback(engine.dispose)
         letters = DeadLetterBox(log, Writer(source="daemon", clock=self._clock, ids=self._ids), clock=self._clock)
         projector = Projector(log, engine, clock=self._clock, report=letters.report)
         self._stack.push_async_callback(projector.close)
-        await self._opened("state", projector.open, wait=self._options.clustered)
+
+        async def enter() -> None:
+            if await hearing.note(await of_tables(engine)):  # what they remembered is written down by now
+                await projector.reset()
+            await projector.open()
+
+        await self._opened("state", enter, wait=self._options.clustered)
         return engine, projector
 
     async def _opened(self, name: str, open: Callable[[], Awaitable[T]], *, wait: bool) -> T:

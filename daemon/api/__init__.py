@@ -6,6 +6,7 @@ services         what the routes are given
 guard            hosts, origins, bearer token, size of bodies; before any route
 problem          every error as RFC 9457 problem+json
 body             JSON of a request, within limits
+parameters       names, bounds and keys: what requests say beside their body
 place            `?after=stream/partition@offset`
 receipts         what commands answer
 pages            what reads answer

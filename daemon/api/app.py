@@ -31,6 +31,7 @@ from rftd.daemon.api.services import Applied, Services
 from rftd.daemon.installed import installed_version
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.operations import Operations
+from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
@@ -54,6 +55,7 @@ def make_app(
     token: str | None = None,
     hosts: frozenset[str] = frozenset(),
     guard: DiskGuard | None = None,
+    troubles: Troubles | None = None,
 ) -> FastAPI:
     """The API of a daemon.
 
@@ -66,7 +68,7 @@ def make_app(
         engine=engine,
         log=log,
         applied=projector,
-        health=health or readiness(log, engine, projector, guard),
+        health=health or readiness(log, engine, projector, guard, troubles),
         feed=feed or MetricsFeed(Metrics(version=installed_version())),
         clock=clock,
         ids=ids or SystemIds(clock),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, TypeVar
+import re
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 
+from rftd.daemon.api.parameters import MOST, NAME_CHARACTERS
 from rftd.daemon.api.problem import TooLargeError
 from rftd.ops import limits
 from rftd.ops.errors import UsageError
@@ -16,6 +19,17 @@ T = TypeVar("T")
 
 _DEPTH: Final = limits.CONFIG_DEPTH + 2
 """The config is itself a field of the body."""
+MOST_PRIORITY: Final = 1_000_000
+"""As in an experiment file."""
+MOST_TAG: Final = 1e15
+MOST_CHARACTERS: Final = 1000
+_PATH_CHARACTERS: Final = 4096
+_MISSING: Final = re.compile(r"missing required field `(\w+)`")
+
+Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+Said = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=r"\S")]
+"""A text that is not blank."""
+PathText = Annotated[str, Meta(max_length=_PATH_CHARACTERS)]
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,11 +43,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/experiments/{name}/fork."""
 
-    at_step: int
+    at_step: Annotated[int, Meta(ge=0, le=MOST)]
     """The weight version from which the fork goes on; 0 is the base model."""
     set: list[str] = []
     """`key=value` overrides of the parent's configuration, the value as YAML; paths absolute, no `${...}`."""
-    name: str | None = None
+    name: Annotated[str, Meta(max_length=NAME_CHARACTERS)] | None = None
     """Without one: PARENT-fork-STEP."""
     labels: dict[str, str] = {}
     """Added to the parent's."""
@@ -42,54 +56,62 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of pause, resume and cancel; it may be missing."""
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class Prioritize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of prioritize."""
 
-    priority: int
-    reason: str = ""
+    priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+    reason: Text = ""
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of an experience's prioritize."""
 
-    priority: float
-    reason: str = ""
+    priority: Annotated[float, Meta(ge=-MOST_TAG, le=MOST_TAG)]
+    reason: Text = ""
 
 
 class To(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of archive; it may be missing."""
 
-    to: str = ""
+    to: PathText = ""
     """A new file on the daemon's machine; else one below its data folder."""
 
 
 class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of restore; it may be missing."""
 
-    source: str = ""
+    source: PathText = ""
     """Where the archive lies now, if it was moved."""
 
 
 class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of remove; it may be missing."""
 
-    reason: str = ""
+    reason: Text = ""
     archive: bool = False
     """Archive it first."""
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/dead-letters/retry and /drop."""
+    """The body of POST /v1/dead-letters/retry."""
 
-    id: str
+    id: Said
     """Which: as GET /v1/dead-letters/one takes it."""
-    reason: str = ""
-    """Needed to drop one."""
-    by: str = ""
+    reason: Text = ""
+    by: Text = ""
     """Who decided; kept with the event."""
+
+
+class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/dead-letters/drop."""
+
+    id: Said
+    """Which: as GET /v1/dead-letters/one takes it."""
+    reason: Said
+    """Why it needs no more attention."""
 
 
 async def read(request: Request, kind: type[T], *, default: T | None = None) -> T:
@@ -112,7 +134,8 @@ def _decode(body: bytes, kind: type[T]) -> T:
         raise _too_deep() from None
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         what, _, path = str(error).partition(" - at `$")
-        field = path.rstrip("`").lstrip(".") or "body"
+        missing = _MISSING.search(what)
+        field = path.rstrip("`").lstrip(".") or (missing[1] if missing else "body")
         raise UsageError(what, field=field, fix="GET /openapi.json shows what the body must be") from None
 
 

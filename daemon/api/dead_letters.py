@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rftd.daemon.api.body import Decide, read
-from rftd.daemon.api.experiments import After, Limit, Offset, bounded
+from rftd.daemon.api.body import Decide, Drop, read
+from rftd.daemon.api.experiments import bounded, request_id
+from rftd.daemon.api.parameters import After, Key, Limit, Offset
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.daemon.dlq.gathering import FORMS, listed, meant
 from rftd.daemon.dlq.letter import Dead, DeadLetterList, DeadLetterPage, DeadLetterReceipt
 from rftd.daemon.dlq.page import page_of
-from rftd.ops.errors import UsageError
 from rftd.storage.queries.failed_tasks import failed_tasks
-
-MOST_CHARACTERS: Final = 1000
-"""Of a reason, and of a name."""
 
 
 def router(services: Services) -> APIRouter:
@@ -55,35 +52,30 @@ def router(services: Services) -> APIRouter:
         responses=answers(DeadLetterReceipt, status=202),
         openapi_extra=takes(Decide, required=True),
     )
-    async def retry(request: Request) -> Response:
+    async def retry(request: Request, key: Key = None) -> Response:
         """Lets one take effect after all; asking twice is asking once."""
-        body = _checked(await read(request, Decide))
+        body = await read(request, Decide)
         async with bounded():
             chosen = meant(await dead(), body.id)
-            done = await services.operations.retry_dead_letter(chosen, by=body.by, reason=body.reason)
+            done = await services.operations.retry_dead_letter(
+                chosen, by=body.by, reason=body.reason, request_id=request_id(key, services.ids)
+            )
         return respond(done, status=202)
 
     @routes.post(
         "/drop",
         status_code=202,
         responses=answers(DeadLetterReceipt, status=202),
-        openapi_extra=takes(Decide, required=True),
+        openapi_extra=takes(Drop, required=True),
     )
-    async def drop(request: Request) -> Response:
+    async def drop(request: Request, key: Key = None) -> Response:
         """Takes one from the list of what is open, with a reason; asking twice is asking once."""
-        body = _checked(await read(request, Decide))
-        if not body.reason.strip():
-            raise UsageError("no reason is given", field="reason", fix="say why it needs no more attention")
+        body = await read(request, Drop)
         async with bounded():
             chosen = meant(await dead(), body.id)
-            done = await services.operations.drop_dead_letter(chosen, by=body.by, reason=body.reason)
+            done = await services.operations.drop_dead_letter(
+                chosen, by=body.by, reason=body.reason, request_id=request_id(key, services.ids)
+            )
         return respond(done, status=202)
 
     return routes
-
-
-def _checked(body: Decide) -> Decide:
-    for field in ("id", "reason", "by"):
-        if len(getattr(body, field)) > MOST_CHARACTERS:
-            raise UsageError(f"longer than {MOST_CHARACTERS} characters", field=field, fix="shorten it")
-    return body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import msgspec
@@ -12,9 +12,9 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from rftd.daemon.api.event_pages import EventPage, EventPager, decode_cursor
-from rftd.daemon.api.experiments import After, Limit
 from rftd.daemon.api.live_page import LivePage
 from rftd.daemon.api.pages import ExperimentPage
+from rftd.daemon.api.parameters import After, Limit, Name
 from rftd.daemon.api.problem import BusyError
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
@@ -24,6 +24,21 @@ from rftd.streams.folds.spine import Status
 STREAMS: Final = 64
 """Clients that follow experiments at once."""
 INTERVAL_S: Final = 0.5
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["page", "end"]},
+        "data": {
+            "type": "string",
+            "description": "Of `page` an ExperimentPage, of `end` the state in which the experiment ended.",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [{"$ref": "#/components/schemas/ExperimentPage"}, {"$ref": "#/components/schemas/Status"}]
+            },
+        },
+    },
+    "required": ["event", "data"],
+}
 KEEP_ALIVE_S: Final = 15.0
 MAX_WAIT_S: Final = 30.0
 
@@ -35,7 +50,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/events", responses=answers(EventPage))
     async def events(
-        name: str,
+        name: Name,
         type: Annotated[list[str] | None, Query(description="A type, or the beginning of some: `experiment`.")] = None,
         after: Annotated[str | None, Query(description="`next` of an earlier page.")] = None,
         limit: Limit = 100,
@@ -56,11 +71,11 @@ def router(services: Services) -> APIRouter:
             **answers(ExperimentPage),
             200: {
                 "description": "Server-sent events: `page` with an ExperimentPage whenever it changed, then `end`.",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {"text/event-stream": {"itemSchema": _EVENT}},
             },
         },
     )
-    async def stream(name: str, after: After = None) -> Response:
+    async def stream(name: Name, after: After = None) -> Response:
         """The experiment's page whenever it changed, until the experiment has ended."""
         id = await services.find(name, after)
         places.check()

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from math import isfinite
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
-from rftd.daemon.api.body import Tag, read
+from rftd.daemon.api.body import Reason, Tag, read
 from rftd.daemon.api.experience_view import ExperienceView, with_payload
-from rftd.daemon.api.experiments import After, Key, Limit, Offset, bounded, request_id
-from rftd.daemon.api.history import Int
+from rftd.daemon.api.experiments import bounded, receipt_of, request_id
 from rftd.daemon.api.pages import ExperienceList
-from rftd.daemon.api.place import show
+from rftd.daemon.api.parameters import After, ExperienceState, Int, Key, Limit, Name, Offset, Order, Real
 from rftd.daemon.api.receipts import Receipt
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
-from rftd.ops.errors import UsageError
 from rftd.storage.queries.experiences import ExperienceFilter, get_experience, list_experiences
 from rftd.storage.queries.lengths import Lengths, lengths_of
-
-Real = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 def router(services: Services) -> APIRouter:
@@ -32,7 +26,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/experiences", responses=answers(ExperienceList))
     async def experiences(
-        name: str,
+        name: Name,
         first_step: Int = None,
         last_step: Int = None,
         min_reward: Real = None,
@@ -40,8 +34,8 @@ def router(services: Services) -> APIRouter:
         min_staleness: Int = None,
         max_staleness: Int = None,
         stage: Int = None,
-        state: str | None = None,
-        order: str = "newest",
+        state: ExperienceState | None = None,
+        order: Order = "newest",
         limit: Limit = 50,
         offset: Offset = 0,
         after: After = None,
@@ -63,20 +57,25 @@ def router(services: Services) -> APIRouter:
         return respond(ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None))
 
     @routes.get("/lengths", responses=answers(Lengths))
-    async def lengths(name: str, stage: Int = None, after: After = None) -> Response:
+    async def lengths(name: Name, stage: Int = None, after: After = None) -> Response:
         """Lengths of responses that were generated, trained and dropped, and whether the drops were biased."""
         id = await services.find(name, after)
         async with services.read() as connection:
             return respond(await lengths_of(connection, id, stage=stage))
 
     @routes.get("/experiences/{experience}", responses=answers(ExperienceView))
-    async def experience(name: str, experience: UUID, tokens: bool = False, after: After = None) -> Response:
+    async def experience(name: Name, experience: UUID, tokens: bool = False, after: After = None) -> Response:
         """One experience; with `tokens` its ids, mask and log-probabilities too."""
         await services.find(name, after)
         async with services.read() as connection:
             row = await get_experience(connection, experience)
         return respond(await with_payload(services.log, row, tokens=tokens))
 
+    _add_commands(routes, services)
+    return routes
+
+
+def _add_commands(routes: APIRouter, services: Services) -> None:
     routes.add_api_route(
         "/experiences/{experience}/prioritize",
         _prioritize(services),
@@ -87,22 +86,45 @@ def router(services: Services) -> APIRouter:
         responses=answers(Receipt, status=202),
         openapi_extra=takes(Tag, required=True),
     )
-    return routes
+    routes.add_api_route(
+        "/experiences/{experience}/give-up",
+        _give_up(services),
+        methods=["POST"],
+        status_code=202,
+        name="give_up_experience",
+        summary="Give up",
+        responses=answers(Receipt, status=202),
+        openapi_extra=takes(Reason, required=False),
+    )
+
+
+def _give_up(services: Services) -> Callable[..., Awaitable[Response]]:
+    async def route(name: Name, experience: UUID, request: Request, key: Key = None) -> Response:
+        """Retire an experience whose payload is gone for good; a batch that it is in is abandoned, and made anew."""
+        body = await read(request, Reason)
+        id = await services.find(name)
+        async with services.read() as connection:
+            await get_experience(connection, experience)
+        async with bounded():
+            done = await services.operations.give_up(
+                id, experience, reason=body.reason, request_id=request_id(key, services.ids)
+            )
+        return respond(receipt_of(id, done), status=202)
+
+    return route
 
 
 def _prioritize(services: Services) -> Callable[..., Awaitable[Response]]:
-    async def route(name: str, experience: UUID, request: Request, key: Key = None) -> Response:
+    async def route(name: Name, experience: UUID, request: Request, key: Key = None) -> Response:
         """Change the priority of an experience, and of its group with it: groups stay together in every order."""
         body = await read(request, Tag)
-        if not isfinite(body.priority):
-            raise UsageError("a priority is a finite number", field="priority", fix="send one")
-        id, event = await services.find(name), request_id(key, services.ids)
+        id = await services.find(name)
         async with services.read() as connection:
             group = UUID((await get_experience(connection, experience)).group)
         async with bounded():
-            position = await services.operations.tag(
-                id, group, priority=body.priority, reason=body.reason, request_id=event
+            done = await services.operations.tag(
+                id, group, priority=body.priority, reason=body.reason, request_id=request_id(key, services.ids)
             )
-        return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
+        return respond(receipt_of(id, done), status=202)
 
     return route

@@ -8,34 +8,25 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, Protocol
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from rftd.daemon.api.body import Fork, Reason, Submit, read
 from rftd.daemon.api.pages import ExperimentList, ExperimentPage, page_of
+from rftd.daemon.api.parameters import After, Key, Limit, Name, Offset
 from rftd.daemon.api.place import show
 from rftd.daemon.api.receipts import ForkReceipt, Receipt, SubmitReceipt
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
+from rftd.daemon.operations import Done
 from rftd.ops.errors import UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids, derive
 from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.experiments import ExperimentSummary, get_summary, list_experiments
-from rftd.streams.envelope import Position
 from rftd.streams.folds.spine import Status
 
-After = Annotated[str | None, Query(description="Wait until the tables hold the record at this position.")]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Offset = Annotated[int, Query(ge=0)]
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key", max_length=200, description="Repeated with the same key, a request changes nothing."
-    ),
-]
-
 _REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
-"""Namespace of the event ids that follow from a key that is no UUID."""
+"""Namespace of the keys that follow from one that is no UUID."""
 
 
 COMMAND_TIMEOUT_S: Final = 120.0
@@ -43,7 +34,7 @@ COMMAND_TIMEOUT_S: Final = 120.0
 
 
 class _Transition(Protocol):
-    async def __call__(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position: ...
+    async def __call__(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done: ...
 
 
 def router(services: Services) -> APIRouter:
@@ -83,11 +74,11 @@ def router(services: Services) -> APIRouter:
         return respond(ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None))
 
     @routes.get("/{name}", responses=answers(ExperimentPage))
-    async def one(name: str, after: After = None) -> Response:
+    async def one(name: Name, after: After = None) -> Response:
         """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
         async with services.read(after) as connection:
             id = await resolve_experiment(connection, name)
-            return respond(await page_of(connection, id, services.curves, services.waiting()))
+            return respond(await page_of(connection, id, services.curves, services.waiting(id)))
 
     routes.add_api_route("/{name}/summary", _summary(services), name="summary", responses=answers(ExperimentSummary))
     routes.add_api_route(
@@ -135,8 +126,13 @@ async def bounded(timeout_s: float = COMMAND_TIMEOUT_S) -> AsyncIterator[None]:
         ) from error
 
 
+def receipt_of(experiment: UUID, done: Done) -> Receipt:
+    """What is answered to a command that took effect."""
+    return Receipt(id=str(experiment), event=str(done.event), position=show(done.position))
+
+
 def request_id(key: str | None, ids: Ids) -> UUID:
-    """The event id of a command: the caller's key if it is a UUID, one that follows from it, or a new one."""
+    """The key of a command as the log keeps it: itself if it is a UUID, one that follows from it, or a new one."""
     if key is None:
         return ids.new()
     if not key.strip():
@@ -148,7 +144,7 @@ def request_id(key: str | None, ids: Ids) -> UUID:
 
 
 def _summary(services: Services) -> Callable[..., Awaitable[Response]]:
-    async def route(name: str, after: After = None) -> Response:
+    async def route(name: Name, after: After = None) -> Response:
         """Its line of the list: for who asks often how far it is, and needs no page."""
         async with services.read(after) as connection:
             return respond(await get_summary(connection, await resolve_experiment(connection, name)))
@@ -157,7 +153,7 @@ def _summary(services: Services) -> Callable[..., Awaitable[Response]]:
 
 
 def _fork(services: Services) -> Callable[..., Awaitable[Response]]:
-    async def route(name: str, request: Request, key: Key = None) -> Response:
+    async def route(name: Name, request: Request, key: Key = None) -> Response:
         """A new experiment that shares this one's history up to a step and goes on from there, with changes."""
         body = await read(request, Fork)
         id = await services.find(name)
@@ -185,12 +181,11 @@ def _fork(services: Services) -> Callable[..., Awaitable[Response]]:
 
 
 def _transition(services: Services, transition: _Transition) -> Callable[..., Awaitable[Response]]:
-    async def route(name: str, request: Request, key: Key = None) -> Response:
+    async def route(name: Name, request: Request, key: Key = None) -> Response:
         body = await read(request, Reason, default=Reason())
         id = await services.find(name)
-        event = request_id(key, services.ids)
         async with bounded():
-            position = await transition(id, reason=body.reason, request_id=event)
-        return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
+            done = await transition(id, reason=body.reason, request_id=request_id(key, services.ids))
+        return respond(receipt_of(id, done), status=202)
 
     return route

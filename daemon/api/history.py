@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
-from rftd.daemon.api.experiments import After, Limit, Offset
 from rftd.daemon.api.pages import BatchPage, EvalList, StepList
+from rftd.daemon.api.parameters import After, Int, Limit, Name, Offset, Step, Word
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
@@ -17,8 +16,6 @@ from rftd.storage.queries.batches import list_batches, list_items
 from rftd.storage.queries.shares import shares_of
 from rftd.storage.queries.steps import list_evals, list_steps
 
-Int = Annotated[int | None, Query(ge=0)]
-
 
 def router(services: Services) -> APIRouter:
     """The routes of what an experiment did."""
@@ -26,7 +23,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/steps", responses=answers(StepList))
     async def steps(
-        name: str, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
+        name: Name, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
     ) -> Response:
         """Training steps in order, with their metrics; of each the newest generation. Inherited ones are marked."""
         id = await services.find(name, after)
@@ -36,7 +33,7 @@ def router(services: Services) -> APIRouter:
         return respond(StepList(items=rows[:limit], next=rows[limit].step if len(rows) > limit else None))
 
     @routes.get("/batches/{step}", responses=answers(BatchPage))
-    async def batch(name: str, step: int, after: After = None) -> Response:
+    async def batch(name: Name, step: Step, after: After = None) -> Response:
         """What one step is trained on, item by item; of a step that it shares, what its ancestor trained."""
         id = await services.find(name, after)
         async with services.read() as connection:
@@ -47,7 +44,7 @@ def router(services: Services) -> APIRouter:
             return respond(BatchPage(batch=found[-1], items=await list_items(connection, UUID(found[-1].id))))
 
     @routes.get("/evals", responses=answers(EvalList))
-    async def evals(name: str, taskset: str | None = None, after: After = None) -> Response:
+    async def evals(name: Name, taskset: Word = None, after: After = None) -> Response:
         """Evaluations in the order of weight versions. Inherited ones are marked."""
         id = await services.find(name, after)
         async with services.read() as connection:

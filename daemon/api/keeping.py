@@ -11,14 +11,14 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.api.body import From, Remove, To, read
-from rftd.daemon.api.experiments import Key, bounded, request_id
-from rftd.daemon.api.place import show
+from rftd.daemon.api.experiments import bounded, receipt_of, request_id
+from rftd.daemon.api.parameters import Key, Name
 from rftd.daemon.api.receipts import Receipt
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
+from rftd.daemon.operations import Done
 from rftd.ops.errors import UsageError
-from rftd.streams.envelope import Position
 
 KEEPING_TIMEOUT_S: Final = 3600.0
 """Checkpoints are copied, and read again to check the copy."""
@@ -31,16 +31,16 @@ def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/v1/experiments", tags=["experiments"])
     operations = services.operations
 
-    async def archive(id: UUID, body: To, event: UUID) -> Position:
+    async def archive(id: UUID, body: To, event: UUID) -> Done:
         return await operations.archive(id, to=_absolute(body.to, "to"), request_id=event)
 
-    async def restore(id: UUID, body: From, event: UUID) -> Position:
+    async def restore(id: UUID, body: From, event: UUID) -> Done:
         return await operations.restore(id, source=_absolute(body.source, "source"), request_id=event)
 
-    async def remove(id: UUID, body: Remove, event: UUID) -> Position:
+    async def remove(id: UUID, body: Remove, event: UUID) -> Done:
         return await operations.remove(id, reason=body.reason, archive=body.archive, request_id=event)
 
-    def add(verb: str, kind: type[B], default: B, work: Callable[[UUID, B, UUID], Awaitable[Position]]) -> None:
+    def add(verb: str, kind: type[B], default: B, work: Callable[[UUID, B, UUID], Awaitable[Done]]) -> None:
         routes.add_api_route(
             f"/{{name}}/{verb}",
             _route(services, kind, default, work),
@@ -59,15 +59,14 @@ def router(services: Services) -> APIRouter:
 
 
 def _route(
-    services: Services, kind: type[B], default: B, work: Callable[[UUID, B, UUID], Awaitable[Position]]
+    services: Services, kind: type[B], default: B, work: Callable[[UUID, B, UUID], Awaitable[Done]]
 ) -> Callable[..., Awaitable[Response]]:
-    async def route(name: str, request: Request, key: Key = None) -> Response:
+    async def route(name: Name, request: Request, key: Key = None) -> Response:
         body = await read(request, kind, default=default)
         id = await services.find(name)
-        event = request_id(key, services.ids)
         async with bounded(KEEPING_TIMEOUT_S):
-            position = await work(id, body, event)
-        return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
+            done = await work(id, body, request_id(key, services.ids))
+        return respond(receipt_of(id, done), status=202)
 
     return route
 

@@ -30,7 +30,7 @@ class LivePage:
     async def look(self) -> ExperimentPage | None:
         """The page; None if nothing was written since. Its books are new when the state is."""
         services, now_s = self._services, self._services.clock.monotonic_s()
-        standing = (dict(services.applied.positions), services.waiting())
+        standing = (dict(services.applied.positions), services.waiting(self._experiment))
         books = self._books
         if books is not None and (now_s - self._counted_s) * COUNTED_PER_S >= books.produced:
             books = None

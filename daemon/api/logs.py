@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from rftd.daemon.api.log_lines import LogPage, since, tail
+from rftd.daemon.api.parameters import Name
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
@@ -23,7 +24,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/logs", responses=answers(LogPage))
     async def logs(
-        name: str,
+        name: Name,
         n: Annotated[int, Query(ge=1, le=10_000, description="The last so many lines.")] = 100,
         role: Annotated[str | None, Query(description="Only of `explorer` or `trainer`.")] = None,
         after: Annotated[str | None, Query(description="`next` of an earlier page, as JSON.", max_length=8192)] = None,

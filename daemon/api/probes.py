@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from rftd.daemon.api.receipts import VersionView
 from rftd.daemon.api.schema import answers
@@ -14,12 +14,16 @@ from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.ops.health import Verdict
 from rftd.ops.metrics import CONTENT_TYPE
+from rftd.streams.backends.wal import HasWal
 from rftd.streams.topics import TRUTH
 
-_VERDICT: dict[int | str, dict[str, Any]] = {
-    **answers(Verdict, text="All is well: `ok`, or every check if `?verbose` is given."),
-    503: {"description": "At least one check failed; the answer names it."},
-}
+_TEXT: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+_VERDICT: dict[int | str, dict[str, Any]] = answers(
+    Verdict, text="All is well: `ok`, or every check if `?verbose` is given.", besides=_TEXT
+)
+_VERDICT[503] = {**_VERDICT[200], "description": "At least one check failed; the answer names it."}
+
+Verbose = Annotated[str | None, Query(max_length=10, description="Every check as JSON, unless it is `0` or `false`.")]
 
 
 def router(services: Services) -> APIRouter:
@@ -27,16 +31,16 @@ def router(services: Services) -> APIRouter:
     routes = APIRouter(tags=["probes"])
 
     @routes.get("/livez", responses=_VERDICT)
-    async def livez(request: Request) -> Response:
+    async def livez(request: Request, verbose: Verbose = None) -> Response:
         """Whether the process should go on as it is."""
         return verdict_response(await services.health.live(), request)
 
     @routes.get("/readyz", responses=_VERDICT)
-    async def readyz(request: Request) -> Response:
+    async def readyz(request: Request, verbose: Verbose = None) -> Response:
         """Whether requests can be served."""
         return verdict_response(await services.health.ready(), request)
 
-    @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": {"text/plain": {}}}})
+    @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
     async def metrics() -> Response:
         """Every metric."""
         services.feed.expire(services.clock.now_ns())
@@ -47,6 +51,11 @@ def router(services: Services) -> APIRouter:
             if partition in TRUTH:
                 consumed[partition.stream] += positions.get(partition, 0)
         services.feed.metrics.streams.update(produced=produced, consumed=consumed)
+        if isinstance(services.log, HasWal):
+            blocked = services.log.blocked
+            services.feed.metrics.wal_size.set(services.log.wal_size_bytes)
+            services.feed.metrics.wal_blocked_by.set(blocked.holders[0].pid if blocked and blocked.holders else 0)
+            services.feed.metrics.wal_blocked.set(blocked is not None)
         return Response(services.feed.metrics.expose(), media_type=CONTENT_TYPE)
 
     @routes.get("/version", responses=answers(VersionView))
@@ -63,5 +72,5 @@ def verdict_response(verdict: Verdict, request: Request) -> Response:
     verbose = request.query_params.get("verbose", "0") not in ("0", "false")
     if verbose:
         return respond(verdict, status=status)
-    wrong = [f"{finding.name}: {finding.reason}" for finding in verdict.checks if not finding.ok]
-    return Response("\n".join(wrong) or "ok", status_code=status, media_type="text/plain")
+    told = [f"{finding.name}: {finding.reason}" for finding in verdict.checks if finding.reason]
+    return Response("\n".join(["ok"] * verdict.ok + told), status_code=status, media_type="text/plain")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http
+from collections.abc import Mapping
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from rftd.daemon.output.failure import leaves, parts
 from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
@@ -101,9 +103,11 @@ def problem_of(error: RftdError) -> Problem:
     )
 
 
-def answer(error: RftdError) -> Response:
-    """The response that tells of `error`."""
-    headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
+def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Response:
+    """The response that tells of `error`, with these headers too."""
+    headers = dict(headers or {})
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     if error.http_status == 503:
         headers["Retry-After"] = "1"
     body = msgspec.json.encode(problem_of(error))
@@ -119,7 +123,8 @@ async def on_error(request: Request, error: Exception) -> Response:
         what = str(error.orig).partition("\n")[0]
         return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
     if isinstance(error, HTTPException):
-        return answer(_of_status(error.status_code, request))
+        headers = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else {}
+        return answer(_of_status(error.status_code, request), headers)
     logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)
     bug = Problem(
         type="urn:rftd:error:RFTD-BUG",
@@ -130,6 +135,15 @@ async def on_error(request: Request, error: Exception) -> Response:
         fix="see the daemon's log",
     )
     return Response(msgspec.json.encode(bug), status_code=500, media_type=MEDIA_TYPE)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of a path, of all its routes together."""
+    allowed: set[str] = set()
+    for path, operations in request.app.openapi()["paths"].items():
+        if compile_path(path)[0].match(request.url.path):
+            allowed.update(method.upper() for method in operations)
+    return sorted(allowed)
 
 
 def _of_status(status: int, request: Request) -> RftdError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.api.body import Prioritize, read
-from rftd.daemon.api.experiments import Key, bounded, request_id
-from rftd.daemon.api.place import show
+from rftd.daemon.api.experiments import bounded, receipt_of, request_id
+from rftd.daemon.api.parameters import Key, Name
 from rftd.daemon.api.receipts import Receipt
 from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
@@ -23,14 +23,14 @@ def router(services: Services) -> APIRouter:
         responses=answers(Receipt, status=202),
         openapi_extra=takes(Prioritize, required=True),
     )
-    async def prioritize(name: str, request: Request, key: Key = None) -> Response:
+    async def prioritize(name: Name, request: Request, key: Key = None) -> Response:
         """Change the priority of an experiment: of those that wait for their turn, the highest goes first."""
         body = await read(request, Prioritize)
-        id, event = await services.find(name), request_id(key, services.ids)
+        id = await services.find(name)
         async with bounded():
-            position = await services.operations.prioritize(
-                id, priority=body.priority, reason=body.reason, request_id=event
+            done = await services.operations.prioritize(
+                id, priority=body.priority, reason=body.reason, request_id=request_id(key, services.ids)
             )
-        return respond(Receipt(id=str(id), event=str(event), position=show(position)), status=202)
+        return respond(receipt_of(id, done), status=202)
 
     return routes

@@ -9,17 +9,25 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.services import Applied
+from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.errors import UnreachableError
-from rftd.ops.health import CHECK_TIMEOUT_S, Health, said
+from rftd.ops.health import CHECK_TIMEOUT_S, Health, Note, said
+from rftd.streams.backends.wal import HasWal
 from rftd.streams.log import EventLog
 
 _LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S
 """Before the check as a whole, which cannot say why."""
 
 
-def readiness(log: EventLog, engine: AsyncEngine, applied: Applied, guard: DiskGuard | None = None) -> Health:
-    """The log answers, the tables answer, the projector is not stuck, and there is space."""
+def readiness(
+    log: EventLog,
+    engine: AsyncEngine,
+    applied: Applied,
+    guard: DiskGuard | None = None,
+    troubles: Troubles | None = None,
+) -> Health:
+    """The log answers, the tables answer, the projector is not stuck, there is space, and no part fails for ever."""
 
     async def ask_log() -> str | None:
         try:
@@ -31,6 +39,10 @@ def readiness(log: EventLog, engine: AsyncEngine, applied: Applied, guard: DiskG
                 log.failure or UnreachableError(f"the log does not answer within {_LOG_TIMEOUT_S:g} s", fix=fix)
             )
         return None if (failure := log.failure) is None else said(failure)
+
+    async def ask_wal() -> str | None:
+        blocked = log.blocked if isinstance(log, HasWal) else None
+        return None if blocked is None else Note(blocked.told)
 
     async def ask_tables() -> str | None:
         async with engine.connect() as connection:
@@ -44,9 +56,14 @@ def readiness(log: EventLog, engine: AsyncEngine, applied: Applied, guard: DiskG
         short = guard.shortage if guard is not None else None
         return None if short is None else f"{short.cause}: {short.reason}; fix: {short.fix}"
 
+    async def ask_parts() -> str | None:
+        return troubles.said() if troubles is not None else None
+
     health = Health()
     health.add("log", ask_log)
+    health.add("wal", ask_wal)
     health.add("state", ask_tables)
     health.add("projector", ask_projector)
     health.add("disk", ask_guard)
+    health.add("parts", ask_parts)
     return health

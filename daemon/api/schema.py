@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rftd.daemon.api.body import Decide, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To
+from rftd.daemon.api.body import Decide, Drop, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To
 from rftd.daemon.api.event_json import EventView
 from rftd.daemon.api.event_pages import EventPage
 from rftd.daemon.api.experience_view import ExperienceView
@@ -23,12 +23,14 @@ from rftd.ops.health import Verdict
 from rftd.storage.lineage.graph import LineageGraph
 from rftd.storage.queries.lengths import Lengths
 
+ASKED: Final[list[type[msgspec.Struct]]] = [Decide, Drop, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To]
+"""What requests bring: a field that has a default may be left out."""
 KINDS: Final[list[type[msgspec.Struct]]] = [
+    *ASKED,
     BatchPage,
     DeadLetterList,
     DeadLetterPage,
     DeadLetterReceipt,
-    Decide,
     EvalList,
     EventPage,
     EventView,
@@ -36,32 +38,27 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     ExperienceView,
     ExperimentList,
     ExperimentPage,
-    Fork,
     ForkReceipt,
     Lengths,
     LineageGraph,
     LogPage,
-    Prioritize,
     Problem,
-    From,
-    Reason,
-    Remove,
-    To,
     Receipt,
     StepList,
-    Submit,
     SubmitReceipt,
-    Tag,
     Verdict,
     VersionView,
     Why,
 ]
 
 
-def answers(kind: type[msgspec.Struct], *, status: int = 200, text: str = "") -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers `kind`, or a problem."""
+def answers(
+    kind: type[msgspec.Struct], *, status: int = 200, text: str = "", besides: dict[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers `kind` (or another media type of `besides`), or a problem."""
+    said = text or (kind.__doc__ or "").partition("\n")[0]
     return {
-        status: {"description": text or (kind.__doc__ or "").partition("\n")[0], "content": _json(kind.__name__)},
+        status: {"description": said, "content": {**_json(kind.__name__), **(besides or {})}},
         "4XX": {"description": "The request is wrong.", "content": _json("Problem", MEDIA_TYPE)},
         "5XX": {"description": "The daemon cannot answer now.", "content": _json("Problem", MEDIA_TYPE)},
     }
@@ -87,7 +84,7 @@ def install(app: FastAPI) -> None:
             components = schema.setdefault("components", {}).setdefault("schemas", {})
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
-            components.update(schemas(KINDS))
+            components.update(schemas(KINDS, asked=ASKED))
             for path in schema["paths"].values():
                 for operation in path.values():
                     # FastAPI's own error form; ours is in 4XX.

@@ -69,9 +69,9 @@ class Services:
         async with self.engine.connect() as connection, connection.begin():
             yield connection
 
-    def waiting(self) -> str | None:
-        """Why nothing moves, whatever the tables say; None while the log takes appends."""
-        failure = self.log.failure
+    def waiting(self, experiment: UUID) -> str | None:
+        """Why nothing moves, whatever the tables say; None while the log takes appends, and has lost nothing of it."""
+        failure = self.operations.stopped(experiment) or self.log.failure
         return None if failure is None else f"{failure.code}: {failure.what}; fix: {failure.fix}"
 
     async def find(self, wanted: str, after: str | None = None) -> UUID:

@@ -45,10 +45,14 @@ def wire_name(field: str) -> str:
     return f"{field.removesuffix('_ns').removesuffix('_at')}_at" if field.endswith("_ns") else field
 
 
-def schemas(kinds: list[type[msgspec.Struct]]) -> dict[str, Any]:
-    """The JSON schemas of what `to_wire` makes of these structs and of those within them, by name."""
+def schemas(kinds: list[type[msgspec.Struct]], *, asked: list[type[msgspec.Struct]]) -> dict[str, Any]:
+    """The JSON schemas of what `to_wire` makes of these structs and of those within them, by name.
+
+    Those that are `asked` for come from a client, as they are.
+    """
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    return {name: _on_the_wire(schema) for name, schema in components.items()}
+    as_they_are = {kind.__name__ for kind in asked}
+    return {name: schema if name in as_they_are else _on_the_wire(schema) for name, schema in components.items()}
 
 
 def _time(value: int | None) -> str | None:

@@ -92,6 +92,11 @@ class Client:
         path = f"/v1/experiments/{_quoted(name)}/experiences/{_quoted(experience)}/prioritize"
         return Answer(self._post(path, {"priority": priority, "reason": reason}, request_id), replies.Commanded)
 
+    def give_up(self, name: str, experience: str, *, reason: str, request_id: str) -> Answer[replies.Commanded]:
+        """Retires an experience whose payload is gone for good."""
+        path = f"/v1/experiments/{_quoted(name)}/experiences/{_quoted(experience)}/give-up"
+        return Answer(self._post(path, {"reason": reason}, request_id), replies.Commanded)
+
     def keep(self, verb: str, name: str, body: Mapping[str, Any], *, request_id: str) -> Answer[replies.Commanded]:
         """Archives, restores or removes an experiment."""
         return Answer(self._post(f"/v1/experiments/{_quoted(name)}/{verb}", body, request_id), replies.Commanded)
@@ -143,10 +148,10 @@ class Client:
         """One of it."""
         return Answer(self._get("/v1/dead-letters/one", {"id": id}), replies.DeadLetterPage)
 
-    def decide(self, verdict: str, id: str, *, by: str, reason: str) -> Answer[replies.Decided]:
+    def decide(self, verdict: str, id: str, *, by: str, reason: str, request_id: str) -> Answer[replies.Decided]:
         """Retries or drops one; `verdict` is `retry` or `drop`."""
         body = {"id": id, "by": by, "reason": reason}
-        return Answer(self._post(f"/v1/dead-letters/{verdict}", body, f"{verdict} {id}"), replies.Decided)
+        return Answer(self._post(f"/v1/dead-letters/{verdict}", body, request_id), replies.Decided)
 
     def logs(self, name: str, parameters: Parameters) -> Answer[replies.Lines]:
         """A page of log lines."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath
+from rftd.ops.paths import absolute_path
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".csv", ".txt")
@@ -69,4 +70,4 @@ def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
 def _join(cwd: Path, text: str) -> str:
     if "\0" in text or "://" in text:
         return text
-    return os.path.normpath(os.path.join(cwd, os.path.expanduser(text)))
+    return absolute_path(text, below=cwd)

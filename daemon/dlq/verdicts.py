@@ -85,7 +85,12 @@ def retried(writer: Writer, place: Place, event: UUID, *, experiment: UUID | Non
     return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "retried note", *place))
 
 
-def dropped(writer: Writer, place: Place, *, experiment: UUID | None, by: str, reason: str) -> Draft:
+def dropped_id(place: Place) -> UUID:
+    """Of the note that it was dropped, whoever drops it."""
+    return derive(NAMESPACE, "dropped note", *place)
+
+
+def dropped(writer: Writer, place: Place, *, experiment: UUID | None, by: str, reason: str, key: UUID) -> Draft:
     """The note that it was dropped; a second one changes nothing."""
     note = RecordDropped(stream=place.stream, partition=place.partition, offset=place.offset, reason=reason, by=by)
-    return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "dropped note", *place))
+    return writer.draft(note, experiment=experiment, partition=HOME, id=dropped_id(place), correlation=key)

@@ -7,7 +7,8 @@ from typing import Final
 
 from rftd.daemon.doctor.finding import Finding
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.kafka.settings import parse_kafka
+from rftd.streams.backends.kafka.offsets import first_records
+from rftd.streams.backends.kafka.settings import KafkaSettings, parse_kafka
 from rftd.streams.backends.kafka.topics import Difference, topic_differences
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -31,6 +32,8 @@ def check_kafka(url: str | None) -> list[Finding]:
         what = f"missing: {', '.join(missing)}"
         found.append(Finding("topics", "warn", what, "start `rftd serve`: it creates them, if it may"))
     found += [_topic(difference) for difference in differences if difference.setting != "existence"]
+    if not missing:
+        found += _deleted(settings)
     if not differences:
         found.append(Finding("topics", "ok", "all are there, as they must be"))
     if settings.replication < 2:
@@ -39,7 +42,7 @@ def check_kafka(url: str | None) -> list[Finding]:
                 "replication",
                 "warn",
                 "one copy of each record: a broker that loses its disk, or its power, loses acknowledged records",
-                "on a cluster set replication=3 and min.insync.replicas=2",
+                "on a cluster set replication=3; new topics then acknowledge from two copies",
             )
         )
     hosts = {host.rpartition(":")[0] for host in settings.bootstrap.split(",")}
@@ -48,6 +51,23 @@ def check_kafka(url: str | None) -> list[Finding]:
             Finding("encryption", "warn", "records cross the network in plain text", "set security=SSL or SASL_SSL")
         )
     return found
+
+
+def _deleted(settings: KafkaSettings) -> list[Finding]:
+    """Partitions of truth whose first records are gone."""
+    try:
+        firsts = asyncio.run(asyncio.wait_for(first_records(settings), _TIMEOUT_S))
+    except (RftdError, TimeoutError):
+        return []  # without topics; what else is wrong is said elsewhere
+    return [
+        Finding(
+            "records",
+            "fail",
+            f"{partition} begins at {first}: what lay below was deleted, and it is truth",
+            "restore it from a replica or a backup; experiments that need it stop, see `rftd serve --accept-loss`",
+        )
+        for partition, first in sorted(firsts.items())
+    ]
 
 
 def check_postgres(url: str | None) -> list[Finding]:
@@ -86,5 +106,4 @@ async def _ask(url: str) -> str:
 
 
 def _topic(difference: Difference) -> Finding:
-    what = f"{difference.setting} of {difference.topic} is {difference.found}, not {difference.expected}"
-    return Finding("topics", "fail" if difference.fatal else "warn", what, difference.fix)
+    return Finding("topics", "fail" if difference.fatal else "warn", difference.what, difference.fix)

@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
+from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
-from rftd.storage.garbage import GRACE_S, LEFT_BEHIND, garbage, ours, remove, remove_empty_memory
+from rftd.storage.garbage import GRACE_S, LEFT_BEHIND, garbage, kept_of, ours, remove, remove_empty_memory
 from rftd.storage.holdings import kept_in
+from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
+from rftd.streams.role import RoleLease
 
 
 class Collector:
@@ -42,7 +46,12 @@ class Collector:
         freed = 0
         for entry in list(self._entries().values()):
             if entry.spine.ended and entry.spine.kept is Kept.HERE:
-                freed += await self._collect(entry, every=every)
+                try:
+                    freed += await self._collect(entry, every=every)
+                except AWAY:
+                    raise
+                except (OSError, RftdError) as error:  # one folder that cannot be read keeps no other from being tidied
+                    self._logger.warning("garbage.failed", name=entry.name, path=entry.job_dir, reason=str(error))
         return freed
 
     async def _collect(self, entry: Entry, *, every: bool) -> int:
@@ -63,3 +72,19 @@ class Collector:
                 await asyncio.to_thread(remove, [each.path])
                 freed += each.size_bytes
             return freed
+
+
+async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock, logger: Logger) -> None:
+    """Removes what no event of an ended run names, now that all is said; while a worker lives, it may be its own."""
+    spec = state.spine.spec
+    if spec is None or state.roster.live:
+        return
+    found, kept = await asyncio.to_thread(ours, spec), kept_of(state)
+    if any(each.kind == "artifact" for each in found):  # no fold knows them all
+        kept = await kept_in(log, state.experiment, artifacts=True)
+    await lease.confirm()  # after it looked: the folders are a successor's, if there is one
+    now_ns = clock.now_ns()
+    for each in garbage(found, kept, before_ns=now_ns, now_ns=now_ns):
+        logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
+        await asyncio.to_thread(remove, [each.path])
+    await asyncio.to_thread(remove_empty_memory, spec)

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rftd.daemon.supervisor.obstacle import Obstacle
+from rftd.daemon.supervisor.obstacle import REFUSALS, TRIED_AGAIN, Trouble, of_refusal, over_at_ns
 from rftd.ops import limits
-from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, RolloutError, TrainError, UsageError
+from rftd.ops.errors import RolloutError
 from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
+from rftd.streams.halves import ROLES
 from rftd.workers.dispatcher.collecting import explored
 from rftd.workers.dispatcher.evaluation import due_evals
-
-HOPELESS = frozenset(kind.code for kind in (ConfigError, DataError, UsageError, NonFiniteLossError, TrainError))
-"""Errors of a worker that a restart cannot mend."""
 
 
 class Controller:
     """Decisions of one experiment's controller. The caller appends them, folds them, and asks again."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, *, starts: frozenset[str] = ROLES) -> None:
+        """`starts`: the roles whose workers are started by a fleet, which says what their errors mean."""
         self._state = state
+        self._starts = starts
 
-    def decide(self, obstacle: Obstacle | None = None) -> Sequence[Event]:
-        """The next event of the experiment's life, if one is due; with an `obstacle`, only what leads to no work."""
+    def decide(self, trouble: Trouble | None = None, *, now_ns: int = 0) -> Sequence[Event]:
+        """The next event of the experiment's life, if one is due; with `trouble`, only what leads to no work."""
         spine = self._state.spine
         if spine.status is Status.QUEUED:
             return [experiment.ExperimentStarted()]
@@ -33,13 +33,26 @@ class Controller:
             return ()
         if (failure := self._failure()) is not None:
             return [failure]
+        trouble = trouble or self._refused()
+        if isinstance(trouble, experiment.ExperimentFailed):
+            return [trouble]
         if spine.status is Status.PAUSED:
-            again = bool(spine.cause) and obstacle is None
-            return [experiment.ExperimentResumed(reason=f"{spine.cause} is over")] if again else ()
+            return self._resumed(trouble, now_ns)
         due = self._next()
-        if obstacle is None or isinstance(due, experiment.StageCompleted | experiment.ExperimentCompleted):
+        if trouble is None or isinstance(due, experiment.StageCompleted | experiment.ExperimentCompleted):
             return () if due is None else [due]
-        return [experiment.ExperimentPaused(reason=f"{obstacle.reason}; fix: {obstacle.fix}", cause=obstacle.cause)]
+        return [experiment.ExperimentPaused(reason=f"{trouble.reason}; fix: {trouble.fix}", cause=trouble.cause)]
+
+    def _resumed(self, trouble: Trouble | None, now_ns: int) -> Sequence[Event]:
+        """Ends a pause that no command asked for, once nothing stands in the way, or it is time to try."""
+        spine = self._state.spine
+        if not spine.cause or trouble is not None:
+            return ()
+        if spine.cause not in TRIED_AGAIN:
+            return [experiment.ExperimentResumed(reason=f"{spine.cause} is over")]
+        if now_ns < over_at_ns(spine):
+            return ()
+        return [experiment.ExperimentResumed(reason=f"{spine.cause}: tried again")]
 
     def _next(self) -> Event | None:
         """What brings a running experiment from stage to stage, and to its end."""
@@ -61,9 +74,10 @@ class Controller:
         """Every step executed and checkpointed, every evaluation in, every book closed."""
         state, spine = self._state, self._state.spine
         stage = spine.stage_spec()
-        saved = any(step == spine.last_version for step, _ in state.checkpoints)
+        trained = stage.kind == "explore" or spine.version >= spine.last_version
         return (
-            (stage.kind == "explore" or (spine.version >= spine.last_version and saved))
+            trained
+            and (stage.kind == "explore" or any(step == spine.last_version for step, _ in state.checkpoints))
             and explored(state, stage)
             and not state.groups.to_close
             and not state.ledger.waiting
@@ -78,9 +92,19 @@ class Controller:
             return experiment.ExperimentFailed(
                 code=code or RolloutError.code, reason=f"{barren}; the last: {reason}", role="explorer"
             )
-        for gone in state.roster.gone.values():
-            if gone.code in HOPELESS:
-                return experiment.ExperimentFailed(code=gone.code, reason=gone.reason, role=gone.role)
+        return None
+
+    def _refused(self) -> Trouble | None:
+        """What it means that the worker refused its work which left last, of a role that nobody starts here.
+
+        While another one of its role is there it means nothing: an error of a worker is its own.
+        """
+        roster = self._state.roster
+        there = {started.role for started in roster.live.values()}
+        for role in sorted(ROLES - self._starts - there):
+            last = roster.last_of.get(role)
+            if last is not None and last.code in REFUSALS:
+                return of_refusal(last, ours=False)
         return None
 
     def _barren(self) -> str | None:

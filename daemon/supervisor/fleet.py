@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.supervisor.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
 from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, UnreachableError, WorkError
+from rftd.ops.errors import DiskFullError, UnreachableError
 from rftd.ops.logs import Logger
 from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
+from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.halves import HALF_OF, ROLES
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
+from rftd.workers.membership import this_process
 
 
 class Berth(msgspec.Struct, kw_only=True):
@@ -35,10 +37,14 @@ class Berth(msgspec.Struct, kw_only=True):
     """The experiment's progress when the process before ended, or when the first was started."""
     seen_s: float = 0.0
     """When the process was started, or last seen as a member of the experiment."""
+    begun: bool = False
+    """The handle's process was started."""
     joined: bool = False
     last_pid: int = -1
     """Of the process that ended last, and why it did."""
     last_why: str = ""
+    refused: Gone | None = None
+    """What it said when it ended last, if starting it again at once would be in vain."""
 
 
 class Fleet:
@@ -58,12 +64,14 @@ class Fleet:
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
         """`roles` are those whose processes are started here."""
+        self.trouble: Trouble | None = None
+        """Why the experiment must not go on as it is, for the controller to decide on, who clears it."""
         self._state = state
         self._executor = executor
         self._liveness = liveness
         self._clock = clock
         self._log = log
-        self._host = platform.node()
+        self._here = this_process()
         self._start_timeout_s = start_timeout_s
         self._draining = False
         self._berths = [
@@ -83,6 +91,7 @@ class Fleet:
                 running_s=now_s - berth.seen_s,
                 restarts=berth.restarts,
                 last_why=berth.last_why,
+                waits_for="" if berth.handle is None else berth.handle.waits_for,
             )
             for berth in self._berths
             if self._wanted(berth)
@@ -97,44 +106,94 @@ class Fleet:
         for started in self._state.roster.live.values():
             for berth in self._berths:
                 if berth.handle is None and _fits(started, berth.order):
-                    berth.handle = self._executor.adopt(started)
+                    berth.handle = self._executor.adopt(berth.order, started)
                     berth.progress = self._progress()
                     berth.seen_s = self._clock.monotonic_s()
                     if berth.handle is not None:
+                        berth.begun = True
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
-    async def tend(self, *, start: bool = True) -> list[WorkerLost]:
-        """Starts what is missing and due, unless not to `start` any, and names the workers that were lost since.
+    @property
+    def ended(self) -> bool:
+        """True if a process has ended that was not seen to end before."""
+        return any(berth.handle is not None and berth.handle.exit_code() is not None for berth in self._berths)
 
-        Raises WorkError once a worker was restarted `limits.RESTARTS_IN_A_ROW` times without any progress.
+    def tend(self, *, start: bool = True) -> list[WorkerLost]:
+        """Starts what is missing and due, unless not to `start` any, and names those lost since. Never waits.
+
+        What an ended worker said must have been folded before.
         """
         now_s = self._clock.monotonic_s()
         for berth in self._berths:
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
             due = berth.handle is None and now_s >= berth.start_at_s and self._wanted(berth)
-            if due and start and not self._draining:
+            if due and start and self.trouble is None and not self._draining:
                 if berth.progress < 0:
                     berth.progress = self._progress()
-                berth.handle = await self._executor.start(berth.order)
-                faults.point("fleet.after_start")
-                berth.seen_s, berth.joined = now_s, False
-                self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
+                berth.handle = self._executor.start(berth.order)
+                berth.seen_s = now_s
+                berth.begun = False
+                berth.joined = False
+            self._look_at_start(berth, now_s)
         self._kill_silent(now_s)
         self._kill_stuck(now_s)
         return list(self._lost(now_s))
 
+    def _look_at_start(self, berth: Berth, now_s: float) -> None:
+        """Notes that the process was started meanwhile; what it waits for before is no delay of its own."""
+        if berth.handle is None or berth.begun:
+            return
+        if berth.handle.pid is not None:
+            faults.point("fleet.after_start")
+            berth.begun = True
+            self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
+        if berth.handle.pid is not None or berth.handle.waits_for:
+            berth.seen_s = now_s
+
+    def stalled(self) -> Obstacle | None:
+        """What the experiment pauses for: a worker that ended too often without progress, until it is tried anew."""
+        now_s = self._clock.monotonic_s()
+        for berth in self._berths:
+            over = berth.restarts > limits.RESTARTS_IN_A_ROW and self._wanted(berth)
+            if over and berth.handle is None and now_s < berth.start_at_s:
+                who = f"the {berth.order.role}" + (f" in slot {berth.order.slot}" if berth.order.slot >= 0 else "")
+                return Obstacle(
+                    cause=WORKER_FAILS,
+                    reason=f"{who} ended {berth.restarts} times in a row without progress; "
+                    f"the last time: {berth.last_why}",
+                    fix=f"see the end of {berth.order.log_path}; it is tried anew by itself, once a minute at last",
+                )
+        return None
+
     async def drain(self, timeout_s: float = limits.DRAIN_TIMEOUT_S + 2.0) -> None:
-        """Asks every process to leave, and ends those that have not after `timeout_s`. No more are started."""
+        """Asks every process to leave, and kills those that have not after `timeout_s`. No more are started.
+
+        What they left running is ended, too. What is there after all that, because the operating system does not let
+        go of it, is named and left.
+        """
         self._draining = True
         for berth in self._berths:
             if berth.handle is not None:
                 berth.handle.terminate()
+        running = [berth.handle for berth in self._berths if berth.handle is not None]
+        if not await self._ended_within(running, timeout_s):
+            self.kill()
+            await self._ended_within(running, limits.KILL_TIMEOUT_S)
+        cleared = [handle for berth in self._berths if (handle := self._executor.clear(berth.order)) is not None]
+        await self._ended_within(cleared, limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S)
+        for handle in (*running, *cleared):
+            if handle.exit_code() is None:
+                self._log.error("worker.left_behind", pid=handle.pid, waits_for=handle.waits_for)
+
+    async def _ended_within(self, handles: Sequence[Handle], timeout_s: float) -> bool:
+        """True once all have ended; False if some have not after `timeout_s`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
-        while any(berth.handle is not None and berth.handle.exit_code() is None for berth in self._berths):
+        while any(handle.exit_code() is None for handle in handles):
             if self._clock.monotonic_s() > deadline_s:
-                self.kill()
+                return False
             await self._clock.sleep(0.05)
+        return True
 
     def kill(self) -> None:
         """Ends every process at once."""
@@ -149,7 +208,9 @@ class Fleet:
 
     def _ended(self, berth: Berth, code: int, now_s: float) -> None:
         assert berth.handle is not None
-        if berth.last_pid != berth.handle.pid:
+        if berth.handle.pid is None:  # it was never started
+            berth.last_why = berth.handle.waits_for or berth.last_why
+        elif berth.last_pid != berth.handle.pid:
             berth.last_pid, berth.last_why = berth.handle.pid, self._why(berth.order, code)
         progress = self._progress()
         berth.restarts = 0 if progress > berth.progress else berth.restarts + 1
@@ -157,27 +218,42 @@ class Fleet:
         # One waits for space, the other for the log, however long that takes.
         if berth.last_why.startswith(DiskFullError.code) or code == UnreachableError.exit_status:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
-        if berth.restarts > limits.RESTARTS_IN_A_ROW:
-            raise WorkError(
-                f"the {berth.order.role} in slot {berth.order.slot} ended {berth.restarts} times in a row without "
-                f"progress; the last time: {berth.last_why}",
-                where=str(berth.order.log_path),
-                fix="see the end of its log",
-            )
-        delay_s = limits.RESTART_BACKOFF_S[min(berth.restarts, len(limits.RESTART_BACKOFF_S) - 1)]
+        delay_s = _delay_s(berth.restarts)
+        said = self._said(berth.order, berth.handle.pid)
+        berth.refused = said if code != 0 and said is not None and said.code in REFUSALS else None
+        if berth.refused is not None:
+            berth.restarts = 0
+            delay_s = self._condemned(berth.refused)
         self._log.warning("worker.ended", role=berth.order.role, slot=berth.order.slot, code=code, restart_in_s=delay_s)
         berth.handle = None
         berth.start_at_s = now_s + delay_s
+
+    def _condemned(self, refused: Gone) -> float:
+        """How long a worker rests that refuses its work; where all of its role do so, the experiment must not go on.
+
+        Only those that were started here count: what befalls a stranger is its own affair.
+        """
+        others = [berth for berth in self._berths if berth.order.role == refused.role and self._wanted(berth)]
+        if any(berth.refused is None for berth in others):
+            return limits.CONDEMNED_S
+        self.trouble = self.trouble or of_refusal(refused, ours=True)
+        for berth in others:  # each of them is asked anew once the experiment goes on
+            berth.refused = None
+            berth.start_at_s = 0.0
+        return 0.0
+
+    def _said(self, order: WorkerOrder, pid: int | None) -> Gone | None:
+        """What the newest worker in that place said when it left, if it was this process of ours."""
+        gone = self._state.roster.last_at.get((order.role, order.slot, self._here.host))
+        return gone if gone is not None and gone.pid == pid else None
 
     def _why(self, order: WorkerOrder, code: int) -> str:
         """What the worker said when it stopped, else what the operating system says."""
         if code < -1:
             return f"its process was killed by signal {-code}"
-        for gone in reversed(self._state.roster.gone.values()):
-            if (gone.role, gone.slot) == (order.role, order.slot):
-                if code > 0 and gone.code:
-                    return f"{gone.code}: {gone.reason}"
-                break
+        gone = self._state.roster.last_in.get((order.role, order.slot))
+        if gone is not None and code > 0 and gone.code:
+            return f"{gone.code}: {gone.reason}"
         return "its process ended" if code == -1 else f"its process ended with exit status {code}"
 
     def _kill_silent(self, now_s: float) -> None:
@@ -187,7 +263,7 @@ class Fleet:
                 if (
                     berth.handle is not None
                     and berth.handle.pid == started.pid
-                    and self._here(started)
+                    and self._here.sees(started)
                     and self._liveness.silent(started.worker, now_s)
                 ):
                     self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
@@ -200,33 +276,34 @@ class Fleet:
 
     def _kill_stuck(self, now_s: float) -> None:
         """A process that does not join, or that left and does not end, hangs; it is ended and started anew."""
-        members = {(each.pid, each.role, each.slot) for each in self._state.roster.live.values() if self._here(each)}
+        here = [started for started in self._state.roster.live.values() if self._here.sees(started)]
+        members = {(each.pid, each.role, each.slot) for each in here}
         for berth in self._berths:
             if berth.handle is None:
                 continue
             if (berth.handle.pid, berth.order.role, berth.order.slot) in members:
-                berth.seen_s, berth.joined = now_s, True
+                berth.seen_s = now_s
+                berth.joined = True
+                berth.refused = None
                 continue
             bound_s = limits.DRAIN_TIMEOUT_S if berth.joined else self._start_timeout_s
             if now_s - berth.seen_s > bound_s:
                 stuck = "left and did not end" if berth.joined else "did not join"
                 self._log.warning("worker.stuck", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
-                berth.last_pid = berth.handle.pid
+                berth.last_pid = -1 if berth.handle.pid is None else berth.handle.pid
                 berth.last_why = f"its process {stuck} within {bound_s:g} s, so it was killed"
                 berth.seen_s = now_s
                 berth.handle.kill()
-
-    def _here(self, started: WorkerStarted) -> bool:
-        return started.host == self._host
 
     def _lost(self, now_s: float) -> Iterator[WorkerLost]:
         """Workers whose process is gone; of another machine's, those that are silent."""
         held = {berth.handle.pid for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
-            if started.host == self._host and started.pid in held:
+            here = self._here.sees(started)
+            if here and started.pid in held:
                 continue
             silent = self._liveness.silent(started.worker, now_s)
-            if silent or (started.host == self._host and self._executor.adopt(started) is None):
+            if silent or (here and not self._executor.lives(started)):
                 known = (each.last_why for each in self._berths if each.last_pid == started.pid)
                 usual = f"no heartbeat for {self._liveness.lost_after_s:g} s" if silent else "its process ended"
                 reason = next(known, "") or usual
@@ -245,7 +322,8 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
         spine_offset=spine_offset,
     )
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
-    for slot in range(max((stage.rollout.explorers for stage in exploring), default=0)):
+    explorers = max((stage.rollout.explorers for stage in exploring), default=0)
+    for slot in range(min(explorers, limits.WORKER_SLOTS)):  # older releases accepted more
         yield WorkerOrder(
             experiment=experiment,
             role="explorer",
@@ -254,6 +332,13 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
             log_path=logs / f"explorer_{slot}.log",
             spine_offset=spine_offset,
         )
+
+
+def _delay_s(restarts: int) -> float:
+    """How long after so many in a row the next one comes."""
+    if (beyond := restarts - limits.RESTARTS_IN_A_ROW) > 0:
+        return limits.STALLED_BACKOFF_S[min(beyond, len(limits.STALLED_BACKOFF_S)) - 1]
+    return limits.RESTART_BACKOFF_S[min(restarts, len(limits.RESTART_BACKOFF_S) - 1)]
 
 
 def _fits(started: WorkerStarted, order: WorkerOrder) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 from typing import Final
 from uuid import UUID
 
+from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.run import STUCK_S, TICK_S
 from rftd.daemon.why.answer import waits_of
@@ -15,7 +15,6 @@ from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
@@ -25,11 +24,12 @@ from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
+from rftd.streams.losses import Witness
 from rftd.streams.patience import append_when_space
 from rftd.streams.start import beginning_of
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor
-from rftd.workers.membership import explain
+from rftd.workers.membership import ProcessName, explain, this_process
 from rftd.workers.taking_up import resumed_follower
 
 AGAIN_S: Final = 30.0
@@ -66,6 +66,7 @@ class Hosting:
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._phase, self._tracker = Phase.READING, Tracker()
+        self.remembers: Witness | None = None
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
 
     async def drive(self) -> None:
@@ -90,7 +91,9 @@ class Hosting:
                 self._fleet = self._new_fleet()
                 try:
                     await self._tend(follower, self._fleet)
-                except RftdError as error:
+                except AWAY:
+                    raise
+                except Exception as error:
                     self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
                     await self._rest(follower)
             self._leaving.set()
@@ -104,7 +107,7 @@ class Hosting:
 
     def waits(self) -> list[Wait]:
         """What each role does or waits for now, as far as it is seen from here."""
-        now_ns = self._clock.now_ns()
+        now_ns = max(self._clock.now_ns(), self.state.spine.recorded_ns)
         spec = self.state.spine.spec
         scene = Scene(
             name=spec.name if spec is not None else str(self.state.experiment),
@@ -152,18 +155,27 @@ class Hosting:
         return fleet
 
     async def _tend(self, follower: Follower, fleet: Fleet) -> None:
-        spine, here = self.state.spine, platform.node()
+        spine = self.state.spine
+        here = this_process()
         while not (self._stopping or spine.ended):
             await follower.pump(TICK_S)
             self._liveness.tick(self._clock.monotonic_s())
-            lost = await fleet.tend(start=spine.status is Status.RUNNING)
+            if fleet.ended:
+                await follower.catch_up()
+            lost = fleet.tend(start=spine.status is Status.RUNNING)
             if mine := [each for each in lost if self._is_mine(each, here)]:
                 drafts = [self._writer.draft(event, experiment=self.state.experiment) for event in mine]
                 await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+            if fleet.trouble is not None:
+                self._logger.error(
+                    "hosting.refused", experiment=str(self.state.experiment), reason=fleet.trouble.reason
+                )
+                fleet.trouble = None
+                await self._rest(follower)
 
-    def _is_mine(self, lost: WorkerLost, here: str) -> bool:
+    def _is_mine(self, lost: WorkerLost, here: ProcessName) -> bool:
         started = self.state.roster.live.get(lost.worker)
-        return started is not None and started.host == here and lost.role in self._roles
+        return started is not None and here.sees(started) and lost.role in self._roles
 
     async def _rest(self, follower: Follower) -> None:
         """Reads on for a while, so that the end is seen."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.operations import Accepted, Forked
-from rftd.daemon.supervisor.forking import check_parent, evaluated, forked_spec, lineage_note, moved
+from rftd.daemon.operations import Accepted
+from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.supervisor.reach import within_reach
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults, limits
@@ -19,7 +19,7 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
+from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept, Status
@@ -29,6 +29,17 @@ from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
 from rftd.streams.shared_history import shared_history
 from rftd.streams.spec import ExperimentSpec
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """What a fork is to be; see `Operations.fork`."""
+
+    experiment: UUID
+    """Whose history it shares."""
+    at_step: int
+    overrides: tuple[str, ...]
+    name: str | None
+    labels: dict[str, str]
 
 
 class Intake:
@@ -57,15 +68,16 @@ class Intake:
         self._clock = clock
         self._roles = roles
 
-    async def submit(self, spec: ExperimentSpec, *, request_id: UUID) -> Accepted:
-        """See `Operations.submit`; `spec` has passed the preflight."""
+    async def submit(self, spec: ExperimentSpec, *, key: UUID, id: UUID) -> Accepted:
+        """See `Operations.submit`; `spec` has passed the preflight, and the event gets this id."""
         spec = within_reach(spec, self._roles)
-        experiment = self._half(spec, request_id) if spec.half != "both" else derive(request_id, "experiment")
+        experiment = self._half(spec, id) if spec.half != "both" else made_by(key)
         known = self._entries.get(experiment)
         if known is None:
             spec = await self._housed(spec)
             self._room()
-        draft = self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment, id=request_id)
+        submitted = life.ExperimentSubmitted(spec=spec)
+        draft = self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)
         faults.point("submission.before_append")
         position = (await self._log.append([draft]))[0]
         faults.point("submission.between_appends")
@@ -73,17 +85,15 @@ class Intake:
             await self._accept(experiment, spec)
         if spec.half != "both":
             await self._check_half(experiment, spec)
-        return Accepted(
-            experiment=experiment, name=spec.name, event=request_id, position=position, warnings=spec.warnings
-        )
+        return Accepted(experiment=experiment, name=spec.name, event=id, position=position, warnings=spec.warnings)
 
-    def _half(self, spec: ExperimentSpec, request_id: UUID) -> UUID:
+    def _half(self, spec: ExperimentSpec, event: UUID) -> UUID:
         """The experiment that this is a half of: one that lives, else a new one.
 
         Its id follows from its folder, so that two daemons that take in a half each at once mean the same one. Raises
         ConflictError if the half is there already, or is one of something else.
         """
-        if (again := next((each for each in self._entries.values() if each.spine.holds(request_id)), None)) is not None:
+        if (again := next((each for each in self._entries.values() if each.spine.holds(event)), None)) is not None:
             return again.id
         same = [each for each in self._entries.values() if each.job_dir == spec.job_dir and each.spec.half != "both"]
         known = next((each for each in same if not each.spine.ended), None)
@@ -106,21 +116,12 @@ class Intake:
         if not halves_of(spec) <= entry.spine.halves:
             raise _unlike(entry.name, difference(entry.spec, spec) or "half")
 
-    async def fork(
-        self,
-        experiment: UUID,
-        *,
-        at_step: int,
-        overrides: Sequence[str],
-        name: str | None,
-        labels: dict[str, str],
-        request_id: UUID,
-    ) -> Forked:
-        """See `Operations.fork`."""
-        child = derive(request_id, "experiment")
+    async def fork(self, wanted: Fork, *, key: UUID, id: UUID) -> Position:
+        """See `Operations.fork`; the submission gets this id. Returns the position of the fork's last event."""
+        child = made_by(key)
         known = self._entries.get(child)
         if known is None or known.status is Status.SUBMITTED:
-            spec, event = await self._forked(experiment, at_step, overrides, name, labels)
+            spec, event = await self._forked(wanted)
             if known is None:
                 spec = await self._housed(spec)
                 self._room()
@@ -131,26 +132,18 @@ class Intake:
         else:
             spec, event = known.spec, known.spine.forked
         drafts = [
-            self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=request_id),
-            self._writer.draft(event, experiment=child, id=derive(child, "fork")),
+            self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=id, correlation=key),
+            self._writer.draft(event, experiment=child, id=derive(child, "fork"), correlation=key),
         ]
         position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
         if known is None or known.status is Status.SUBMITTED:
             await self._accept(child, spec)
-        return Forked(
-            experiment=child,
-            name=spec.name,
-            event=request_id,
-            position=position,
-            warnings=spec.warnings,
-            parent=event.parent,
-            at_step=event.at_step,
-        )
+        return position
 
-    async def _forked(
-        self, experiment: UUID, at_step: int, overrides: Sequence[str], name: str | None, labels: dict[str, str]
-    ) -> tuple[ExperimentSpec, life.ExperimentForked]:
+    async def _forked(self, wanted: Fork) -> tuple[ExperimentSpec, life.ExperimentForked]:
         """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
+        experiment = wanted.experiment
+        at_step = wanted.at_step
         entry = self._entries.get(experiment)
         if entry is None or entry.spine.spec is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
@@ -159,8 +152,9 @@ class Intake:
         shared = await shared_history(self._log, experiment, at_step)
         if shared.forked.parent != experiment and shared.spine.spec is not None:
             check_parent(shared.spine.spec.name, shared.spine)
-        wanted = name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
-        spec = await asyncio.to_thread(forked_spec, parent, shared, overrides, name=wanted, labels=labels)
+        check_payloads(entry.name, shared.spine, at_step)
+        name = wanted.name or self._free_name(f"{entry.name}-fork-{at_step}", Path(parent.job_dir).parent)
+        spec = await asyncio.to_thread(forked_spec, parent, shared, wanted.overrides, name=name, labels=wanted.labels)
         spec = within_reach(spec, self._roles)
         notes = lineage_note(experiment, entry.name, shared)
         spec = msgspec.structs.replace(spec, warnings=(*spec.warnings, *notes))
@@ -214,6 +208,11 @@ class Intake:
         queued = sum(1 for entry in self._entries.values() if entry.status is Status.QUEUED)
         if queued >= limits.QUEUED_EXPERIMENTS:
             raise ConflictError(f"{queued} experiments wait already", fix="cancel some of them")
+
+
+def made_by(key: UUID) -> UUID:
+    """The experiment that a submission or a fork under this key makes: two of one key lie on one spine, in order."""
+    return derive(key, "experiment")
 
 
 def _unlike(name: str, field: str) -> ConflictError:

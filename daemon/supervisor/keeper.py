@@ -9,13 +9,14 @@ from typing import Final
 from uuid import UUID
 
 from rftd.daemon.installed import installed_version
+from rftd.daemon.supervisor.payloads import living_forks
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError
+from rftd.ops.errors import ConflictError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
-from rftd.storage.keeping import clear, fresh, read_archive, write_archive
+from rftd.storage.keeping import bring_payloads_back, clear, fresh, read_archive, write_archive
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
@@ -40,9 +41,12 @@ class Keeper:
         writer: Writer,
         archives: Path | None = None,
         *,
+        rewriting: asyncio.Lock,
         clock: Clock,
         logger: Logger,
     ) -> None:
+        """`rewriting` is held while payloads are dropped, or brought back."""
+        self._rewriting = rewriting
         self._log = log
         self._entries = entries
         self._writer = writer
@@ -50,11 +54,8 @@ class Keeper:
         self._clock = clock
         self._logger = logger
 
-    async def archive(self, entry: Entry, to: str, request_id: UUID) -> Position:
-        """See `Operations.archive`."""
-        if entry.spine.holds(request_id):
-            assert entry.spine.archive is not None
-            return await self._append(entry, entry.spine.archive, request_id)
+    async def archive(self, entry: Entry, to: str, id: UUID, *, key: UUID | None = None) -> Position:
+        """See `Operations.archive`; the event gets this id, for this key."""
         self._check(entry, "archived", Kept.HERE)
         self._not_forked(entry)
         archives = self._archives or Path(entry.job_dir).parent / FOLDER
@@ -63,35 +64,35 @@ class Keeper:
             await asyncio.to_thread(fresh, path)
         written = await write_archive(self._log, entry.id, path, release=installed_version(), clock=self._clock)
         faults.point("archive.after_file")
-        position = await self._append(entry, written.event, request_id)
+        position = await self._append(entry, written.event, id, key)
         faults.point("archive.after_append")
         freed = await asyncio.to_thread(clear, entry.spec, logs=False)
         notes = "; ".join(written.notes)
         self._logger.info("experiment.archived", name=entry.name, path=str(path), freed_bytes=freed, notes=notes)
         return position
 
-    async def restore(self, entry: Entry, source: str, request_id: UUID) -> Position:
-        """See `Operations.restore`."""
+    async def restore(self, entry: Entry, source: str, id: UUID, *, key: UUID | None = None) -> Position:
+        """See `Operations.restore`; the event gets this id, for this key."""
+        self._check(entry, "restored", Kept.ARCHIVED)
         archived = entry.spine.archive
-        if not entry.spine.holds(request_id):
-            self._check(entry, "restored", Kept.ARCHIVED)
-            assert archived is not None
-            files = await read_archive(entry.id, entry.spec, Path(source or archived.path), archived)
-            faults.point("restore.after_files")
-            self._logger.info("experiment.restored", name=entry.name, files=files)
         assert archived is not None
-        return await self._append(entry, life.ExperimentRestored(path=source or archived.path), request_id)
+        path = Path(source or archived.path)
+        files = await read_archive(entry.id, entry.spec, path, archived)
+        faults.point("restore.after_files")
+        async with self._rewriting:
+            back = await bring_payloads_back(self._log, path)
+            position = await self._append(entry, life.ExperimentRestored(path=str(path)), id, key)
+        self._logger.info("experiment.restored", name=entry.name, files=files, payloads=back.records)
+        return position
 
-    async def remove(self, entry: Entry, reason: str, archive: bool, request_id: UUID) -> Position:
-        """See `Operations.remove`."""
+    async def remove(self, entry: Entry, reason: str, archive: bool, id: UUID, *, key: UUID | None = None) -> Position:
+        """See `Operations.remove`; the event gets this id, for this key."""
         event = life.ExperimentRemoved(reason=reason)
-        if entry.spine.holds(request_id):
-            return await self._append(entry, event, request_id)
         self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
         self._not_forked(entry)
         if archive and entry.spine.kept is Kept.HERE:
-            await self.archive(entry, "", derive(request_id, "archive"))
-        position = await self._append(entry, event, request_id)
+            await self.archive(entry, "", derive(id, "archive"))
+        position = await self._append(entry, event, id, key)
         faults.point("removal.after_append")
         freed = 0 if self._shared(entry) else await asyncio.to_thread(clear, entry.spec, logs=True)
         self._logger.info("experiment.removed", name=entry.name, freed_bytes=freed)
@@ -101,7 +102,11 @@ class Keeper:
         """Removes files that the log says are archived or removed: a crash came between event and deletion."""
         for entry in self._entries().values():
             if entry.spine.kept is not Kept.HERE and not self._shared(entry):
-                freed = await asyncio.to_thread(clear, entry.spec, logs=entry.spine.kept is Kept.REMOVED)
+                try:
+                    freed = await asyncio.to_thread(clear, entry.spec, logs=entry.spine.kept is Kept.REMOVED)
+                except (OSError, RftdError) as error:  # what remains of one keeps no other from running
+                    self._logger.warning("experiment.not_cleared", name=entry.name, reason=str(error))
+                    continue
                 if freed:
                     self._logger.info("experiment.cleared", name=entry.name, freed_bytes=freed)
 
@@ -127,7 +132,7 @@ class Keeper:
 
     def _not_forked(self, entry: Entry) -> None:
         """A fork begins with a checkpoint of its parent's, and reads the shared experiences' artifacts."""
-        living = [each for each in self._entries().values() if not each.spine.ended and self._descends(each, entry.id)]
+        living = list(living_forks(self._entries(), entry.id))
         if living:
             names = ", ".join(f"{each.name} ({each.status})" for each in living[:5])
             more = f" and {len(living) - 5} more" if len(living) > 5 else ""
@@ -136,13 +141,6 @@ class Keeper:
                 fix=f"wait until they end, or cancel them: rftd cancel {living[0].name}",
             )
 
-    def _descends(self, entry: Entry, ancestor: UUID) -> bool:
-        """True for a fork, and for a fork of a fork: its history reaches back as far."""
-        entries, at = self._entries(), entry.spine.forked
-        while at is not None and at.parent != ancestor:
-            above = entries.get(at.parent)
-            at = above.spine.forked if above is not None else None
-        return at is not None
-
-    async def _append(self, entry: Entry, event: Event, id: UUID) -> Position:
-        return (await self._log.append([self._writer.draft(event, experiment=entry.id, id=id)]))[0]
+    async def _append(self, entry: Entry, event: Event, id: UUID, key: UUID | None) -> Position:
+        draft = self._writer.draft(event, experiment=entry.id, id=id, correlation=key)
+        return (await self._log.append([draft]))[0]

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import NotFoundError, UsageError
+from rftd.ops import limits
+from rftd.ops.logs import Logger
+from rftd.ops.logs import logger as default_logger
+from rftd.storage.snapshots import SnapshotFolder, believed
 from rftd.streams import topics
+from rftd.streams.codec import place
 from rftd.streams.deadletters import head_of, understood_with
-from rftd.streams.envelope import Record
+from rftd.streams.envelope import Position, Record
 from rftd.streams.events import experiment
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.commands import VERBS, Commands
+from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.log import EventLog, start_of
+from rftd.streams.naming import Named, choose
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import Partition
 
@@ -28,7 +38,13 @@ class Entry(msgspec.Struct, kw_only=True):
     submitted_ns: int
     spine_offset: int
     """Where on the spine it was submitted."""
+    fence: tuple[experiment.HeadRef, ...] = ()
+    """The heads of the log that its newest fence remembers."""
+    losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
+    """Lost heads without which somebody let it go on."""
     spine: Spine
+    unread: str = ""
+    """Why its spine could not be folded, if so."""
 
     @property
     def spec(self) -> ExperimentSpec:
@@ -41,21 +57,94 @@ class Entry(msgspec.Struct, kw_only=True):
         return self.spine.status
 
 
+class Known(msgspec.Struct, kw_only=True):
+    """What a registry keeps, for a snapshot."""
+
+    entries: dict[UUID, Entry] = {}
+    commands: Commands = msgspec.field(default_factory=Commands)
+
+
 class Registry:
     """Reads only life events: payloads of plans and steps are not decoded."""
 
-    def __init__(self, log: EventLog) -> None:
-        partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
+    def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
+        """With a `folder` it goes on from the newest snapshot there, and keeps one there."""
+        self._partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
         self._log = log
-        self._fences = FenceView()
-        self._subscription = log.subscribe(start_of(partitions))
-        self.entries: dict[UUID, Entry] = {}
+        self.fences = FenceView()
+        self._subscription = log.subscribe(start_of(self._partitions))
+        self._known = Known()
+        self._chains: dict[Partition, bytes] = {}
+        self._folder = SnapshotFolder(folder) if folder is not None else None
+        self._logger = logger or default_logger()
+        self._resumed = folder is None
+        self._unsaved = 0
+        """Records since the newest snapshot."""
+
+    @property
+    def entries(self) -> dict[UUID, Entry]:
+        """By id, in the order in which they were read."""
+        return self._known.entries
+
+    @property
+    def commands(self) -> Commands:
+        """Which request was what."""
+        return self._known.commands
 
     async def catch_up(self) -> None:
         """Reads everything up to the present heads."""
+        if not self._resumed:
+            await self._resume()
+        await self._catch_up()
+        if self._folder is not None and self._unsaved >= limits.SNAPSHOT_RECORDS:
+            await self._save(self._folder)
+
+    async def _resume(self) -> None:
+        """Goes on from the newest snapshot, if one can be believed."""
+        assert self._folder is not None
+        found = await believed(
+            self._log,
+            self._folder,
+            Snapshot[Known],
+            experiment=None,
+            partitions=self._partitions,
+            logger=self._logger,
+        )
+        self._resumed = True
+        if found is None:
+            return
+        await self._subscription.close()
+        self._subscription = self._log.subscribe({**start_of(self._partitions), **found.positions})
+        self.fences = FenceView(found.fences)
+        self._chains = {partition: mark.chain for partition, mark in found.heads().items()}
+        # In place: whoever was given the entries before keeps looking at these.
+        self.entries.update(found.parts.entries)
+        self.commands.adopt(found.parts.commands)
+
+    async def _save(self, folder: SnapshotFolder) -> None:
+        self._unsaved = 0
+        marks = tuple(
+            HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
+            for partition, offset in sorted(self._subscription.positions.items())
+        )
+        snapshot = Snapshot(experiment=None, marks=marks, fences=self.fences.owners(), parts=self._known)
+        try:
+            data = await asyncio.to_thread(pack, snapshot)
+            await asyncio.to_thread(folder.write, data, sum(mark.next_offset for mark in marks))
+        except OSError as error:
+            self._logger.warning("snapshot.failed", path=str(folder.folder), reason=str(error))
+
+    async def _catch_up(self) -> None:
         heads = await self._log.heads()
         goals = {p: heads[p].next_offset for p in self._subscription.positions if p in heads}
         while any(self._subscription.positions[partition] < goal for partition, goal in goals.items()):
+            await self.pump(1.0)
+
+    async def reach(self, position: Position) -> None:
+        """Reads everything up to the present heads, and up to this record of theirs if it lies beyond."""
+        await self.catch_up()
+        partition, offset = position
+        while self._subscription.positions.get(partition, offset + 1) <= offset:
             await self.pump(1.0)
 
     async def pump(self, wait_s: float) -> int:
@@ -63,6 +152,8 @@ class Registry:
         records = await self._subscription.next(wait_s=wait_s)
         for record in records:
             self._take(record)
+            self._chains[record.partition] = record.chain
+        self._unsaved += len(records)
         return len(records)
 
     async def close(self) -> None:
@@ -89,12 +180,20 @@ class Registry:
         head = head_of(record)
         if head is None or head.experiment is None:
             return
-        if not (head.type.startswith("experiment.") or head.type == "fence"):
+        life = head.type.startswith("experiment.")
+        if not (life or head.type == "fence" or (head.correlation is not None and head.type in VERBS)):
             return
         decoded = understood_with(head, record)
-        if decoded is None or not self._fences.admit(record.partition, head, decoded.event):
+        if decoded is None:
             return
+        effective = self.fences.admit(record.partition, head, decoded.event)
+        self.commands.take(record, head, effective=effective)
         event = decoded.event
+        known = self.entries.get(head.experiment)
+        if effective and known is not None and isinstance(event, experiment.Fence) and event.heads:
+            known.fence = event.heads
+        if not (effective and life):
+            return
         if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
             self.entries[head.experiment] = Entry(
                 id=head.experiment,
@@ -105,7 +204,12 @@ class Registry:
                 spine=Spine(),
             )
         if (entry := self.entries.get(head.experiment)) is not None:
-            entry.spine.apply(decoded)
+            try:
+                entry.spine.apply(decoded)
+            except Exception as error:  # a record that cannot be folded is about its own experiment alone
+                entry.unread = f"{type(error).__name__} in the record at {place(record)}"
+            if isinstance(event, experiment.LossAccepted):
+                entry.losses.update(lost.ref for lost in event.lost)
 
 
 def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
@@ -122,18 +226,5 @@ async def find_entry(log: EventLog, wanted: str) -> Entry:
     finally:
         await registry.close()
     known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
-    base, _, attempt = wanted.rpartition("@")
-    attempts = [entry for entry in known if entry.name == base]
-    if attempt.isascii() and attempt.isdigit() and 0 < int(attempt) <= len(attempts):
-        return attempts[int(attempt) - 1]
-    prefix = wanted.replace("-", "").lower()
-    found = [entry for entry in known if entry.name == wanted]
-    found = [entry for entry in found if entry.spine.kept is not Kept.REMOVED] or found
-    found = found or [entry for entry in known if prefix and entry.id.hex.startswith(prefix)]
-    if not found:
-        names = ", ".join(entry.name for entry in known[-8:])
-        raise NotFoundError(f"no experiment {wanted!r} in this log", fix=f"known: {names}" if names else None)
-    if len(found) > 1:
-        candidates = ", ".join(f"{entry.name} ({entry.id})" for entry in found[-8:])
-        raise UsageError(f"{wanted!r} names {len(found)} experiments", fix=f"use the id of one of {candidates}")
-    return found[0]
+    named = [Named(entry.id, entry.name, entry.spine.kept is Kept.REMOVED) for entry in known]
+    return registry.entries[choose(named, wanted)]

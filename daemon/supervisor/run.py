@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
 from uuid import UUID
 
-from rftd.daemon.dlq.verdicts import check_retry, task_retried
+from rftd.daemon.dlq.verdicts import task_retried
+from rftd.daemon.patience import AWAY
+from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
-from rftd.daemon.supervisor.obstacle import Obstacle
+from rftd.daemon.supervisor.inbox import Inbox
+from rftd.daemon.supervisor.obstacle import Trouble, of_decision
 from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
-from rftd.daemon.supervisor.tagging import check_tag
+from rftd.daemon.supervisor.transitions import check_command
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Wait
 from rftd.ops import faults, limits
-from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, RftdError, UnreachableError
+from rftd.ops.clock import Clock, RecordedClock
+from rftd.ops.errors import FencedError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
-from rftd.storage.garbage import garbage, kept_of, ours, remove, remove_empty_memory
-from rftd.storage.holdings import kept_in
 from rftd.streams import topics
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position
-from rftd.streams.events import experiment as life
-from rftd.streams.events.batch import ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import GroupClosed, TaskRetried
+from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import Role
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
 from rftd.streams.folds.snapshot import Snapshot
-from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
+from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor
-from rftd.workers.membership import explain
 from rftd.workers.planner.planner import Planner
 from rftd.workers.taking_up import resumed_follower, snapshots_of
 
@@ -63,12 +60,19 @@ STUCK_S = 4.0
 """A run that does not leave its loop for so long waits for the log."""
 
 
-class Decided(NamedTuple):
-    """What one role wants to append."""
+class _Desk:
+    """Who decides: pure, on the state, so a new one decides as the old one would have."""
 
-    lease: RoleLease
-    role: str
-    decisions: Sequence[Decision]
+    def __init__(self, state: RunState, liveness: Liveness, roles: frozenset[str]) -> None:
+        self._state = state
+        self._liveness = liveness
+        self.controller = Controller(state, starts=roles)
+        self.renew()
+
+    def renew(self) -> None:
+        """Begins anew with the two that keep something of the state: what was left half way is no use."""
+        self.planner = Planner(self._state)
+        self.dispatcher = Dispatcher(self._state, self._liveness)
 
 
 class Run:
@@ -88,12 +92,16 @@ class Run:
         roles: frozenset[str] = ROLES,
         spine_offset: int = 0,
         guard: DiskGuard | None = None,
+        hear: Callable[[RunState], Awaitable[None]] | None = None,
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less. Without a `guard` space is not looked at.
 
+        Before the first append `hear` raises LogLossError if the log has lost something of it.
         Workers of the `roles` are started here.
         """
         self._guard = guard
+        self._hear = hear
+        self.remembers: Witness | None = None  # what this run had read when it met a loss of the log
         self._parts = Parts(clock) if roles else None
         self._roles = roles
         self._spine_offset = spine_offset
@@ -102,24 +110,37 @@ class Run:
         self._log = log
         self._executor = executor
         self._owner = owner
-        self._clock = clock
+        self._wall = clock
+        """Of files, whose times are the machine's; all that is decided goes by `_clock`."""
+        self._clock = RecordedClock(clock, lambda: self.state.spine.recorded_ns)
         self._ids = ids
         self._logger = logger
         self._liveness = Liveness(lost_after_s)
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._fleet: Fleet | None = None
-        self._commands: asyncio.Queue[tuple[Event, UUID, asyncio.Future[Position]]] = asyncio.Queue(64)
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+        self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
         self._phase, self._appending_s = Phase.READING, 0.0
         self._tracker, self._looked_s = Tracker(), 0.0
         self._turn_s = 0.0
+        self._trouble: Trouble | None = None
+        """What befell a role since the controller decided last."""
+        self._told = ""
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and its workers are gone; cancelling leaves the workers running.
 
         Raises FencedError if another daemon took the experiment over.
         """
+        try:
+            await self._drive()
+        finally:
+            self._inbox.close()
+            self._leaving.set()
+            self._gone.set()
+
+    async def _drive(self) -> None:
         experiment = self.state.experiment
         beginning = await beginning_of(self._log, experiment, spine_offset=self._spine_offset)
         job = Path(beginning.spec.job_dir)
@@ -137,18 +158,20 @@ class Run:
         )
         try:
             await follower.catch_up()
+            if self._hear is not None:
+                await self._hear(self.state)
             snapshots = snapshots_of(beginning.spec)
             self._snapshotter = Snapshotter(self.state, follower, snapshots, clock=self._clock, logger=self._logger)
             if self._guard is not None:
                 await self._guard.attend(job, self._need_bytes)
             await self._lead(follower)
+        except LogLossError:
+            self.remembers = Witness("the daemon that ran it", heads_of(follower.marks()))
+            raise
         finally:
             if self._guard is not None:
                 self._guard.leave(job)
             await follower.close()
-            self._refuse_commands()
-            self._leaving.set()
-            self._gone.set()
 
     def waits(self) -> list[Wait]:
         """What each role does or waits for now."""
@@ -170,24 +193,42 @@ class Run:
 
     def _need_bytes(self) -> int:
         """What the workers may write before a pause takes effect: a checkpoint and weights, as large as the newest."""
-        saved = [event.size_bytes for event in self.state.checkpoints.values()]
-        published = [event.size_bytes for event in self.state.weights.published.values()]
-        return sum(sizes[-1] for sizes in (saved, published) if sizes)
+        saved = next(reversed(self.state.checkpoints.values()), None)
+        published = next(reversed(self.state.weights.published.values()), None)
+        return (saved.size_bytes if saved else 0) + (published.size_bytes if published else 0)
 
-    async def _obstacle(self) -> Obstacle | None:
-        """What the experiment has to pause for here: there is no space, or a part is not installed."""
+    async def _in_the_way(self) -> Trouble | None:
+        """What the experiment has to pause for here: an error, no space, or a part that is not installed."""
+        if self._trouble is not None:
+            return self._trouble
         if self._guard is not None and self._guard.shortage is not None:
             return self._guard.shortage
         spine = self.state.spine
         if self._parts is None or spine.spec is None:
             return None
-        return await self._parts.missing(spine.spec, spine.stage, spine.environment)
+        try:
+            return await self._parts.missing(spine.spec, spine.stage, spine.environment)
+        except Exception as error:
+            return self._befallen("controller", error)
 
-    def _look(self) -> None:
-        """Notes who waits for what, so that whoever asks later is told since when."""
-        if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
-            self.waits()
+    def _befallen(self, role: str, error: BaseException) -> Trouble:
+        """What an error of a role means, told once in the daemon's log: it is this experiment's affair alone."""
+        trouble = of_decision(role, error)
+        if trouble.reason != self._told:  # it may be met again in each turn
+            self._told = trouble.reason
+            self._logger.error("run.error", experiment=str(self.state.experiment), role=role, exc_info=error)
+        self._trouble = self._trouble or trouble
+        return trouble
+
+    async def _look(self) -> None:
+        """Keeps a snapshot, and notes who waits for what: that must not change what becomes of the run."""
+        try:
+            await self._snapshotter.look()
+            if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
+                self._looked_s = now_s
+                self.waits()
+        except Exception as error:
+            self._logger.error("run.look_failed", experiment=str(self.state.experiment), exc_info=error)
 
     async def drain(self) -> None:
         """Returns once the workers have finished what is under way and left; the experiment goes on another time.
@@ -209,18 +250,21 @@ class Run:
         """Returns once the run is over and its workers have left."""
         await self._gone.wait()
 
-    async def command(self, event: Event, request_id: UUID) -> Position:
-        """Appends what the owner wishes under the controller's lease. Raises ConflictError if it is illegal."""
-        answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        await self._commands.put((event, request_id, answer))
-        return await answer
+    async def command(self, event: Event, id: UUID, *, key: UUID | None = None) -> Position:
+        """Appends what the owner wishes, under this id and for this key, under the controller's lease.
 
-    async def retry(self, task: FailedTask, *, by: str, reason: str, request_id: UUID) -> Position:
+        Raises ConflictError if it is illegal, UnreachableError if this run does not decide any more.
+        """
+        return await self._inbox.ask(event, id, key)
+
+    async def retry(
+        self, task: FailedTask, *, by: str, reason: str, request_id: UUID, key: UUID | None = None
+    ) -> Position:
         """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
         spine = self.state.spine
         if spine.spec is None or spine.stage < 0:
             raise UnreachableError("the run is being taken up anew", fix="ask again in a moment")
-        return await self.command(task_retried(self.state, task, by=by, reason=reason), request_id)
+        return await self.command(task_retried(self.state, task, by=by, reason=reason), request_id, key=key)
 
     async def _lead(self, follower: Follower) -> None:
         state = self.state
@@ -230,8 +274,6 @@ class Run:
         controller_lease = await self._acquire(follower, "controller", [spine])
         planner_lease = await self._acquire(follower, "planner", [spine])
         dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
-        controller, planner = Controller(state), Planner(state)
-        dispatcher = Dispatcher(state, self._liveness)
         assert state.spine.spec is not None
         fleet = self._fleet = Fleet(
             state,
@@ -244,39 +286,68 @@ class Run:
             spine_offset=self._spine_offset,
         )
         fleet.adopt()
+        desk = _Desk(state, self._liveness, self._roles)
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s, self._phase = TICK_S, Phase.LEADING
         while not (self._stopping or state.spine.ended):
             await self._gather(follower, wait_s)
-            await self._snapshotter.look()
-            self._look()
-            await self._obey(controller_lease)
-            obstacle = await self._obstacle()
-            due = [Decision(event) for event in controller.decide(obstacle)]
-            await self._append(Decided(controller_lease, "controller", due))
-            try:
-                lost = await fleet.tend(start=obstacle is None and not state.spine.cause)
-            except RftdError as error:
-                failed = life.ExperimentFailed(code=error.code, reason=explain(error), role="daemon")
-                await self._append(Decided(controller_lease, "controller", [Decision(failed)]))
-                break
-            if lost:
-                drafts = [writer.draft(event, experiment=state.experiment) for event in lost]
-                await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
-            dispatched = dispatcher.decide(self._clock.monotonic_s())
-            await self._append(Decided(dispatcher_lease, "dispatcher", dispatched))
+            await self._look()
+            await self._inbox.obey(controller_lease)
+            trouble = await self._in_the_way() or fleet.stalled()
+            due = [Decision(event) for event in desk.controller.decide(trouble, now_ns=self._clock.now_ns())]
+            await self._write(controller_lease, "controller", self._drafts(controller_lease, due))
+            if state.spine.status is Status.PAUSED:
+                self._trouble = None
+            await self._tend(follower, fleet, writer, start=trouble is None and not state.spine.cause)
+            dispatched = await self._decide(
+                dispatcher_lease, "dispatcher", lambda: desk.dispatcher.decide(self._clock.monotonic_s())
+            )
             # What was decided is folded by now: groups that just closed can be in this turn's plans.
-            plans = planner.decide(follower.positions, self._clock.now_ns())
-            await self._append(Decided(planner_lease, "planner", [Decision(event) for event in plans]))
-            wait_s = GATHER_S if dispatched or plans else TICK_S
+            planned = await self._decide(
+                planner_lease,
+                "planner",
+                lambda: [Decision(event) for event in desk.planner.decide(follower.positions, self._clock.now_ns())],
+            )
+            if self._trouble is not None:
+                desk.renew()
+            wait_s = GATHER_S if dispatched or planned else TICK_S
         self._leaving.set()
+        self._inbox.close()
         self._phase = Phase.DRAINING
         await fleet.drain()
         await follower.catch_up()
+        await self._snapshotter.end(take=not state.spine.ended)
         if state.spine.ended:
-            await self._tidy(state.spine.spec)
-        else:
-            await self._snapshotter.take()
+            await tidy(self._log, state, controller_lease, clock=self._wall, logger=self._logger)
+
+    async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
+        """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
+        try:
+            drafts = self._drafts(lease, decide())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a third party's policy may raise anything
+            self._befallen(role, error)
+            return False
+        await self._write(lease, role, drafts)
+        return bool(drafts)
+
+    async def _tend(self, follower: Follower, fleet: Fleet, writer: Writer, *, start: bool) -> None:
+        """Starts workers that are due, and says which were lost."""
+        if fleet.ended:
+            await follower.catch_up()  # what they said when they left
+        try:
+            lost = fleet.tend(start=start)
+        except (FencedError, *AWAY):
+            raise
+        except Exception as error:
+            self._befallen("daemon", error)
+            return
+        self._trouble = self._trouble or fleet.trouble
+        fleet.trouble = None
+        if lost:
+            drafts = [writer.draft(event, experiment=self.state.experiment) for event in lost]
+            await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
 
     async def _gather(self, follower: Follower, wait_s: float) -> None:
         """Folds what arrives within `wait_s`, and what follows it until the next turn is due."""
@@ -286,19 +357,6 @@ class Run:
                 await self._clock.sleep(left_s)
                 await follower.pump(0.0)
         self._turn_s = self._clock.monotonic_s()
-
-    async def _tidy(self, spec: ExperimentSpec) -> None:
-        """Removes what no event names, now that all is said; while a worker lives elsewhere, it may be its own."""
-        if self.state.roster.live:
-            return
-        found, kept = await asyncio.to_thread(ours, spec), kept_of(self.state)
-        if any(each.kind == "artifact" for each in found):  # no fold knows them all
-            kept = await kept_in(self._log, self.state.experiment, artifacts=True)
-        now_ns = self._clock.now_ns()
-        for each in garbage(found, kept, before_ns=now_ns, now_ns=now_ns):
-            self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
-            await asyncio.to_thread(remove, [each.path])
-        await asyncio.to_thread(remove_empty_memory, spec)
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
         return await RoleLease.acquire(
@@ -312,77 +370,22 @@ class Run:
             ids=self._ids,
         )
 
-    async def _append(self, decided: Decided) -> None:
+    async def _write(self, lease: RoleLease, role: str, drafts: Sequence[Draft]) -> None:
         """Writes what was decided, and folds it."""
-        if not decided.decisions:
+        if not drafts:
             return
-        faults.point(f"{decided.role}.before_append")
+        faults.point(f"{role}.before_append")
         self._appending_s = self._clock.monotonic_s()
-        await decided.lease.append(self._drafts(decided))
+        await lease.append(drafts)
         self._appending_s = 0.0
-        faults.point(f"{decided.role}.after_append")
+        faults.point(f"{role}.after_append")
 
-    def _drafts(self, decided: Decided) -> list[Draft]:
-        writer, experiment = decided.lease.writer, self.state.experiment
+    def _drafts(self, lease: RoleLease, decisions: Sequence[Decision]) -> list[Draft]:
+        experiment = self.state.experiment
         return [
-            writer.draft(event, experiment=experiment, partition=partition or self._home(event))
-            for event, partition in decided.decisions
+            lease.writer.draft(event, experiment=experiment, partition=partition or self._home(event))
+            for event, partition in decisions
         ]
 
     def _home(self, event: Event) -> Partition:
         return self._closed_groups if isinstance(event, GroupClosed) else self._spine
-
-    async def _obey(self, lease: RoleLease) -> None:
-        while not self._commands.empty():
-            event, request_id, answer = self._commands.get_nowait()
-            try:
-                self._check(event)
-            except ConflictError as error:
-                answer.set_exception(error)
-                continue
-            draft = lease.writer.draft(event, experiment=self.state.experiment, id=request_id)
-            answer.set_result((await lease.append([draft]))[0])
-
-    def _check(self, event: Event) -> None:
-        """Raises ConflictError if the event may not follow what there is."""
-        if isinstance(event, TaskRetried):
-            check_retry(self.state, event)
-        elif isinstance(event, ExperiencePrioritized):
-            check_tag(self.state, event)
-        else:
-            check_transition(self.state.spine, event)
-
-    def _refuse_commands(self) -> None:
-        while not self._commands.empty():
-            event, _, answer = self._commands.get_nowait()
-            try:
-                self._check(event)
-            except ConflictError as error:
-                answer.set_exception(error)
-            else:
-                answer.set_exception(UnreachableError("the run is being taken up anew", fix="ask again in a moment"))
-
-
-LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
-    life.ExperimentPaused: (Status.RUNNING,),
-    life.ExperimentResumed: (Status.PAUSED,),
-    life.ExperimentPrioritized: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
-    life.ExperimentCancelled: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
-}
-
-
-def check_transition(spine: Spine, event: Event) -> None:
-    """Raises ConflictError if the event may not follow the state.
-
-    A pause for an obstacle becomes one by command, but no command ends it.
-    """
-    legal, status = LEGAL[type(event)], spine.status
-    if spine.cause and isinstance(event, life.ExperimentPaused):
-        return
-    if spine.cause and isinstance(event, life.ExperimentResumed):
-        raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="put that right; it goes on by itself")
-    if status not in legal:
-        verb = type(event).__name__.removeprefix("Experiment").lower()
-        raise ConflictError(
-            f"it is {status}; only {' or '.join(legal)} can be {verb}", fix="see its state with rftd get"
-        )

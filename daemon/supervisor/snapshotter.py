@@ -9,6 +9,7 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 from rftd.storage.snapshots import SnapshotFolder
+from rftd.storage.survivors import JobMemory
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.follower import Follower
@@ -28,13 +29,18 @@ class Snapshotter:
         self._folder = folder
         self._clock = clock
         self._logger = logger
+        self._memory = JobMemory(folder.folder, follower, clock)
         self._records = 0
         """That were folded when the newest snapshot was taken, since this process began."""
         self._checkpoints = state.committed.count
         self._not_before_s = 0.0
 
     async def look(self) -> None:
-        """Takes a snapshot if a checkpoint was committed, or many records were folded, since the last one."""
+        """Takes a snapshot if a checkpoint was committed, or many records were folded, since the last one.
+
+        Where the log stands is remembered beside them, more often.
+        """
+        await self._memory.look()
         began_s = self._clock.monotonic_s()
         if began_s < self._not_before_s:
             return
@@ -44,20 +50,27 @@ class Snapshotter:
             spent_s = self._clock.monotonic_s() - began_s
             self._not_before_s = began_s + max(limits.SNAPSHOT_INTERVAL_S, _SHARE * spent_s)
 
+    async def end(self, *, take: bool) -> None:
+        """Remembers for the last time where the log stands, and takes a last snapshot, if somebody will need it."""
+        await self._memory.remember()
+        self._memory.close()
+        if take:
+            await self.take()
+
     async def take(self) -> None:
         """Takes one now, unless nothing was folded since the last."""
         if self._follower.folded == self._records:
             return
         self._records, self._checkpoints = self._follower.folded, self._state.committed.count
-        marks = self._follower.marks()
-        data = pack(
-            Snapshot(
+        async with self._follower.still():  # off the loop: others of this process go on meanwhile
+            marks = self._follower.marks()
+            snapshot = Snapshot(
                 experiment=self._state.experiment,
                 marks=marks,
                 fences=self._follower.fences.owners(),
                 parts=self._state.parts(),
             )
-        )
+            data = await asyncio.to_thread(pack, snapshot)
         try:
             await asyncio.to_thread(self._folder.write, data, sum(mark.next_offset for mark in marks))
         except OSError as error:

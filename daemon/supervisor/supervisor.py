@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
-from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.disk_guard import DiskGuard
+from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.hosting import Hosting
-from rftd.daemon.supervisor.intake import Intake
+from rftd.daemon.supervisor.intake import Fork, Intake
 from rftd.daemon.supervisor.keeper import Keeper
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.supervisor.orders import Order, Orders, order_of
+from rftd.daemon.supervisor.payloads import Keep, PayloadKeeper
 from rftd.daemon.supervisor.registry import Entry, Registry
-from rftd.daemon.supervisor.run import Run, check_transition
+from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
+from rftd.daemon.supervisor.submissions import Submissions
+from rftd.daemon.supervisor.transitions import check_transition, paused_for
+from rftd.daemon.supervisor.verdicts import Verdicts
 from rftd.daemon.why.answer import worst_first
-from rftd.daemon.why.life import Line, decided_elsewhere, entry_waits
+from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_waits, lost_wait, waits_of_log
 from rftd.daemon.why.wait import Why
-from rftd.ops import faults, limits
+from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, LogFullError, NotFoundError
+from rftd.ops.errors import ConflictError, LogFullError, LogLossError, NotFoundError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
-from rftd.streams.events.batch import ExperiencePrioritized
+from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
+from rftd.streams.folds.commands import Use
 from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.spine import Kept
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.halves import EXPLORE, ROLES
 from rftd.streams.log import EventLog
 from rftd.workers.executors.executor import Executor
@@ -60,11 +68,15 @@ class Supervisor:
         roles: frozenset[str] = ROLES,
         guard: DiskGuard | None = None,
         slots: int = 1,
+        keep: Keep = Keep.ALWAYS,
+        hearing: Hearing | None = None,
+        known: Path | None = None,
     ) -> None:
         """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
 
         So many as `slots` experiments run at once, and workers of the `roles` are started. A daemon that starts
-        explorers and no trainer decides nothing: another one on this log does.
+        explorers and no trainer decides nothing: another one on this log does. `keep` says how long the payload of
+        experiences stays in the log. The `hearing` has heard survivors; `known` is a folder for what the spines say.
         """
         self._guard = guard
         self._roles = roles
@@ -76,20 +88,35 @@ class Supervisor:
         self._ids = ids
         self._logger = logger
         self._lost_after_s = lost_after_s
-        self._registry = Registry(log)
+        self._registry = Registry(log, known, logger=logger)
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
-        entries = self._registry.entries
-        self._keeper = Keeper(log, lambda: entries, self._writer, archives, clock=clock, logger=logger)
+        self._payloads = PayloadKeeper(
+            log, lambda: self._registry.entries, self._state_of, self._writer, keep=keep, clock=clock, logger=logger
+        )
+        self._keeper = Keeper(
+            log,
+            lambda: self._registry.entries,
+            self._writer,
+            archives,
+            rewriting=self._payloads.rewriting,
+            clock=clock,
+            logger=logger,
+        )
         self._desk = Desk(log, self._writer, clock=clock)
+        self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
+        self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
         self._one_submission = asyncio.Lock()
         """Held by whoever takes or frees a job's folder."""
-        self._intake = Intake(log, entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
+        intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
+        self._submissions = Submissions(intake, self._registry, self._orders, self._refresh, self._one_submission)
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
         self._reading = asyncio.Lock()
+        hearing = self._hearing = hearing or Hearing(log, None, logger=logger)
         held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
-        self.runs: Final = Runs(self._run_of, slots=held, clock=clock, logger=logger)
+        note = self._note if self._decides else None
+        self.runs: Final = Runs(self._run_of, slots=held, clock=clock, logger=logger, note=note, lost=hearing.meet)
         """The experiments under way."""
 
     async def drive(self) -> None:
@@ -99,6 +126,11 @@ class Supervisor:
             await self._tidy()
         await self.runs.drive(self._line)
 
+    async def known(self) -> Registry:
+        """Every experiment as the log has it now."""
+        await self._refresh()
+        return self._registry
+
     async def _tidy(self) -> None:
         if self._decides:
             await self._keeper.finish()
@@ -106,18 +138,28 @@ class Supervisor:
     async def _line(self) -> Sequence[Entry]:
         await self._refresh()
         if self._decides:
-            return self._registry.line()
-        return [entry for entry in self._registry.under_way() if EXPLORE in entry.spine.halves]
+            return self._hearing.free(self._registry.line())
+        return self._hearing.free(entry for entry in self._registry.under_way() if EXPLORE in entry.spine.halves)
 
     def _places(self) -> Line:
         """The line as it is: those who have a slot, then those who wait for one."""
-        return Line(sorted(self._registry.line(), key=lambda entry: entry.id not in self.runs), self.runs.slots)
+        line = self._hearing.free(self._registry.line())
+        return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
 
     async def collect(self, *, every: bool = False) -> None:
         """Removes what no event names of experiments that have ended; else only where that was cut off."""
         await self._refresh()
         if self._decides:
             await self._collector.collect(every=every)
+
+    async def keep_payloads(self) -> None:
+        """Drops the payload of experiences that nobody needs any more, until cancelled."""
+        if self._decides:
+            await self._payloads.run(self._refresh)
+
+    def _state_of(self, experiment: UUID) -> RunState | None:
+        run = self.runs.of(experiment)
+        return run.state if isinstance(run, Run) else None
 
     def _at_rest(self) -> dict[UUID, Entry]:
         """All but the experiments under way, which tidy their own folders when they end."""
@@ -131,43 +173,41 @@ class Supervisor:
         """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""
         await self.runs.drain()
 
+    async def _note(self, entry: Entry, error: BaseException) -> None:
+        """Pauses an experiment whose run an error ended, as its controller; the next run goes on by itself."""
+        await self._refresh()
+        if entry.status is not Status.RUNNING:
+            return
+        await self._log.append(paused_for(error, entry.id, self._registry.fences, self._writer, self._owner))
+        await self._refresh()
+
     def _run_of(self, entry: Entry) -> UnderWay:
+        same: dict[str, Any] = {
+            "owner": self._owner,
+            "clock": self._clock,
+            "ids": self._ids,
+            "logger": self._logger,
+            "roles": self._roles,
+            "lost_after_s": self._lost_after_s,
+            "spine_offset": entry.spine_offset,
+        }
         if not self._decides:
-            return Hosting(
-                self._log,
-                entry.id,
-                self._executor,
-                owner=self._owner,
-                clock=self._clock,
-                ids=self._ids,
-                logger=self._logger,
-                roles=self._roles,
-                lost_after_s=self._lost_after_s,
-                spine_offset=entry.spine_offset,
-            )
-        return Run(
-            self._log,
-            entry.id,
-            self._executor,
-            owner=self._owner,
-            clock=self._clock,
-            ids=self._ids,
-            logger=self._logger,
-            lost_after_s=self._lost_after_s,
-            roles=self._roles,
-            spine_offset=entry.spine_offset,
-            guard=self._guard,
-        )
+            return Hosting(self._log, entry.id, self._executor, **same)
+        hear = partial(self._hearing.hear_run, entry, self._executor)
+        return Run(self._log, entry.id, self._executor, **same, guard=self._guard, hear=hear)
+
+    async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
+        """Lets experiments go on without what the log lost, on record. Raises NotFoundError, UsageError."""
+        await self._refresh()
+        await self._hearing.accept(names, self._writer, by=by)
+
+    def stopped(self, experiment: UUID) -> LogLossError | None:
+        """See `Operations.stopped`."""
+        return self._hearing.refusal(experiment)
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
         """See `Operations.submit`."""
-        from rftd.daemon.config.loading import check_config
-
-        spec = await asyncio.to_thread(lambda: preflight(check_config(config)))
-        async with self._one_submission:
-            await self._refresh()
-            accepted = await self._intake.submit(spec, request_id=request_id)
-        faults.point("submission.after_append")
+        accepted = await self._submissions.submit(config, request_id)
         self.runs.look()
         return accepted
 
@@ -182,50 +222,62 @@ class Supervisor:
         request_id: UUID,
     ) -> Forked:
         """See `Operations.fork`."""
-        async with self._one_submission:
-            await self._refresh()
-            forked = await self._intake.fork(
-                experiment, at_step=at_step, overrides=overrides, name=name, labels=labels, request_id=request_id
-            )
+        await self._refresh()
+        self._hearing.check(self._entry(experiment))
+        wanted = Fork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
+        forked = await self._submissions.fork(wanted, request_id)
         self.runs.look()
         return forked
 
-    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """See `Operations.pause`."""
-        return await self._command(experiment, life.ExperimentPaused(reason=reason), request_id)
+        event = life.ExperimentPaused(reason=reason)
+        return await self._command(order_of(request_id, "pause", experiment, reason), event)
 
-    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """See `Operations.resume`."""
-        return await self._command(experiment, life.ExperimentResumed(reason=reason), request_id)
+        event = life.ExperimentResumed(reason=reason)
+        return await self._command(order_of(request_id, "resume", experiment, reason), event)
 
-    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
         """See `Operations.cancel`."""
-        return await self._command(experiment, life.ExperimentCancelled(reason=reason), request_id)
+        event = life.ExperimentCancelled(reason=reason)
+        return await self._command(order_of(request_id, "cancel", experiment, reason), event)
 
-    async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Position:
+    async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
         """See `Operations.prioritize`."""
         event = life.ExperimentPrioritized(priority=priority, reason=reason)
-        return await self._command(experiment, event, request_id)
+        return await self._command(order_of(request_id, "prioritize", experiment, priority, reason), event)
 
-    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Position:
+    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
         """See `Operations.tag`."""
-        await self._refresh()
-        self._check_decides()
-        if not isinstance(run := self.runs.of(experiment), Run):
-            entry = self._registry.entries.get(experiment)
-            state = entry.status if entry is not None else "unknown"
-            raise ConflictError(f"the experiment is {state}, and not under way", fix="see its state with rftd get")
         event = ExperiencePrioritized(group=group, priority=priority, reason=reason)
-        return await run.command(event, request_id)
+        return await self._ask(order_of(request_id, "tag", experiment, group, priority, reason), experiment, event)
+
+    async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.give_up`."""
+        event = ExperienceGivenUp(experience=experience, reason=reason)
+        return await self._ask(order_of(request_id, "give up", experiment, experience, reason), experiment, event)
+
+    async def _ask(self, order: Order, experiment: UUID, event: Event) -> Done:
+        """What only a run under way can do."""
+
+        async def write(id: UUID) -> Position:
+            run = self._run_under_way(experiment, fix="see its state with rftd get")
+            return await run.command(event, id, key=order.key)
+
+        return _done(await self._orders.carry_out(order, write))
 
     async def why(self, experiment: UUID) -> Why:
         """See `Operations.why`."""
         await self._refresh()
-        entry = self._registry.entries.get(experiment)
-        if entry is None:
-            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
-        if (run := self.runs.of(experiment)) is not None:
+        entry = self._entry(experiment)
+        if (lost := self.stopped(experiment)) is not None:
+            waits = [lost_wait(lost)]
+        elif (run := self.runs.of(experiment)) is not None:
             waits = run.waits()
+        elif (broken := self.runs.broken.get(experiment)) is not None and not entry.spine.ended:
+            waits = [broken_down(entry.unread or broken.reason, broken.since_ns)]
         elif not self._decides and not entry.spine.ended:
             waits = [decided_elsewhere(entry)]
         else:
@@ -236,72 +288,88 @@ class Supervisor:
             status=entry.status.value if entry.status is not None else "unknown",
             live=True,
             asked_ns=self._clock.now_ns(),
-            waits=waits,
+            waits=[*waits, *waits_of_log(self._log)],
         )
 
-    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Position:
+    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""
-        return await self._keep(experiment, lambda entry: self._keeper.archive(entry, to, request_id))
+        return await self._keep(
+            order_of(request_id, "archive", experiment, to),
+            lambda entry, id: self._keeper.archive(entry, to, id, key=request_id),
+        )
 
-    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Position:
+    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
         """See `Operations.restore`."""
-        return await self._keep(experiment, lambda entry: self._keeper.restore(entry, source, request_id))
+        return await self._keep(
+            order_of(request_id, "restore", experiment, source),
+            lambda entry, id: self._keeper.restore(entry, source, id, key=request_id),
+        )
 
-    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
+    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
         """See `Operations.remove`."""
-        return await self._keep(experiment, lambda entry: self._keeper.remove(entry, reason, archive, request_id))
+        return await self._keep(
+            order_of(request_id, "remove", experiment, reason, archive),
+            lambda entry, id: self._keeper.remove(entry, reason, archive, id, key=request_id),
+        )
 
-    async def _keep(self, experiment: UUID, work: Callable[[Entry], Awaitable[Position]]) -> Position:
-        async with self._one_submission:
-            await self._refresh()
-            self._check_decides()
-            entry = self._registry.entries.get(experiment)
-            if entry is None:
-                raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
-            if (run := self.runs.of(experiment)) is not None and run.state.spine.ended:
-                await run.gone()
-            position = await work(entry)
-            await self._refresh()
-            return position
+    async def _keep(self, order: Order, work: Callable[[Entry, UUID], Awaitable[Position]]) -> Done:
+        async def write(id: UUID) -> Position:
+            assert order.experiment is not None
+            async with self._one_submission:
+                await self._refresh()
+                self._check_decides()
+                entry = self._entry(order.experiment)
+                if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
+                    await run.gone()
+                return await work(entry, id)
+
+        return _done(await self._orders.carry_out(order, write))
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
         """See `Operations.dead_letters`."""
         await self._refresh()
         return await self._desk.dead(tasks, self._registry.entries)
 
-    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """See `Operations.retry_dead_letter`."""
-        return await self._desk.retry(dead, self._give_out, by=by, reason=reason)
+        return await self._verdicts.retry(dead, by=by, reason=reason, key=request_id)
 
-    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """See `Operations.drop_dead_letter`."""
-        return await self._desk.drop(dead, by=by, reason=reason)
+        return await self._verdicts.drop(dead, by=by, reason=reason, key=request_id)
 
-    async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
-        """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
-        await self._refresh()
-        self._check_decides()
-        if isinstance(run := self.runs.of(task.experiment), Run):
-            return await run.retry(task, by=by, reason=reason, request_id=event)
-        entry = self._registry.entries.get(task.experiment)
-        state = entry.status if entry is not None else "unknown"
-        raise ConflictError(f"its experiment is {state}, and not under way", fix="fork it, or submit a new one")
+    async def _command(self, order: Order, event: Event) -> Done:
+        async def write(id: UUID) -> Position:
+            assert order.experiment is not None
+            entry = self._entry(order.experiment)
+            self._check_decides()
+            self._hearing.check(entry)
+            if isinstance(full := self._log.failure, LogFullError):
+                raise LogFullError(full.what, where=full.where, fix=full.fix)
+            if isinstance(run := self.runs.of(entry.id), Run):
+                return await run.command(event, id, key=order.key)
+            check_transition(entry.spine, event)
+            draft = self._writer.draft(event, experiment=entry.id, id=id, correlation=order.key)
+            return (await self._log.append([draft]))[0]
 
-    async def _command(self, experiment: UUID, event: Event, request_id: UUID) -> Position:
-        await self._refresh()
+        return _done(await self._orders.carry_out(order, write))
+
+    def _entry(self, experiment: UUID) -> Entry:
+        """The experiment. Raises NotFoundError."""
         entry = self._registry.entries.get(experiment)
         if entry is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        return entry
+
+    def _run_under_way(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run:
+        """The run of an experiment. Raises ConflictError if none is under way here."""
         self._check_decides()
-        if isinstance(full := self._log.failure, LogFullError):
-            raise LogFullError(full.what, where=full.where, fix=full.fix)
-        if isinstance(run := self.runs.of(experiment), Run):
-            return await run.command(event, request_id)
-        check_transition(entry.spine, event)
-        draft = self._writer.draft(event, experiment=experiment, id=request_id)
-        position = (await self._log.append([draft]))[0]
-        await self._refresh()
-        return position
+        run = self.runs.of(experiment)
+        if isinstance(run, Run):
+            return run
+        entry = self._registry.entries.get(experiment)
+        state = entry.status if entry is not None else "unknown"
+        raise ConflictError(f"{whose} experiment is {state}, and not under way", fix=fix)
 
     def _check_decides(self) -> None:
         if not self._decides:
@@ -310,7 +378,17 @@ class Supervisor:
                 fix="ask the daemon with --roles trainer",
             )
 
-    async def _refresh(self) -> None:
-        """Reads the registry up to the log's present heads; one reader at a time."""
+    async def _refresh(self, position: Position | None = None) -> None:
+        """Reads the registry up to the log's present heads; one reader at a time. The first hears the survivors."""
         async with self._reading:
-            await self._registry.catch_up()
+            await (self._registry.catch_up() if position is None else self._registry.reach(position))
+            await self._hearing.hear(self._registry.entries, self.runs.stop)
+
+    async def _reach(self, position: Position | None) -> None:
+        """The same of all that orders look at."""
+        await self._refresh(position)
+        await self._desk.refresh()
+
+
+def _done(use: Use) -> Done:
+    return Done(use.event, use.position)

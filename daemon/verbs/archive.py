@@ -16,9 +16,8 @@ from rftd.daemon.verbs.names import experiment_argument
 @click.pass_obj
 def command(settings: Settings, name: str, to: str | None, request_id: str | None) -> None:
     """Archive experiment NAME: its log, artifacts and checkpoints in one file; its events stay in the log."""
-    import os
-
     from rftd.daemon.verbs.keeping import keep, tell
+    from rftd.ops.paths import absolute_path
 
-    body = {"to": os.path.abspath(to)} if to else {}
+    body = {"to": absolute_path(to)} if to else {}
     tell(settings, keep(settings, "archive", name, body, target="archived", request_id=request_id))

@@ -101,34 +101,37 @@ def show(settings: Settings, id: str, kafka: str | None) -> None:
 @dlq.command("retry", help=f"Let one take effect after all: a failed task is given out once more.\n\n{WHICH}")
 @click.argument("id")
 @click.option("--reason", default="", help="Kept with the event.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
 @shared_options
 @click.pass_obj
-def retry(settings: Settings, id: str, reason: str) -> None:
+def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
     """A failed task gets a fresh bound of attempts."""
-    _decide(settings, "retry", id, reason)
+    _decide(settings, "retry", id, reason, request_id)
 
 
 @dlq.command("drop", help=f"Take one from the list: somebody looked at it.\n\n{WHICH}")
 @click.argument("id")
 @click.option("--reason", required=True, help="Why it needs no more attention; kept with the event.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
 @shared_options
 @click.pass_obj
-def drop(settings: Settings, id: str, reason: str) -> None:
+def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
     """It stays in the log."""
-    _decide(settings, "drop", id, reason)
+    _decide(settings, "drop", id, reason, request_id)
 
 
-def _decide(settings: Settings, verdict: str, id: str, reason: str) -> None:
+def _decide(settings: Settings, verdict: str, id: str, reason: str, request_id: str | None) -> None:
     import getpass
 
     from rftd.daemon.client.client import Client
+    from rftd.daemon.verbs.submit import new_id
 
     try:
         by = getpass.getuser()
     except (OSError, KeyError):  # a user without a name
         by = ""
     with Client(settings) as client:
-        answer = client.decide(verdict, id, by=by, reason=reason)
+        answer = client.decide(verdict, id, by=by, reason=reason, request_id=request_id or new_id())
     if settings.machine_readable:
         from rftd.daemon.output.data import emit
 

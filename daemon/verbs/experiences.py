@@ -128,6 +128,32 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
         click.echo(f"{id}  priority {priority:g}  {sent.event}")
 
 
+@command.command("give-up")
+@experiment_argument
+@click.argument("id")
+@click.option("--reason", default="", help="Kept with the event.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@shared_options
+@click.pass_obj
+def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str | None) -> None:
+    """Give up experience ID of experiment NAME, whose payload is gone for good.
+
+    It is retired. A batch that holds it and was never executed is abandoned, with those after it: their other
+    experiences return, and are planned anew. What was trained before cannot be given up.
+    """
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.verbs.submit import new_id
+
+    with Client(settings) as client:
+        sent = client.give_up(name, id, reason=reason, request_id=request_id or new_id()).value
+    if settings.machine_readable:
+        from rftd.daemon.output.data import emit
+
+        emit({"id": sent.id, "experience": id, "event": sent.event}, settings)
+    elif settings.verbosity >= 0:
+        click.echo(f"{id}  given up  {sent.event}")
+
+
 @command.command("lengths")
 @experiment_argument
 @click.option("--stage", type=click.IntRange(0), help="Of one stage only: its number, from 0.")

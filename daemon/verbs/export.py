@@ -40,13 +40,14 @@ def command(
     from rftd.daemon.supervisor.registry import find_entry
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
+    from rftd.ops.paths import absolute_path
 
-    folder, clock, here = DataFolder(Path(data_folder(settings))), SystemClock(), Path.cwd()
+    folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
 
     async def export() -> tuple[Exported, Path]:
         async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
             entry = await find_entry(log, experiment)
-            path = here / (to or f"{entry.name}.rftd")
+            path = Path(absolute_path(to or f"{entry.name}.rftd"))
             lock = _at_rest(entry, folder, kafka, force)
             try:
                 return await _export(log, entry, path, checkpoints, settings), path

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.ops.clock import Clock
-    from rftd.storage.archive import Imported
+    from rftd.storage.archive import Imported, Taken
     from rftd.streams.log import EventLog
 
 
@@ -40,11 +40,12 @@ def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.ops.clock import SystemClock
+    from rftd.ops.paths import absolute_path
     from rftd.storage.archive import import_experiment
 
     settings: Settings = ctx.obj
     folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
-    path = Path(file).absolute()
+    path = Path(absolute_path(file))
     moves = [_move(text) for text in maps]
 
     async def load() -> Imported:
@@ -57,6 +58,7 @@ def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
                 moves=moves,
                 verify=verify,
                 before_append=lambda experiment: _mark(folder, experiment, path),
+                taken=await _taken(log),
             )
 
     done = asyncio.run(load())
@@ -65,8 +67,24 @@ def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
     ctx.exit(1 if done.equal is False else 0)
 
 
+async def _taken(log: EventLog) -> list[Taken]:
+    """The folders of the experiments that the log holds: one that was removed has none."""
+    from rftd.daemon.supervisor.registry import Registry
+    from rftd.storage.archive import Taken
+    from rftd.streams.folds.spine import Kept
+
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    entries = [entry for entry in registry.entries.values() if entry.spine.kept is not Kept.REMOVED]
+    return [Taken(entry.id, entry.name, entry.job_dir) for entry in entries]
+
+
 def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
     """Until this import ends no daemon starts here. Raises ConflictError while another has not ended."""
+    from rftd.ops.durable import write_durable
     from rftd.ops.errors import ConflictError
 
     if folder.importing.exists():
@@ -77,7 +95,7 @@ def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
                 where=str(folder.importing),
                 fix=f"end it first: rftd import {other}",
             )
-    folder.importing.write_text(f"{experiment} {path}", encoding="utf-8")
+    write_durable(folder.importing, f"{experiment} {path}".encode())
 
 
 @asynccontextmanager
@@ -101,23 +119,26 @@ async def _log(folder: DataFolder, kafka: str | None, clock: Clock) -> AsyncIter
 
 
 def _move(text: str) -> tuple[str, str]:
-    from pathlib import Path
-
+    """Old and new folder, in the form that `rftd submit` gives to paths."""
     from rftd.ops.errors import UsageError
+    from rftd.ops.paths import absolute_path, plain_path
 
-    old, equals, new = text.partition("=")
-    if not equals or not old.startswith("/") or not new or ".." in Path(old).parts:
+    old, _, new = text.partition("=")
+    if not old.startswith("/") or not new or "\0" in text:
         raise UsageError(
             f"{text!r} is no OLD=NEW", field="--map", fix="give the old folder's absolute path, =, the new"
         )
-    return old, str(Path(new).absolute())
+    return plain_path(old), absolute_path(new)
 
 
 def _answer(done: Imported, settings: Settings) -> None:
     import os
 
+    from rftd.streams.transfer.folders import inputs_of
+
     name, id, state = done.manifest.name, done.manifest.experiment, done.manifest.state
-    missing = sorted(path for path in _inputs(done) if not os.path.exists(path))
+    ended = state in ("completed", "failed", "cancelled", "rejected")  # one that goes on reads models and datasets
+    missing = sorted(path for path in inputs_of(done.spec) if not ended and not os.path.exists(path))
     if settings.machine_readable:
         from rftd.daemon.output.data import emit
 
@@ -131,13 +152,3 @@ def _answer(done: Imported, settings: Settings) -> None:
         click.echo(f"{done.appended} records appended, {done.present} were there, {done.files} files; {verdict}")
     for path in missing:
         click.echo(f"note: the experiment needs {path}, which is not here: map it with --map, or copy it", err=True)
-
-
-def _inputs(done: Imported) -> set[str]:
-    """What an experiment that goes on will read: models and datasets, which no export carries."""
-    if done.manifest.state in ("completed", "failed", "cancelled", "rejected"):
-        return set()
-    stages = done.spec.stages
-    tasksets = [each for stage in stages for each in (stage.taskset, stage.dataset, *stage.evals) if each is not None]
-    paths = [stage.model.path for stage in stages] + [each.path for each in tasksets]
-    return {path for path in paths if path.startswith("/")}

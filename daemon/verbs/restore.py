@@ -16,9 +16,8 @@ from rftd.daemon.verbs.names import experiment_argument
 @click.pass_obj
 def command(settings: Settings, name: str, source: str | None, request_id: str | None) -> None:
     """Restore experiment NAME from its archive: every file is checked before it is in its place."""
-    import os
-
     from rftd.daemon.verbs.keeping import keep, tell
+    from rftd.ops.paths import absolute_path
 
-    body = {"source": os.path.abspath(source)} if source else {}
+    body = {"source": absolute_path(source)} if source else {}
     tell(settings, keep(settings, "restore", name, body, target="here", request_id=request_id))

@@ -76,6 +76,14 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_SLOTS",
     help="Experiments that run at once, each with workers of its own; others wait in a queue.",
 )
+@click.option(
+    "--payloads",
+    type=click.Choice(["always", "until-ended", "until-trained"]),
+    default="always",
+    show_default=True,
+    envvar="RFTD_PAYLOADS",
+    help="How long the embedded log keeps the tokens of experiences; without them nothing is replayed or forked.",
+)
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option(
@@ -101,6 +109,13 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_DISK_BUDGET",
     help="They pause before --data and their folders together take more than this; else nothing is counted.",
 )
+@click.option(
+    "--accept-loss",
+    "accept_loss",
+    multiple=True,
+    metavar="EXPERIMENT",
+    help="Let an experiment go on though the log has lost records of it: recorded in the log, with your name. Once.",
+)
 @shared_options
 @click.pass_obj
 def command(
@@ -112,11 +127,13 @@ def command(
     workers: str,
     roles: str,
     slots: int,
+    payloads: str,
     log_format: str,
     log_level: str,
     lost_after_s: float,
     disk_reserve: int | None,
     disk_budget: int | None,
+    accept_loss: tuple[str, ...],
 ) -> None:
     """Run the daemon: log and state under --data (default ./.rftd), or on Kafka and PostgreSQL by their URLs."""
     import asyncio
@@ -125,6 +142,7 @@ def command(
 
     from rftd.daemon.service import ServiceOptions
     from rftd.daemon.supervisor.disk_guard import DiskLimits
+    from rftd.daemon.supervisor.payloads import Keep
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure
     from rftd.streams.backends.kafka.settings import parse_kafka
@@ -141,6 +159,12 @@ def command(
             field="--roles",
             fix="name the log of both with --kafka",
         )
+    if kafka and payloads != "always":
+        raise UsageError(
+            "no payload can be dropped on Kafka, where a record stays what it was",
+            field="--payloads",
+            fix="leave it out",
+        )
     configure(level=log_level, as_json=log_format == "json")
     options = ServiceOptions(
         data=Path(data_folder(settings)),
@@ -153,8 +177,23 @@ def command(
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         roles=chosen,
         slots=slots,
+        keep=Keep(payloads),
+        accept_loss=accept_loss,
+        accepted_by=_who() if accept_loss else "",
     )
     asyncio.run(_serve(options))
+
+
+def _who() -> str:
+    """The person at this machine, as far as it knows."""
+    import getpass
+    import platform
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        name = "somebody"
+    return f"{name} at {platform.node()}"
 
 
 async def _serve(options: object) -> None:
@@ -165,11 +204,12 @@ async def _serve(options: object) -> None:
 
     from rftd.daemon.service import ServiceOptions, running
     from rftd.ops.clock import SystemClock
-    from rftd.ops.cycles import tune_collector
+    from rftd.ops.cycles import tune_allocator, tune_collector
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
 
     assert isinstance(options, ServiceOptions)
+    tune_allocator()
     tune_collector()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     clock = SystemClock()

@@ -6,40 +6,69 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.daemon.settings import Settings, data_folder, kafka_option, postgres_option, shared_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rftd.ops.errors import UnreachableError
+    from rftd.streams.verify.outside import Missing, Outside, Seen
     from rftd.streams.verify.report import Report
 
 
 @click.command("verify")
+@click.option("--files", is_flag=True, help="Check checkpoints, published weights and artifacts too: reads them all.")
+@click.option("--index", is_flag=True, help="Check the index of ids and the structure of the embedded log's file too.")
+@click.option("--scratch", metavar="DIR", help="Where the temporary file lies, some 150 bytes for each experience.")
 @kafka_option
+@postgres_option
 @shared_options
 @click.pass_obj
-def command(settings: Settings, kafka: str | None) -> None:
-    """Check the whole log of the daemon's folder, or on Kafka, against the rules. Exit 1 if a promise is broken."""
+def command(
+    settings: Settings, kafka: str | None, postgres: str | None, files: bool, index: bool, scratch: str | None
+) -> None:
+    """Check the whole log of the daemon's folder, or on Kafka, against the rules, and against what the folder, the
+    tables and the experiments' folders remember of it. Exit 1 if a promise is broken.
+
+    What is damaged is listed, and what lies behind it is checked; exit 70 if the log cannot be read at all.
+    """
     import asyncio
     import sys
     from pathlib import Path
 
     import msgspec
 
+    from rftd.daemon.daemon_file import checked_postgres_url
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
+    from rftd.daemon.supervisor.hearing import losses_heard
     from rftd.ops.clock import SystemClock
+    from rftd.ops.cycles import tune_collector
+    from rftd.ops.errors import UsageError
     from rftd.ops.ids import SystemIds
-    from rftd.streams.backends.heads_file import FILE_NAME, read_heads
     from rftd.streams.verify.checker import verify
 
-    async def check() -> Report:
-        folder = DataFolder(Path(data_folder(settings)))
-        clock = SystemClock()
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
-            if kafka is not None:
-                return await verify(log, chained=False)
-            return await verify(log, remembered=read_heads(folder.log / FILE_NAME))
+    folder = DataFolder(Path(data_folder(settings)))
+    if index and kafka is not None:
+        raise UsageError(
+            "only the embedded log has an index of ids", field="--index", fix="leave out --index or --kafka"
+        )
+    if scratch is not None and not Path(scratch).is_dir():
+        raise UsageError(f"{scratch} is no folder", field="--scratch", fix="name a folder with space")
 
+    async def check() -> Report:
+        clock = SystemClock()
+        where = None if scratch is None else Path(scratch)
+        look = files_of if files else None
+        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+            state_url = checked_postgres_url(postgres) if postgres else None
+            losses = await losses_heard(log, folder, state_url, unheard=_unheard)
+            return await verify(log, losses=losses, chained=kafka is None, scratch=where, look=look)
+
+    tune_collector()
     report = asyncio.run(check())
+    if index:
+        report = _with_index(report, folder.log)
     if settings.machine_readable:
         click.echo(msgspec.json.encode(report).decode())
     else:
@@ -47,7 +76,61 @@ def command(settings: Settings, kafka: str | None) -> None:
     sys.exit(0 if report.clean else 1)
 
 
+def _unheard(error: UnreachableError) -> None:
+    click.echo(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
+
+
+def files_of(outside: Outside) -> Seen:
+    """What is missing or damaged of an experiment's files, and what they remember of the log. Blocks."""
+    from rftd.storage.outside_files import memories, missing_artifacts, missing_checkpoints, nameless_checkpoints
+    from rftd.streams.verify.outside import Seen
+
+    missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
+    return Seen([*missing, *_missing_weights(outside)], memories(outside))
+
+
+def _missing_weights(outside: Outside) -> list[Missing]:
+    """Published weights that cannot be loaded. Those in a machine's memory are looked after by the trainer alone."""
+    from pathlib import Path
+
+    from rftd.ops.errors import RftdError
+    from rftd.streams.verify.outside import Missing
+    from rftd.workers.weights.channel import as_ref
+    from rftd.workers.weights.checkpoint import CheckpointChannel
+
+    found = []
+    for event in outside.weights:
+        if event.method != "checkpoint":
+            continue
+        try:
+            with CheckpointChannel(Path(event.path).parent).open(as_ref(event)):
+                pass
+        except (RftdError, OSError, ValueError) as error:
+            what = error.what if isinstance(error, RftdError) else str(error)
+            name = f"weights {event.version} of generation {event.generation}"
+            found.append(Missing(event.path, f"{name}: {event.path}: {what}"))
+    return found
+
+
+def _with_index(report: Report, folder: Path) -> Report:
+    """The report with what is wrong with the index of ids; the first of it is shown."""
+    import msgspec
+
+    from rftd.streams.backends.sqlite_index import wrong_ids
+    from rftd.streams.verify.facts import SHOWN
+    from rftd.streams.verify.report import Finding
+
+    rule = "ids-are-indexed"
+    found = [Finding(rule, None, what) for what in wrong_ids(folder)]
+    more = {rule: len(found) - SHOWN} if len(found) > SHOWN else {}
+    return msgspec.structs.replace(
+        report, findings=(*report.findings, *found[:SHOWN]), left_out={**report.left_out, **more}
+    )
+
+
 def _text(report: Report) -> str:
+    from rftd.ops.clock import iso
+
     lines = []
     for each in report.experiments:
         retired = sum(each.retired.values())
@@ -60,7 +143,12 @@ def _text(report: Report) -> str:
     for letter in report.dead_letters:
         state = "" if letter.state == "open" else f" ({letter.state})"
         lines.append(f"left out: {letter.place}{state}: {letter.reason}")
+    for loss in report.accepted_losses:
+        when = iso(loss.time_ns)
+        lines.append(f"lost, accepted for {loss.experiment} by {loss.by} on {when}: {loss.what}")
     lines += [f"broken: {finding.rule}: {finding.what}" for finding in report.findings]
     left_out = f", {len(report.dead_letters)} that are not ours" if report.dead_letters else ""
-    lines.append(f"{report.records} records{left_out}, {len(report.findings)} broken promises")
+    lines += [f"broken: {rule}: {count} more" for rule, count in report.left_out.items()]
+    broken = len(report.findings) + sum(report.left_out.values())
+    lines.append(f"{report.records} records{left_out}, {broken} broken promises")
     return "\n".join(lines)

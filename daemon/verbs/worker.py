@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from rftd.daemon.daemon_file import take_daemon_file
+from rftd.ops import limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +40,9 @@ def command() -> None:
 
 @command.command()
 @_log_options
-@click.option("--slot", type=click.IntRange(0, 15), help="The slot whose leases it takes; any by default.")
+@click.option(
+    "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="The slot whose leases it takes; any by default."
+)
 def explorer(
     log_url: str | None, kafka: str | None, experiment: str | None, spine_offset: int, slot: int | None
 ) -> None:
@@ -90,13 +93,12 @@ async def _work(role: str, url: str, experiment: object, slot: int | None, spine
     from rftd.ops.errors import RftdError
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
-    from rftd.streams.topics import TASKS, TOPICS
     from rftd.workers.process import run_explorer, run_trainer
 
     clock = SystemClock()
     ids = SystemIds(clock)
     if slot is None:
-        slot = ids.new().int % TOPICS[TASKS].partitions
+        slot = ids.new().int % limits.WORKER_SLOTS
     bound = logger(role=role, slot=slot)
     stop, connected = asyncio.Event(), asyncio.Event()
     starting = asyncio.current_task()

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rftd.daemon.why.dispatching import dispatcher_wait, eval_waits
-from rftd.daemon.why.life import controller_wait, experiment_wait, log_wait, wanted
+from rftd.daemon.why.life import controller_wait, experiment_wait, log_wait, untold, wanted
 from rftd.daemon.why.planning import planner_wait
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.stragglers import straggler_wait
 from rftd.daemon.why.wait import Level, Wait
 from rftd.daemon.why.workers import worker_waits
 from rftd.streams.folds.spine import Status
+from rftd.workers.membership import explain
 
 _DECIDERS = ("controller", "planner", "dispatcher")
 
 
 def waits_of(scene: Scene) -> list[Wait]:
     """What each role of a driven experiment does or waits for. Pure; costs as much as there are open groups."""
-    return worst_first(list(_waits(scene)))
+    waits: list[Wait] = []
+    try:
+        waits.extend(_waits(scene))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a third party's policy, which is asked what it waits for, may raise anything
+        waits.append(untold(explain(error)))
+    return worst_first(waits)
 
 
 def worst_first(waits: list[Wait]) -> list[Wait]:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from rftd.daemon.supervisor.obstacle import PART_MISSING
+from rftd.daemon.supervisor.obstacle import ERROR, PART_MISSING, REFUSED, TRIED_AGAIN, WORKER_FAILS
 from rftd.daemon.supervisor.registry import Entry
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
+from rftd.ops.errors import LogLossError
+from rftd.streams.backends.wal import HasWal
 from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.log import EventLog
 from rftd.workers.dispatcher.collecting import explored, left_to_collect
 from rftd.workers.dispatcher.evaluation import due_evals
 
 SLOW_APPEND_S: Final = 5.0
 _SHOWN: Final = 5
+_WANTED: Final = {
+    PART_MISSING: "a part that is not installed",
+    WORKER_FAILS: "a worker that ends again and again",
+    REFUSED: "what its workers refuse to work without",
+    ERROR: "an error in the daemon",
+}
 
 
 class Line(NamedTuple):
@@ -88,6 +97,45 @@ def decided_elsewhere(entry: Entry) -> Wait:
     )
 
 
+def waits_of_log(log: EventLog) -> Iterator[Wait]:
+    """What is the matter with the log under it although it works: its write-ahead file grows."""
+    blocked = log.blocked if isinstance(log, HasWal) else None
+    if blocked is not None:
+        yield Wait(
+            role="log",
+            level=Level.WORKS,
+            state="wal_blocked",
+            waiting_for=f"{blocked.who} to end a transaction: the write-ahead file has {blocked.size_bytes >> 20} MiB",
+            on_whom=blocked.who,
+            unblock="end that process, or its transaction; appends go on",
+        )
+
+
+def broken_down(reason: str, since_ns: int) -> Wait:
+    """An experiment whose run an error ended before it could be decided on; it is taken up anew after a while."""
+    return Wait(
+        role="experiment",
+        level=Level.STUCK,
+        state=ERROR,
+        waiting_for=f"being taken up anew after an error of its run: {reason}",
+        on_whom="supervisor",
+        unblock="it is tried again by itself; see the daemon's log for where the error was raised",
+        since_ns=since_ns,
+    )
+
+
+def untold(reason: str) -> Wait:
+    """What the answer itself met with, where the rest of it would be."""
+    return Wait(
+        role="daemon",
+        level=Level.STUCK,
+        state=ERROR,
+        waiting_for=f"nothing: the rest cannot be told, for what was asked raised {reason}",
+        on_whom="you",
+        unblock="correct the part that raised it",
+    )
+
+
 def _place(other: Entry, entry: Entry) -> str:
     priority = other.spine.priority
     shown = other.status is Status.QUEUED and priority != entry.spine.priority
@@ -122,6 +170,18 @@ def ended(spine: Spine) -> Wait:
         on_whom="you" if bad else "",
         unblock=f"rftd explain {spine.code}" if spine.code else "",
         since_ns=spine.status_ns,
+    )
+
+
+def lost_wait(error: LogLossError) -> Wait:
+    """An experiment that is stopped since the log has lost what survivors remember."""
+    return Wait(
+        role="experiment",
+        level=Level.STUCK,
+        state="log_loss",
+        waiting_for=f"a decision: {error.code}: {error.what}",
+        on_whom="you",
+        unblock=error.fix or "",
     )
 
 
@@ -177,7 +237,7 @@ def experiment_wait(scene: Scene) -> Wait:
 
 def wanted(cause: str) -> str:
     """What an experiment that paused for an obstacle waits for, in a word or two."""
-    return "a part that is not installed" if cause == PART_MISSING else "space"
+    return _WANTED.get(cause, "space")
 
 
 def obstructed(spine: Spine) -> Wait:
@@ -189,7 +249,7 @@ def obstructed(spine: Spine) -> Wait:
         state=spine.cause,
         waiting_for=f"{wanted(spine.cause)}: {reason}",
         on_whom="you",
-        unblock=fix,
+        unblock=f"{fix}; tried again by itself, at once with rftd resume" if spine.cause in TRIED_AGAIN else fix,
         since_ns=spine.status_ns,
     )
 

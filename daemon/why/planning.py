@@ -44,8 +44,7 @@ def planner_wait(scene: Scene) -> Wait:
 def _experiences(scene: Scene, stage: StageSpec, step: int, have: int) -> Wait:
     state, spine = scene.state, scene.state.spine
     rollouts = sum(len(group.missing) for group in state.groups.open.values())
-    since_ns = max(spine.decided_at_ns, spine.stage_started_ns)
-    left_s = stage.max_read_timeout_s - (scene.now_ns - since_ns) / 1e9
+    left_s = stage.max_read_timeout_s - (scene.now_ns - spine.waits_since_ns) / 1e9
     what = f"experiences for step {step}: {have} of {stage.experiences_per_step} are there"
     under_way = f"{rollouts} rollouts are under way in {len(state.groups.open)} groups"
     if resting := [entry for entry in state.ledger.cooling.values() if entry.eligible_at_ns > scene.now_ns]:

@@ -40,6 +40,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """In a row, without progress between them."""
     last_why: str
     """Why the one before ended."""
+    waits_for: str = ""
+    """What its start waits for; empty if nothing is in its way."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ _SAID: Final = {
         Level.WAITS, "the weight version on which its rollouts must begin", "trainer", "it is published and loaded"
     ),
     "wait_turn": Said(Level.WAITS, "its turn on the device", "the other side", "the rollouts, or the step, end"),
+    "load_failed": Said(
+        Level.STUCK, "weights that can be read: loading them failed, its log says why", "trainer", "it publishes others"
+    ),
     "load_weights": Said(Level.WORKS, "loads weights"),
     "wait_log": Said(Level.WAITS, "the log to take its events", "the log", "it has space, and answers"),
     "drain": Said(Level.WORKS, "finishes what is under way, and leaves"),
@@ -139,6 +142,17 @@ def _unstarted(scene: Scene, process: Process) -> Wait:
 def _absent(process: Process) -> Wait:
     slot = process.slot if process.slot >= 0 else None
     before = f"; the one before: {process.last_why}" if process.last_why else ""
+    if process.pid is None and process.waits_for:
+        return Wait(
+            role=process.role,
+            slot=slot,
+            level=Level.STUCK,
+            state="leftovers",
+            waiting_for=process.waits_for,
+            on_whom="those processes",
+            unblock=f"they end: they were asked to, and are killed after {limits.LEFTOVER_GRACE_S:g} s; what does not "
+            "end then hangs in the operating system, look at it with ps",
+        )
     if process.pid is None:
         return Wait(
             role=process.role,
@@ -148,7 +162,7 @@ def _absent(process: Process) -> Wait:
             waiting_for=f"its process to be started, try {process.restarts + 1}{before}",
             on_whom="fleet",
             unblock=f"in {max(0.0, process.start_in_s):.1f} s; after {limits.RESTARTS_IN_A_ROW} restarts without "
-            "progress the experiment fails",
+            "progress the experiment pauses for it, and tries it anew once a minute",
         )
     if process.joined:
         return Wait(

@@ -8,6 +8,7 @@ from typing import Any, Final
 from rftd.daemon.config.issue import Unsupported
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.ops import limits
 from rftd.streams.spec import RolloutSpec, TrainerSpec
 
 _ROLLOUT = ("torch", "openai", "fake", "tinker", "vllm")
@@ -32,6 +33,10 @@ def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutS
     if experiment.model.external_model.enable:
         what = "an external model can only be benchmarked, which rftd cannot do yet"
         notes.wrong(("model", "external_model", "enable"), what, "write enable: false", Unsupported)
+    if model.engine_num > limits.WORKER_SLOTS:
+        what = f"is {model.engine_num}, and an experiment has {limits.WORKER_SLOTS} slots for explorers"
+        fix = f"write at most {limits.WORKER_SLOTS}, and raise explorer.runner_per_model"
+        notes.wrong(("explorer", "rollout_model", "engine_num"), what, fix)
     parallel = model.tensor_parallel_size * model.data_parallel_size * model.pipeline_parallel_size
     if parallel > 1 and not gpus:
         notes.warn("explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect without GPUs")

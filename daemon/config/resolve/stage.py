@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from rftd.daemon.config.issue import Unsupported
+from rftd.daemon.config.issue import Unsupported, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.collecting import collecting, collects
 from rftd.daemon.config.resolve.colocate import in_turns, with_turns
@@ -19,6 +19,7 @@ from rftd.daemon.config.resolve.scheduling import schedule_rollouts
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training_taskset
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.ops import limits
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.policies.schedule import explorer_interval
@@ -49,6 +50,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
+    _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
     sync, policy = resolve_pacing(experiment, algorithm, explored, notes) if explores else (SyncSpec(), PolicySpec())
     if experiment.mode == "colocate":
         sync, rollout, trainer = with_turns(experiment, sync, rollout, trainer)
@@ -120,6 +122,25 @@ def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, n
         what = "a train stage must say how many rows one step consumes"
         notes.wrong(("buffer", "train_batch_size"), what, "set buffer.train_batch_size")
     return batch, train_batch
+
+
+def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: int, rows: int, notes: Notes) -> None:
+    """Says which of them is more than one record can name: a plan each of its items, a closed group its members."""
+    given = experiment.buffer.train_batch_size
+    field, factor = ("train_batch_size", "") if given or not explored else ("batch_size", " times repeat_times")
+    for count, what, most in (
+        (explored, "experiences", limits.PLAN_EXPERIENCES),
+        (rows, "rows", limits.PLAN_ROWS),
+    ):
+        if count > most:
+            value = given or experiment.buffer.batch_size
+            wrong = (
+                f"is {value}{factor}, so a step trains {count} {what}, and the record of a plan names {most} at most"
+            )
+            notes.wrong(("buffer", field), wrong, f"lower it, so that a step trains {most} {what} or less", WrongValue)
+    if (repeat := algorithm.repeat_times) > limits.GROUP_MEMBERS and explored:
+        wrong = f"is {repeat}, and the record of a closed group names {limits.GROUP_MEMBERS} rollouts at most"
+        notes.wrong(("algorithm", "repeat_times"), wrong, f"set it to {limits.GROUP_MEMBERS} or less", WrongValue)
 
 
 def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:

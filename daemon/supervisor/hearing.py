@@ -1,0 +1,239 @@
+"""`Hearing`: every survivor of the log is heard before the first append; whom a loss concerns is stopped (rule 10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.supervisor.registry import Entry, Registry, find_entry
+from rftd.ops.errors import LogLossError, UnreachableError
+from rftd.ops.logs import Logger
+from rftd.storage.database import open_database
+from rftd.storage.survivors import (
+    Job,
+    LossesFile,
+    of_checkpoints,
+    of_fold,
+    of_jobs,
+    of_log_folder,
+    of_registry,
+    of_tables,
+)
+from rftd.streams.codec import Writer
+from rftd.streams.events.experiment import HeadRef, LossAccepted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Kept
+from rftd.streams.log import EventLog
+from rftd.streams.losses import (
+    Life,
+    Loss,
+    Witness,
+    affected,
+    deleted_from,
+    heads_of,
+    loss_error,
+    losses_of,
+    remembered_within,
+)
+from rftd.streams.socket.door import Door
+from rftd.workers.executors.executor import Executor
+
+GREETING_S: Final = 3.0
+"""A process that lives may remember what nobody else does: so long is waited for it before its run is taken up."""
+HEADS_IN_AN_EVENT: Final = 2_000
+
+
+class Hearing:
+    """Weighs what is remembered against the log, and knows which experiments must not go on.
+
+    What is noticed is written to a file before anything is appended: what is appended hides how much was lost.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        file: LossesFile | None,
+        *,
+        logger: Logger | None,
+        door: Door | None = None,
+    ) -> None:
+        """Without a `file` what is noticed is forgotten with this object, and without a `logger` nothing is written.
+
+        The `door` is that of the log's socket, if it has one.
+        """
+        self._log = log
+        self._file = file
+        self._logger = logger
+        self._door = door
+        self._written: dict[HeadRef, Loss] = {}
+        self._losses: dict[HeadRef, Loss] = {}
+        self._entries: Mapping[UUID, Entry] = {}
+        self._stop: Callable[[UUID], None] = lambda _: None
+        self._present: tuple[UUID, ...] | None = None
+        """Who had not ended when this daemon began: what is heard later is about them."""
+        self._one_listener = asyncio.Lock()
+        self._heard = False
+
+    @property
+    def losses(self) -> list[Loss]:
+        """All that were ever noticed, accepted or not, and are still so."""
+        return list(self._losses.values())
+
+    async def note(self, witnesses: Iterable[Witness], deleted: Iterable[Loss] = ()) -> list[Loss]:
+        """What these remember and is lost, and what is known to be deleted.
+
+        It is written down, and whom it concerns is stopped, before this returns.
+        """
+        async with self._one_listener:
+            if self._file is not None and not self._written:
+                await self._recall(self._file)
+            found = [*await losses_of(self._log, witnesses), *deleted]
+            for loss in found:
+                if loss.head.ref not in self._losses:
+                    if self._logger is not None:
+                        self._logger.error("log.loss", position=loss.where, reason=loss.what)
+                    self._losses[loss.head.ref] = self._written.get(loss.head.ref, loss)
+            await self._write_down()
+        if found:
+            for experiment in self.stopped():
+                self._stop(experiment)
+            self._let_in()
+        return found
+
+    async def hear(self, entries: Mapping[UUID, Entry], stop: Callable[[UUID], None]) -> None:
+        """Hears the folders of all experiments, what their newest fences remember, and who came back; then others may
+        append. `entries` are looked at again whenever somebody is heard; `stop` ends a run before its next append. Once
+        is enough.
+        """
+        if self._heard:
+            return
+        self._entries = entries
+        self._stop = stop
+        if self._present is None:
+            self._present = tuple(sorted(entry.id for entry in entries.values() if not entry.spine.ended))
+        jobs = [Job(entry.name, Path(entry.job_dir)) for entry in entries.values() if entry.spine.kept is Kept.HERE]
+        fences = [Witness(f"the newest fence of {entry.name}", heads_of(entry.fence)) for entry in entries.values()]
+        came = self._door.witnesses if self._door is not None else []
+        told = [*await asyncio.to_thread(of_jobs, jobs), *fences, *came]
+        await self.note(told, await deleted_from(self._log))
+        if self._door is not None:
+            self._door.listener = self.meet
+        self._let_in()
+        self._heard = True
+
+    async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> None:
+        """Hears what the events of one run remember, and its workers that live. Raises LogLossError: it must stop."""
+        if self._door is not None:
+            alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
+            await self._door.wait_for(alive, GREETING_S)
+        await self.note(await asyncio.to_thread(of_fold, state))
+        self.check(entry)
+
+    def stopped(self) -> dict[UUID, list[Loss]]:
+        """The experiments that must not go on, each with what of its truth may be lost."""
+        found: dict[UUID, list[Loss]] = {}
+        lives = _lives(self._entries.values()) if self._losses else []
+        for loss in self._losses.values():
+            for id in affected(loss, lives):
+                found.setdefault(id, []).append(loss)
+        return found
+
+    def check(self, entry: Entry) -> None:
+        """Returns if the experiment may go on. Raises LogLossError, which says what a person can do."""
+        lost = [loss for loss in self._losses.values() if affected(loss, _lives([entry]))]
+        if lost:
+            raise loss_error(lost, entry.name)
+
+    def refusal(self, experiment: UUID) -> LogLossError | None:
+        """Why an experiment must not go on, if so."""
+        try:
+            if (entry := self._entries.get(experiment)) is not None:
+                self.check(entry)
+        except LogLossError as error:
+            return error
+        return None
+
+    def free(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those that may go on, and the door is open to no others."""
+        self._let_in()
+        stopped = self.stopped()
+        return [entry for entry in entries if entry.id not in stopped]
+
+    async def meet(self, witness: Witness | None) -> None:
+        """Hears somebody who came later, or a run that met a loss."""
+        if witness is not None:
+            await self.note([witness])
+
+    async def accept(self, names: Iterable[str], writer: Writer, *, by: str) -> None:
+        """Lets experiments go on without all that is known to be lost, on record. Raises NotFoundError, UsageError."""
+        for name in names:
+            entry = await find_entry(self._log, name)
+            folders = await asyncio.to_thread(of_checkpoints, entry.spec, entry.id)
+            more = await losses_of(self._log, [*folders, *await remembered_within(self._log)])
+            known = [*self.losses, *more]
+            lost = {loss.head.ref: loss.head for loss in known if loss.head.ref not in entry.losses}
+            heads = [lost[ref] for ref in sorted(lost, key=lambda ref: (ref.stream, ref.partition, ref.next_offset))]
+            for start in range(0, len(heads), HEADS_IN_AN_EVENT):
+                event = LossAccepted(lost=tuple(heads[start : start + HEADS_IN_AN_EVENT]), by=by)
+                await self._log.append([writer.draft(event, experiment=entry.id)])
+            if self._logger is not None:
+                self._logger.warning("loss.accepted", experiment=entry.name, heads=len(heads), by=by)
+
+    async def _recall(self, file: LossesFile) -> None:
+        """Takes up what was written down; what is back, since the right log was restored, stops nobody any more."""
+        self._written = {loss.head.ref: loss for loss in await asyncio.to_thread(file.read)}
+        before = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in self._written.values()]
+        still = {loss.head.ref for loss in await losses_of(self._log, before)}
+        self._losses |= {ref: loss for ref, loss in self._written.items() if ref in still}
+
+    async def _write_down(self) -> None:
+        """Adds what is new to the file, with those whom it concerns."""
+        if self._present is not None:
+            for ref, loss in self._losses.items():
+                if loss.experiments is None:
+                    self._losses[ref] = msgspec.structs.replace(loss, experiments=self._present)
+        written = {**self._written, **self._losses}
+        if self._file is not None and self._logger is not None and written != self._written:
+            await asyncio.to_thread(self._file.write, list(written.values()))
+            self._written = written
+
+    def _let_in(self) -> None:
+        if self._door is not None:
+            self._door.open(self.stopped())
+
+
+def _lives(entries: Iterable[Entry]) -> list[Life]:
+    return [Life(entry.id, entry.spine.ended, entry.losses) for entry in entries]
+
+
+async def losses_heard(
+    log: EventLog, folder: DataFolder, state_url: str | None, *, unheard: Callable[[UnreachableError], None]
+) -> list[Loss]:
+    """What survivors remember and the log does not hold, asked beside a daemon or without one; nothing is written.
+
+    `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer.
+    """
+    hearing = Hearing(log, LossesFile(folder.losses), logger=None)
+    witnesses = await asyncio.to_thread(lambda: [*of_log_folder(folder.log), *of_registry(folder.known)])
+    if state_url is not None or folder.state.exists():
+        engine = open_database(state_url or folder.state_url)
+        try:
+            witnesses += await of_tables(engine)
+        except UnreachableError as error:
+            unheard(error)
+        finally:
+            await engine.dispose()
+    await hearing.note(witnesses)
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    await hearing.hear(registry.entries, lambda _: None)
+    return hearing.losses

@@ -1,0 +1,87 @@
+"""`Inbox`: what owners ask of a run under way. Whoever asks is answered, whatever becomes of the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from rftd.ops.errors import ConflictError, UnreachableError
+from rftd.streams.envelope import Position
+from rftd.streams.events.registry import Event
+from rftd.streams.role import RoleLease
+
+PLACES = 64
+
+
+class _Asked(NamedTuple):
+    """One command, and who waits for its answer."""
+
+    event: Event
+    id: UUID
+    key: UUID | None
+    answer: asyncio.Future[Position]
+
+
+class Inbox:
+    """Commands in the order in which they came; `check` raises ConflictError for one that is illegal now."""
+
+    def __init__(self, experiment: UUID, check: Callable[[Event], None]) -> None:
+        self._experiment = experiment
+        self._check = check
+        self._asked: list[_Asked] = []
+        self._closed = False
+
+    async def ask(self, event: Event, id: UUID, key: UUID | None) -> Position:
+        """The position of the event once it was appended as the controller, and read back.
+
+        Raises ConflictError if it is illegal, UnreachableError if the run does not decide, or not any more.
+        """
+        if self._closed or len(self._asked) >= PLACES:
+            self._check(event)
+            raise _elsewhere()
+        answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(event, id, key, answer))
+        return await answer
+
+    async def obey(self, lease: RoleLease) -> None:
+        """Carries out everything that was asked. Raises what the lease raises, after an answer to who waits."""
+        while self._asked:
+            asked = self._asked.pop(0)
+            if asked.answer.done():  # whoever asked has gone
+                continue
+            try:
+                self._check(asked.event)
+                draft = lease.writer.draft(asked.event, experiment=self._experiment, id=asked.id, correlation=asked.key)
+                position = (await lease.append([draft]))[0]
+            except ConflictError as error:
+                _refuse(asked, error)
+            except BaseException:
+                _refuse(asked, _elsewhere())
+                raise
+            else:
+                if not asked.answer.done():
+                    asked.answer.set_result(position)
+
+    def close(self) -> None:
+        """Refuses what was asked and what will be; idempotent."""
+        self._closed = True
+        asked = self._asked
+        self._asked = []
+        for each in asked:
+            try:
+                self._check(each.event)
+            except ConflictError as error:
+                _refuse(each, error)
+            else:
+                _refuse(each, _elsewhere())
+
+
+def _refuse(asked: _Asked, error: Exception) -> None:
+    if not asked.answer.done():
+        asked.answer.set_exception(error)
+
+
+def _elsewhere() -> UnreachableError:
+    return UnreachableError("the run is being taken up anew", fix="ask again in a moment")

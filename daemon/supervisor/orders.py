@@ -1,0 +1,169 @@
+"""`Orders`: commands by their meaning. Each takes effect once, and its answer is what the log says of it.
+
+key, verb, digest of the body ─► event id ─► append ─► read back ─► in effect: the answer
+                                    ▲                     │
+                                    └── attempt n + 1 ◄───┴─ void: a fence came before it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock, iso
+from rftd.ops.errors import ConflictError, FencedError, UnreachableError
+from rftd.ops.ids import derive
+from rftd.streams.envelope import Position
+from rftd.streams.folds.commands import Commands, Use
+
+AGAIN_S: Final = 0.2
+"""Between two attempts, while a run changes hands."""
+PATIENCE_S: Final = 15.0
+"""So long is a run that changes hands waited for; then the caller is told to ask again."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What somebody wants, under a key of their own."""
+
+    key: UUID
+    verb: str
+    experiment: UUID | None
+    """Which it is about, or which it makes."""
+    digest: str
+    """Of everything that the command says."""
+    base: UUID | None = None
+    """The first event id of a command of which there can be but one, whoever gives it; else it follows from the key."""
+
+    def id(self, attempt: int) -> UUID:
+        """The id of the event that the command becomes; each attempt that a fence made void leads to another."""
+        if self.base is None:
+            return derive(self.key, self.verb, self.digest, attempt)
+        return derive(self.base, "attempt", attempt) if attempt else self.base
+
+
+def order_of(key: UUID, verb: str, experiment: UUID | None, *body: Any, base: UUID | None = None) -> Order:
+    """The order that says `body` with this verb."""
+    said = msgspec.json.encode((experiment, body), order="deterministic")
+    return Order(key, verb, experiment, hashlib.sha256(said).hexdigest(), base)
+
+
+@dataclass
+class _Holders:
+    """Who asks under one key at this moment: all of them for the same."""
+
+    order: Order
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+
+
+class Orders:
+    """One at a time for each key; an order that is repeated gets the same answer, on any daemon of the log."""
+
+    def __init__(
+        self,
+        folds: Iterable[Commands],
+        refresh: Callable[[Position | None], Awaitable[None]],
+        *,
+        clock: Clock,
+    ) -> None:
+        """`folds` tell what keys were used for; `refresh` brings them to the log's present, at least past a record."""
+        self._folds = tuple(folds)
+        self._refresh = refresh
+        self._clock = clock
+        self._held: dict[UUID, _Holders] = {}
+
+    async def carry_out(
+        self,
+        order: Order,
+        write: Callable[[UUID], Awaitable[Position]],
+        *,
+        whole: Callable[[Use], bool] = lambda _: True,
+    ) -> Use:
+        """The record that is in effect: there already, and `whole`, or made by `write`, which is given its id.
+
+        Raises ConflictError if the key was used for something else, UnreachableError if nobody can decide on it now,
+        and what `write` raises.
+        """
+        deadline_s = self._clock.monotonic_s() + PATIENCE_S
+        async with self._alone(order):
+            await self._refresh(None)
+            use = self.standing(order)
+            if use is not None and whole(use):
+                return use
+            while True:
+                position: Position | None = None
+                try:
+                    position = await write(self._next_id(order))
+                except (FencedError, UnreachableError) as error:
+                    if self._clock.monotonic_s() >= deadline_s:
+                        fix = "ask again, with the same key"
+                        raise UnreachableError(error.what, where=error.where, fix=fix) from error
+                    await self._clock.sleep(AGAIN_S)
+                await self._refresh(position)
+                use = self.standing(order)
+                if use is not None and (position is not None or whole(use)):
+                    return use
+
+    async def check(self, order: Order) -> None:
+        """Raises ConflictError if the key was used for something else."""
+        await self._refresh(None)
+        self.standing(order)
+
+    def standing(self, order: Order) -> Use | None:
+        """The record of the order that is in effect. Raises ConflictError if the key was used for something else."""
+        seen = self._at(self._next_id(order))
+        uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
+        if not uses or (seen is not None and uses[0].event == seen.event):
+            return seen
+        first = uses[0]
+        if not first.keyed and (first.verb, first.experiment) == (order.verb, order.experiment):
+            return first
+        raise _used(order, uses)
+
+    def _next_id(self, order: Order) -> UUID:
+        """Of the attempt that is in effect, or that is still to be made."""
+        ids = (order.id(attempt) for attempt in count())
+        return next(id for id in ids if (seen := self._at(id)) is None or seen.effective)
+
+    def _at(self, event: UUID) -> Use | None:
+        return next((use for fold in self._folds if (use := fold.at(event)) is not None), None)
+
+    @asynccontextmanager
+    async def _alone(self, order: Order) -> AsyncIterator[None]:
+        """Holds the key. Raises ConflictError if it is in use for something else."""
+        holders = self._held.setdefault(order.key, _Holders(order))
+        if holders.order != order:
+            raise ConflictError(
+                f"this key is in use to {holders.order.verb} something else",
+                field="Idempotency-Key",
+                fix="send a new key",
+            )
+        holders.count += 1
+        try:
+            async with holders.lock:
+                yield
+        finally:
+            holders.count -= 1
+            if not holders.count:
+                del self._held[order.key]
+
+
+def _used(order: Order, uses: Sequence[Use]) -> ConflictError:
+    """The refusal of a key. A fork is submitted first."""
+    first = next((use for use in uses if use.verb == "fork"), uses[0])
+    what = first.verb if first.experiment is None else f"{first.verb} {first.experiment}"
+    same = first.verb == order.verb and first.experiment == order.experiment
+    return ConflictError(
+        f"this key was used to {what} at {iso(first.time_ns)}" + (", with another body" if same else ""),
+        field="Idempotency-Key",
+        where=f"{first.position.partition}@{first.position.offset}",
+        fix=f"send a new key to {order.verb} it",
+    )

@@ -1,0 +1,92 @@
+"""`Submissions`: experiments that are handed in or forked, each once for its key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.supervisor.intake import Fork, Intake
+from rftd.daemon.supervisor.orders import Orders, order_of
+from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.supervisor.registry import Registry
+from rftd.ops import faults
+from rftd.streams.envelope import Position
+from rftd.streams.folds.commands import Use
+from rftd.streams.folds.spine import Status
+
+
+class Submissions:
+    """What takes effect is told from the registry: the same for whoever asks again, on any daemon."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        registry: Registry,
+        orders: Orders,
+        refresh: Callable[[], Awaitable[None]],
+        one: asyncio.Lock,
+    ) -> None:
+        """`one` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date."""
+        self._intake = intake
+        self._registry = registry
+        self._orders = orders
+        self._refresh = refresh
+        self._one = one
+
+    async def submit(self, config: dict[str, Any], key: UUID) -> Accepted:
+        """See `Operations.submit`."""
+        from rftd.daemon.config.loading import check_config
+
+        made: dict[UUID, Accepted] = {}
+
+        async def write(id: UUID) -> Position:
+            spec = await asyncio.to_thread(lambda: preflight(check_config(config)))
+            async with self._one:
+                await self._refresh()
+                made[id] = await self._intake.submit(spec, key=key, id=id)
+            faults.point("submission.after_append")
+            return made[id].position
+
+        use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._whole)
+        return made.get(use.event) or self._accepted(use)
+
+    async def fork(self, wanted: Fork, key: UUID) -> Forked:
+        """See `Operations.fork`."""
+
+        async def write(id: UUID) -> Position:
+            async with self._one:
+                await self._refresh()
+                return await self._intake.fork(wanted, key=key, id=id)
+
+        use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
+        accepted = self._accepted(use)
+        forked = self._registry.entries[accepted.experiment].spine.forked
+        assert forked is not None
+        return Forked(
+            experiment=accepted.experiment,
+            name=accepted.name,
+            event=accepted.event,
+            position=self._registry.commands.of(key)[-1].position,
+            warnings=accepted.warnings,
+            parent=forked.parent,
+            at_step=forked.at_step,
+        )
+
+    def _whole(self, use: Use) -> bool:
+        """True for what is accepted too; one half of two is looked at again."""
+        entry = self._registry.entries.get(use.experiment) if use.experiment is not None else None
+        return entry is not None and entry.status is not Status.SUBMITTED and entry.spec.half == "both"
+
+    def _accepted(self, use: Use) -> Accepted:
+        assert use.experiment is not None
+        entry = self._registry.entries[use.experiment]
+        return Accepted(
+            experiment=entry.id,
+            name=entry.name,
+            event=use.event,
+            position=use.position,
+            warnings=entry.spec.warnings,
+        )
