@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_task import MAX_TOKENS, Settings, Sums, accuracy, add_options, cut, make_stage, open_engine, sample, sft, take
 from demo_task import grpo as train_grpo
+from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
@@ -240,7 +241,7 @@ def main() -> None:
             for kind in kinds:
                 runs.append(train(kind, seed, steps))
                 print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
-    print(json.dumps({"seeds": seeds, "steps": steps, "algorithms": summary(runs)}, indent=1))
+    tell({"seeds": seeds, "steps": steps, "algorithms": summary(runs)})
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from figures import tell
 from timed_run import ASYNC, Figures, Sizes, fixed, timed_run
 
 from rftd.workers.forecast.asked import Asked, stages_of, system_of
@@ -109,7 +110,7 @@ def main() -> None:
         "median_s": chosen.median,
         "runs": msgspec.to_builtins(runs),
     }
-    print(json.dumps(figures, indent=2))
+    tell(figures)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import experience_workers
 from experience_path import BATCH, GROUP, Spawned, cpu_ticks, spec_of, steal_percent
+from figures import tell
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.supervisor.run import Run
@@ -121,13 +122,19 @@ class BenchExecutor:
         self.pids = pids
         """Of what is measured: the broker, if there is one, and the workers."""
 
-    async def start(self, order: WorkerOrder) -> Handle:
+    def start(self, order: WorkerOrder) -> Handle:
         process = spawned(order.role, self._url, order.experiment.hex, str(self._offered_per_s))
         self.started[order.role] = process
         self.pids[order.role] = process.pid
         return process
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return False
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
         return None
 
 
@@ -301,7 +308,7 @@ def main(arguments: list[str]) -> None:
             parser.add_argument("--offered", type=float, default=OFFERED_PER_S, help="experiences per second")
             chosen = parser.parse_args(arguments)
             figures = compared(chosen.backends, chosen.pairs, chosen.measured, chosen.offered)
-            print(msgspec.json.format(msgspec.json.encode(figures)).decode())
+            tell(figures)
 
 
 if __name__ == "__main__":

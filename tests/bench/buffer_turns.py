@@ -8,7 +8,6 @@ Microseconds of one process, per experience that arrives or that is read.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,9 +15,11 @@ from pathlib import Path
 from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 from desk import Desk, stage_of
+from figures import tell
 
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import derive
@@ -177,7 +178,7 @@ def main(ticks: int, waiting: int) -> None:
         "cooling": len(ledger.cooling),
         "us_per_experience": {part: round(took_s / per[part] * 1e6, 2) for part, took_s in load.took_s.items()},
     }
-    print(json.dumps(figures, indent=2))
+    tell(figures)
 
 
 if __name__ == "__main__":

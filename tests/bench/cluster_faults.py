@@ -22,6 +22,10 @@ sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
 from cluster_scene import Cluster, Fault, fail_network, kill_broker, kill_database
 from scene import EXPERIMENT
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
 KINDS: Final[dict[str, tuple[Fault, float]]] = {
     # Steps for each fault: without a broker none is made, and for want of a database none waits.
     "broker": (kill_broker, 12.0),
@@ -70,7 +74,7 @@ def main() -> None:
             for kind in options.kinds:
                 runs.append(faulty_run(kind, options.faults, options.seed, cluster, folder / kind))
                 print(json.dumps(runs[-1]), file=sys.stderr)
-    print(json.dumps({"runs": runs}, indent=1))
+    tell({"runs": runs})
     bad = [run for run in runs if run["state"] != "completed" or run["findings"] or not run["digests_equal"]]
     sys.exit(1 if bad else 0)
 

@@ -19,6 +19,10 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
 from rftd.daemon.data_folder import DataFolder
 from rftd.streams import topics
 from rftd.streams.backends.sqlite_view import SqliteView
@@ -104,7 +108,7 @@ def main() -> None:
         if min(pair[mode]["rollouts"] for mode in ("asynchronous", "synchronous")) > 0  # type: ignore[index]
     ]
     ratio = statistics.median(ratios) if ratios else None
-    print(json.dumps({"ratio": ratio, "bar": BAR, "ratios": ratios, "pairs": pairs}, indent=1))
+    tell({"ratio": ratio, "bar": BAR, "ratios": ratios, "pairs": pairs})
 
 
 if __name__ == "__main__":

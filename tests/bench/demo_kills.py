@@ -21,6 +21,10 @@ from pathlib import Path
 import httpx
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.demo.outcome import Outcome
 from rftd.streams.backends.sqlite_view import SqliteView
@@ -99,7 +103,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             runs.append(killed_run(role, options.kills, number + 1, Path(folder) / "demo"))
             print(json.dumps(runs[-1]), file=sys.stderr)
-    print(json.dumps({"runs": runs}, indent=1))
+    tell({"runs": runs})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Run: python -P tests/bench/demo_runs.py [--seeds 1 2 3]
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,10 @@ import time
 from pathlib import Path
 
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.daemon.demo.outcome import Outcome
 
@@ -59,7 +62,7 @@ def main() -> None:
         "least_last_256_reward": min(each["last_256_reward"] for each in runs),
         "steal_since_boot": round(steal(), 4),
     }
-    print(json.dumps(figures, indent=1))
+    tell(figures)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
 from rftd.daemon.demo.outcome import Outcome
 
 
@@ -50,7 +54,7 @@ def main() -> None:
                 print(json.dumps(runs[-1]), file=sys.stderr)
     pairs = list(zip(runs[::2], runs[1::2], strict=True))
     ratio = statistics.median(float(kafka["wall_s"]) / float(embedded["wall_s"]) for embedded, kafka in pairs)
-    print(json.dumps({"runs": runs, "median_ratio": round(ratio, 2)}, indent=1))
+    tell({"runs": runs, "median_ratio": round(ratio, 2)})
 
 
 if __name__ == "__main__":

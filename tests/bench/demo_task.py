@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import sys
 import tempfile
 import time
 from collections import deque
@@ -22,6 +23,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import (
@@ -309,7 +314,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             result = run(seed, Settings(**{**options, "offsets": tuple(options["offsets"])}), Path(folder))
-            print(msgspec.json.encode({name: round(value, 3) for name, value in result.items()}).decode(), flush=True)
+            tell({name: round(value, 3) for name, value in result.items()})
 
 
 if __name__ == "__main__":

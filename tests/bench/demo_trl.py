@@ -35,6 +35,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_stage import make_checkpoint, train
+from figures import tell
 
 BARS = {"trl": 0.35, "sync": 0.7}
 TRL_TIMEOUT_S = 550
@@ -136,7 +137,7 @@ def main() -> None:
         "bar": BARS[options.against],
         "pairs": pairs,
     }
-    print(json.dumps(figures, indent=1))
+    tell(figures)
 
 
 if __name__ == "__main__":

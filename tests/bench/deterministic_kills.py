@@ -7,7 +7,6 @@ Run: python -P tests/bench/deterministic_kills.py [--kills 20] [--steps 40] [--s
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -19,6 +18,10 @@ sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
 from killing import IN_ORDER, Killing, trained
 from scene import EXPERIMENT, Scene
 from torch_world import TORCH, torch_files
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 
 def run(folder: Path, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, object], object]:
@@ -56,7 +59,7 @@ def main() -> None:
         chance = random.Random(options.seed)
         both = [run(Path(folder) / str(kills), kills, options.steps, chance) for kills in (0, options.kills)]
     equal = both[0][1] == both[1][1]
-    print(json.dumps({"untouched": both[0][0], "killed": both[1][0], "weights_equal": equal}, indent=1))
+    tell({"untouched": both[0][0], "killed": both[1][0], "weights_equal": equal})
     sys.exit(0 if equal else 1)
 
 

@@ -20,6 +20,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from async_sync import asked_of, sizes_of, sizes_parser
+from figures import tell
 from timed_run import ASYNC, timed_run
 
 from rftd.workers.forecast.asked import stages_of, system_of
@@ -67,7 +68,7 @@ def main() -> None:
             measured = timed_run(sizes_of(system, chosen, lengths, chosen.real_steps), *ASYNC, override)
             figures[name]["real"] = msgspec.to_builtins(measured)
             print(json.dumps({name: figures[name]["real"]}), file=sys.stderr)
-    print(json.dumps({"bar": BAR, **figures}, indent=2))
+    tell({"bar": BAR, **figures})
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from figures import tell
 from scene import Scene
 from timed_run import ASYNC, TEXT
 
@@ -149,7 +150,7 @@ def main() -> None:
     print(json.dumps({"fixed": fixed}), file=sys.stderr)
     changing = measured(chosen, changing=True)
     ratio = changing["throughput_per_s"] / fixed["throughput_per_s"]  # type: ignore[operator]
-    print(json.dumps({"ratio": round(ratio, 3), "bar": BAR, "fixed": fixed, "changing": changing}, indent=2))
+    tell({"ratio": round(ratio, 3), "bar": BAR, "fixed": fixed, "changing": changing})
 
 
 if __name__ == "__main__":

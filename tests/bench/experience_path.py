@@ -26,7 +26,8 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bare_buffer import BareBuffer
-from experience_workers import consume_bare, explore, produce_bare, read, train
+from experience_workers import PUBLISHED_STEPS, consume_bare, explore, produce_bare, read, train
+from figures import tell
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
@@ -55,6 +56,8 @@ from rftd.workers.executors.executor import Handle, WorkerOrder
 
 BATCH, GROUP = 64, 8
 WARM_UP_S, MEASURED_S = 3.0, 6.0
+START_UP_S = 60.0
+"""Longest until both sides do something."""
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S = 3425, 2686
 
 
@@ -142,8 +145,11 @@ async def _bare(socket: Path) -> BareRates:
     """One run of the volatile buffer, in this process, with two others."""
     buffer = BareBuffer()
     server = await buffer.serve(socket)
-    seconds = str(WARM_UP_S + MEASURED_S + 1.0)
+    seconds = str(START_UP_S + WARM_UP_S + MEASURED_S)
     workers = [_spawn(role, str(socket), seconds) for role in ("produce-bare", "consume-bare")]
+    async with asyncio.timeout(START_UP_S):
+        while not (buffer.written and buffer.read):
+            await SystemClock().sleep(0.05)
     await asyncio.sleep(WARM_UP_S)
     start_s, written, read = time.perf_counter(), buffer.written, buffer.read
     await asyncio.sleep(MEASURED_S)
@@ -160,6 +166,8 @@ async def _bare(socket: Path) -> BareRates:
 
 class Spawned:
     """A worker process of this file."""
+
+    waits_for = ""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -181,12 +189,18 @@ class BenchExecutor:
         self._url = url
         self.started: list[Spawned] = []
 
-    async def start(self, order: WorkerOrder) -> Handle:
+    def start(self, order: WorkerOrder) -> Handle:
         handle = Spawned(_spawn(order.role, self._url, order.experiment.hex))
         self.started.append(handle)
         return handle
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return False
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
         return None
 
 
@@ -215,8 +229,9 @@ async def _daemon(data: Path, socket: Path) -> PathRates:
 
 
 async def _watch(log: SqliteLog, run: Run, projector: Projector) -> PathRates:
-    while run.state.spine.version < 1:
-        await SystemClock().sleep(0.05)
+    async with asyncio.timeout(START_UP_S):
+        while run.state.spine.version < 1:
+            await SystemClock().sleep(0.05)
     await asyncio.sleep(WARM_UP_S)
     spine = run.state.spine
     start_s, cpu_s = time.perf_counter(), time.process_time()
@@ -262,7 +277,7 @@ def spec_of(data: Path) -> ExperimentSpec:
         model=ModelSpec(path="none", max_model_len=1024, max_prompt_tokens=24, max_response_tokens=1000),
         taskset=TasksetSpec(name="tasks", path="none", rows=10_000, digest="d"),
         policy=PolicySpec(max_staleness_versions=64, max_inflight_batches=32),
-        sync=SyncSpec(style="fully_async", interval=1_000_000),
+        sync=SyncSpec(style="fully_async", interval=PUBLISHED_STEPS),
     )
     return ExperimentSpec(project="bench", name="path", job_dir=str(data / "job"), stages=(stage,), config={})
 
@@ -305,7 +320,7 @@ def main(arguments: list[str]) -> None:
         case [] | [_]:
             with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
                 figures = measure(Path(scratch), pairs=int(arguments[0]) if arguments else 3)
-            print(msgspec.json.format(msgspec.json.encode(figures)).decode())
+            tell(figures)
 
 
 if __name__ == "__main__":

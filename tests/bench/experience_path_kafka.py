@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from experience_path import GROUP, Spawned, cpu_ticks, spec_of, steal_percent
 from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, read
+from figures import tell
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.supervisor.run import Run
@@ -148,12 +149,18 @@ class BenchExecutor:
         self._rate_per_s = rate_per_s
         self.started: list[Spawned] = []
 
-    async def start(self, order: WorkerOrder) -> Handle:
+    def start(self, order: WorkerOrder) -> Handle:
         words = _command(order.role, self._url, order.experiment.hex, str(self._rate_per_s / GROUP))
         self.started.append(_spawned(words))
         return self.started[-1]
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return False
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
         return None
 
 
@@ -319,7 +326,7 @@ def main(arguments: list[str]) -> None:
         case [] | [_]:
             with TemporaryDirectory() as folder, KafkaBroker(Path(folder) / "kafka") as broker:
                 result = measure(broker.bootstrap, pairs=int(arguments[0]) if arguments else 3)
-            print(msgspec.json.format(msgspec.json.encode(result)).decode())
+            tell(result)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ PROMPT_TOKENS, RESPONSE_TOKENS = 24, 1000
 VOCABULARY = 150_000
 CAPACITY_ROLLOUTS = 4096
 APPENDS_IN_FLIGHT = 128
+PUBLISHED_STEPS = 8
 
 
 class Responses:
@@ -233,10 +234,7 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
         clock=clock,
         ids=member.ids,
     )
-    published = WeightsPublished(
-        version=0, generation=0, stage=0, method="checkpoint", path="", manifest="m", checksum="0", size_bytes=0
-    )
-    first: list[Event] = [GenerationStarted(generation=0, version=0), published]
+    first: list[Event] = [GenerationStarted(generation=0, version=0), _published(0, "0")]
     await lease.append([lease.writer.draft(event, experiment=experiment) for event in first])
     assert state.spine.spec is not None
     assembly = Assembly(log, state.spine.spec)
@@ -257,9 +255,12 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
 
     async def record() -> None:
         while True:
-            done = [await (await under_way.get())]
-            while not under_way.empty():
-                done.append(await under_way.get_nowait())
+            done: list[Event] = []
+            while not done or not under_way.empty():
+                completed = await (await under_way.get())
+                done.append(completed)
+                if completed.step % PUBLISHED_STEPS == 0:  # explorers may run ahead of announced weights only
+                    done.append(_published(completed.step, completed.checksum))
             await lease.append([lease.writer.draft(event, experiment=experiment) for event in done])
 
     async with asyncio.TaskGroup() as tasks:
@@ -271,6 +272,20 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
             while (plan := state.spine.plans.get(begun + 1)) is not None:
                 begun += 1
                 await under_way.put(tasks.create_task(step(plan.event)))
+
+
+def _published(version: int, checksum: str) -> WeightsPublished:
+    """An announcement of weights that nobody loads."""
+    return WeightsPublished(
+        version=version,
+        generation=0,
+        stage=0,
+        method="checkpoint",
+        path="",
+        manifest=f"m{version}",
+        checksum=checksum,
+        size_bytes=0,
+    )
 
 
 async def produce_bare(socket: Path, seconds: float) -> None:

@@ -7,9 +7,13 @@ from the weights that its slot had when it began, not from what the planner wrot
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.workers.forecast.asked import Asked, stages_of, system_of
 from rftd.workers.forecast.forecast import Forecast
@@ -37,7 +41,7 @@ def main(experiences: int, bound: int) -> None:
         "virtual_s": round(outcome.virtual_s),
         "took_s": round(time.perf_counter() - began_s, 1),
     }
-    print(json.dumps(figures, indent=2))
+    tell(figures)
 
 
 if __name__ == "__main__":

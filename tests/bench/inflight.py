@@ -18,6 +18,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from async_sync import sizes_of
+from figures import tell
 from timed_run import ASYNC, fixed, timed_run
 
 from rftd.workers.forecast.asked import Asked, system_of
@@ -45,7 +46,7 @@ def main() -> None:
         runs[name] = timed_run(sizes_of(system, chosen, lengths, chosen.steps), *overrides)
         print(json.dumps({name: msgspec.to_builtins(runs[name])}), file=sys.stderr)
     ratio = runs["in_flight"].throughput_per_s / runs["draining"].throughput_per_s
-    print(json.dumps({"ratio": round(ratio, 3), "bar": BAR, "runs": msgspec.to_builtins(runs)}, indent=2))
+    tell({"ratio": round(ratio, 3), "bar": BAR, "runs": msgspec.to_builtins(runs)})
 
 
 if __name__ == "__main__":

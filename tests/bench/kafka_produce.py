@@ -32,6 +32,8 @@ from rftd.streams.envelope import Draft, Head
 from rftd.streams.topics import EXPERIENCES, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 from log_append import cpu_ticks, steal_percent
 
 PARTITIONS = 4
@@ -221,7 +223,7 @@ def main_with(measure_it: object) -> None:
     given = parser.parse_args()
     assert callable(measure_it)
     with a_broker(given.bootstrap) as bootstrap:
-        print(msgspec.json.encode(measure_it(bootstrap, events=given.events)).decode())
+        tell(measure_it(bootstrap, events=given.events))
 
 
 if __name__ == "__main__":

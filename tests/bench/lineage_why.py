@@ -19,8 +19,10 @@ from typing import Any
 from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from desk import Desk, stage_of
+from figures import tell
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -254,7 +256,7 @@ async def main(count: int) -> None:
     desk = folded(count)
     told["folded_s"] = round(time.perf_counter() - began, 1)
     told["why"] = why(desk)
-    print(json.dumps(told, indent=2))
+    tell(told)
 
 
 if __name__ == "__main__":

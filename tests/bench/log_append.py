@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,10 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.envelope import Draft
@@ -121,4 +126,4 @@ def steal_percent(before: list[int], after: list[int]) -> float:
 
 if __name__ == "__main__":
     with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
-        print(msgspec.json.encode(measure(Path(scratch))).decode())
+        tell(measure(Path(scratch)))

@@ -19,6 +19,10 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.envelope import Draft
 from rftd.streams.socket.client import SocketLog
@@ -127,4 +131,4 @@ if __name__ == "__main__":
         asyncio.run(_serve(Path(sys.argv[2]), Path(sys.argv[3])))
     else:
         with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
-            print(msgspec.json.encode(measure(Path(scratch))).decode())
+            tell(measure(Path(scratch)))

@@ -6,7 +6,6 @@ python -P tests/bench/projector_apply.py [EXPERIENCES]
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -16,7 +15,9 @@ from uuid import UUID
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.insert(0, str(Path(__file__).parent))
 
+from figures import tell
 from tape import Tape
 
 from rftd.ops.clock import SystemClock
@@ -143,7 +144,7 @@ async def main(count: int) -> None:
         "cores_at_6000_per_s": round(cpu / count * 6000, 2),
         **following,
     }
-    print(json.dumps(figures, indent=2))
+    tell(figures)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from figures import tell
 from projector_apply import write
 from tape import Tape
 
@@ -146,4 +146,4 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=15.0)
     options = parser.parse_args()
     with server(options.postgres) as url:
-        print(json.dumps(asyncio.run(main(url, options.events, options.seconds)), indent=2))
+        tell(asyncio.run(main(url, options.events, options.seconds)))

@@ -7,7 +7,6 @@ same run is a loop that only reads and decodes every record. Run: python -P test
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.insert(0, str(Path(__file__).parent))
 
+from figures import tell
 from synthetic_run import SyntheticRun
 from tape import Tape
 
@@ -108,7 +109,7 @@ def measured(events: int) -> dict[str, float]:
 def main(events: int) -> None:
     quarter, whole = measured(events // 4), measured(events)
     growth_mib = whole["peak_mib"] - quarter["peak_mib"]
-    print(json.dumps({"quarter": quarter, "whole": whole, "peak_growth_mib": growth_mib}, indent=1))
+    tell({"quarter": quarter, "whole": whole, "peak_growth_mib": growth_mib})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
@@ -23,7 +22,9 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.insert(0, str(Path(__file__).parent))
 
+from figures import tell
 from scene import EXPERIMENT, Scene
 
 from rftd.ops.errors import RftdError
@@ -205,7 +206,7 @@ def main() -> None:
         },
         "findings": [str(finding) for finding in report.findings],
     }
-    print(json.dumps(figures, indent=1))
+    tell(figures)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ from killing import Killing
 from scene import EXPERIMENT, Scene
 from torch_world import TORCH
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
+
 from rftd.daemon.demo.model import make_tiny_model
 
 SIZE = ("algorithm.repeat_times=8", "buffer.batch_size=8", "explorer.rollout_model={engine_type: torch, engine_num: 3}")
@@ -72,7 +76,7 @@ def main() -> None:
         runs = []
         for seed in range(options.seed, options.seed + options.runs):
             runs.append(run(Path(folder) / str(seed), seed, options.steps, options.kills))
-            print(json.dumps(runs[-1], indent=1), flush=True)
+            tell(runs[-1])
     sys.exit(0 if all(each["equal"] == each["steps"] and not each["findings"] for each in runs) else 1)
 
 

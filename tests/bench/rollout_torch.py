@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,10 @@ from uuid import UUID
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.clock import SystemClock
@@ -139,8 +142,7 @@ def main() -> None:
             result = asyncio.run(
                 compare(model, slots=arguments.slots, pairs=arguments.pairs, threads=arguments.threads)
             )
-            json.dump(result, sys.stdout)
-            print()
+            tell(result)
 
 
 if __name__ == "__main__":

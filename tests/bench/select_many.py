@@ -8,7 +8,6 @@ turn: what changed since its last one goes into the pool, what is stale is looke
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -17,9 +16,11 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
 from desk import Desk, stage_of
+from figures import tell
 
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import derive
@@ -143,7 +144,7 @@ def main(experiences: int, payload_kib: int, plans: int) -> None:
         "memory_before_mib": round(before_bytes / 2**20, 1),
         "memory_mib": round(process.memory_info().rss / 2**20, 1),
     }
-    print(json.dumps(figures, indent=2))
+    tell(figures)
 
 
 def quantiles_ms(took_s: list[float]) -> dict[str, float]:

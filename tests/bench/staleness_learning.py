@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_task import Settings, Sums, accuracy, add_options, grpo, make_stage, open_engine, sft, take
+from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 
@@ -84,7 +85,7 @@ def main() -> None:
         for case in cases
     ]
     after_sft = round(statistics.median(run["sft"] for run in runs), 3)
-    print(json.dumps({"seeds": seeds, "after_sft": after_sft, "bounds": table}, indent=1))
+    tell({"seeds": seeds, "after_sft": after_sft, "bounds": table})
 
 
 if __name__ == "__main__":

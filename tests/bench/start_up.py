@@ -5,7 +5,6 @@ The reference in the same run is the bare interpreter (`python -c pass`). Run: p
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -14,6 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 
 def cpu_ms(command: list[str]) -> float:
@@ -57,7 +61,7 @@ def main() -> None:
         "help_ratio": round(statistics.median(helps) / statistics.median(bares), 2),
         "serve_ready_s": round(statistics.median(serve_ready_s() for _ in range(5)), 2),
     }
-    print(json.dumps(figures, indent=1))
+    tell(figures)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import (
@@ -86,7 +90,7 @@ def main() -> None:
                     engine.checksum()
                     times_ms.append(1e3 * (time.perf_counter() - began))
                 shown = {"sharing": sharing, "budget_tokens": budget_tokens, "ms": statistics.median(times_ms[3:])}
-                print(msgspec.json.encode(shown).decode())
+                tell(shown)
 
 
 if __name__ == "__main__":

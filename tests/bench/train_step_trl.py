@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +24,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
@@ -151,7 +156,7 @@ def main() -> None:
             )
             runs[-1]["ratio"] = round(min(trl.values()) / mine, 2)
     ratio = statistics.median(run["ratio"] for run in runs)
-    print(json.dumps({"tokens": count, "ratio": ratio, "bar": BAR, "runs": runs}, indent=1))
+    tell({"tokens": count, "ratio": ratio, "bar": BAR, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,11 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 BAR = 3.0
 
@@ -62,7 +67,7 @@ def main() -> None:
         said = subprocess.run(words, check=True, capture_output=True, timeout=300, text=True).stdout
         found[way] = json.loads(said)
     ratio = found["naive"]["peak_mib"] / found["ours"]["peak_mib"]
-    print(json.dumps({**found, "ratio": round(ratio, 1), "bar": BAR}, indent=1))
+    tell({**found, "ratio": round(ratio, 1), "bar": BAR})
 
 
 if __name__ == "__main__":

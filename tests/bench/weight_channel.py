@@ -10,7 +10,6 @@ for the first version, whose pages the kernel has yet to make; `checkpoint` besi
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -24,6 +23,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures import tell
 
 from rftd.storage.shared_memory import shared_folder
 from rftd.workers.weights.channel import WeightsRef
@@ -189,7 +192,7 @@ def main(mb: int, count: int, rounds: int, folder: Path, memory_dir: str) -> Non
         "bar": f"memory.times_memcpy <= {BAR:g}",
         "met": steady["times_memcpy"] <= BAR,
     }
-    print(json.dumps(figures, indent=2))
+    tell(figures)
 
 
 if __name__ == "__main__":

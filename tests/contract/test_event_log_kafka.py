@@ -11,15 +11,18 @@ from uuid import UUID
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from rftd.daemon.doctor.cluster import check_kafka
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import CodecError, LogLossError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.backends.kafka.offsets import first_records
+from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url
 from rftd.streams.chain import Mark
 from rftd.streams.codec import decode_head
 from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.losses import deleted_from
 from rftd.streams.topics import Partition
 
 pytestmark = pytest.mark.anyio
@@ -295,3 +298,19 @@ async def test_a_deleted_topic_is_a_loss(settings: KafkaSettings) -> None:
         with pytest.raises(LogLossError, match=r"rftd.experiments/0@2 was acknowledged and is gone"):
             await log.check_heads(heads)
         assert heads[A] == Mark(3, heads[A].chain)
+
+
+async def test_records_of_truth_that_somebody_deleted_are_known_at_start_and_to_the_doctor(
+    settings: KafkaSettings,
+) -> None:
+    async with opened(settings) as log:
+        await log.append([draft(number) for number in range(5)])
+        assert await log.first_records() == await first_records(settings) == {}
+        assert await deleted_from(log) == []
+        await log.truncate(A, 2)
+        assert await log.first_records() == await first_records(settings) == {A: 2}
+        (loss,) = await deleted_from(log)
+        assert loss.where == f"{A}@1" and "and all before it was deleted" in loss.what
+    findings = await asyncio.to_thread(check_kafka, kafka_url(settings))
+    (found,) = (each for each in findings if each.check == "records")
+    assert found.status == "fail" and found.what.startswith(f"{A} begins at 2")

@@ -59,7 +59,7 @@ def ref_of(method: str, exported: Exported, version: int, generation: int = 0) -
 
 
 def published(channel: WeightChannel, weights: Weights, version: int) -> WeightsRef:
-    method = next(name for name in CHANNELS if type(CHANNELS[name]("", "")) is type(channel))
+    method = next(name for name in CHANNELS if type(CHANNELS[name]("", "", 0)) is type(channel))
     return ref_of(method, channel.publish(weights, version=version, generation=0), version)
 
 
@@ -156,7 +156,7 @@ def test_every_flipped_byte_of_a_tensor_and_every_cut_is_refused(make: Make) -> 
 
 def test_a_publisher_that_was_killed_leaves_nothing_in_the_way(make: Make, tmp_path: Path) -> None:
     """Killed at each of its first system calls that name a file: what lies there then is whole, or not there."""
-    method = next(name for name in CHANNELS if type(CHANNELS[name]("", "")) is type(make()))
+    method = next(name for name in CHANNELS if type(CHANNELS[name]("", "", 0)) is type(make()))
     for number in range(1, 20):
         arguments = (method, str(tmp_path / "job"), str(tmp_path / "memory"), str(number))
         ended = subprocess.run([sys.executable, "-P", "-c", _KILLED, *arguments], timeout=60, check=False)

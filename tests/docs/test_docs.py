@@ -27,7 +27,18 @@ from rftd.streams.verify.rules import RULES
 from rftd.workers.policies.registry import make_policy
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-CHECKER_RULES = ("gapless", "chain", "heads-remembered", "readable", "unique", "verdicts-name-a-letter", "submitted")
+CHECKER_RULES = (
+    "undamaged",
+    "gapless",
+    "chain",
+    "heads-remembered",
+    "readable",
+    "unique",
+    "verdicts-name-a-letter",
+    "submitted",
+    "files-are-whole",
+    "ids-are-indexed",
+)
 
 
 def blocks(*languages: str) -> list[Block]:

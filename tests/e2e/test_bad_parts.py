@@ -92,28 +92,34 @@ def test_a_model_that_goes_while_it_waits_in_the_queue(shared: Scene) -> None:
         "explorer.rollout_model={engine_type: torch, engine_num: 1}",
     )
     shutil.rmtree(shared.folder / "model")
-    summary = shared.until_ended(behind).experiment.summary
-    assert (summary.state, summary.code) == ("failed", "RFTD-DAT-001")
+    summary = shared.until_state(behind, "paused").experiment.summary
+    assert summary.code == "refused" and summary.reason and "RFTD-DAT-001" in summary.reason
     # Whichever worker looks first says it in its own words.
     said = ("config.json is missing", "no model folder")
-    assert summary.reason and any(each in summary.reason for each in said) and str(shared.folder) in summary.reason
+    assert any(each in summary.reason for each in said) and str(shared.folder) in summary.reason
     assert page_of(shared, before).experiment.summary.state == "completed"
+    assert shared.rftd("cancel", behind).status == 0
+    assert shared.until_ended(behind).experiment.summary.state == "cancelled"
 
 
 @pytest.mark.parametrize("stage", ["tasks", "warmup"])
 def test_rows_that_change_under_a_run(shared: Scene, stage: str) -> None:
-    """Nobody trains on rows that were not accepted, not even a worker that has the file open."""
+    """Nobody trains on rows that were not accepted, not even a worker that has the file open; until they are back."""
     rows = shared.folder / f"rows_{stage}.jsonl"
     rows.write_text((shared.folder / "train.jsonl").read_text())
     where = f"{TASKSET}.path" if stage == "tasks" else "stages.0.buffer.trainer_input.experience_buffer.path"
-    longer = ("buffer.total_steps=1000",) if stage == "tasks" else ("stages.0.buffer.total_steps=1000",)
+    longer = ("buffer.total_steps=60",) if stage == "tasks" else ("stages.0.buffer.total_steps=60",)
     name = shared.submit(EXPERIMENT, f"name=changed_{stage}", f"{where}={rows}", *longer)
     shared.until_step(name, 8)
+    before = rows.read_text()
     with rows.open("r+") as file:  # in place: the same file, other bytes
         file.write('{"question": "0+9=", "answer": "8"}')
-    summary = shared.until_ended(name).experiment.summary
-    assert (summary.state, summary.code) == ("failed", "RFTD-DAT-001"), summary
-    assert summary.reason and str(rows) in summary.reason and " digest " in summary.reason
+    summary = shared.until_state(name, "paused").experiment.summary
+    assert summary.code == "refused" and summary.reason and "RFTD-DAT-001" in summary.reason, summary
+    assert str(rows) in summary.reason and " digest " in summary.reason
+    rows.write_text(before)
+    assert shared.until_ended(name).experiment.summary.state == "completed"
+    assert page_of(shared, name).experiment.books.balance == 0
 
 
 def test_one_bad_row_among_good_ones_costs_its_group(shared: Scene) -> None:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from scene import EXPERIMENT, SHORT, Scene
 
+from rftd.streams.events.worker import WorkerLost, WorkerStarted
+
+OWN_NAMES = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""As in a container: pids of its own, and the host's name."""
+
 
 @contextmanager
-def worker(scene: Scene, name: str, role: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(scene: Scene, name: str, role: str, *, within: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
     """`rftd worker ROLE` on the scene's log, ended with the block."""
     where = () if "RFTD_KAFKA" in scene.environ else ("--log", f"unix:{scene.data.socket}")
-    process = scene.spawn(name, "worker", role, *where)
+    process = scene.spawn(name, "worker", role, *where, within=within)
     try:
         yield process
     finally:
+        if within:  # it passes no SIGTERM on, but its end ends the worker
+            process.kill()
         process.terminate()
         try:
             process.wait(timeout=30)
@@ -53,3 +60,26 @@ def test_they_join_stand_by_and_take_over(tmp_path: Path) -> None:
         assert report.experiments[0].generations == 2
         again = scene.submit(EXPERIMENT.replace("name: sums\ncheckpoint", "name: again\ncheckpoint"), *SHORT)
         assert scene.until_ended(again).experiment.summary.state == "completed"
+
+
+def _has_namespaces() -> bool:
+    try:
+        return subprocess.run([*OWN_NAMES, "true"], capture_output=True, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not _has_namespaces(), reason="making a PID namespace needs Linux, unshare and the right to")
+def test_workers_in_a_pid_namespace_of_their_own_are_not_lost(tmp_path: Path) -> None:
+    """Each is process 1 of its own; under the host's name that is somebody else, and so they were declared lost."""
+    scene = Scene(tmp_path, "--workers", "external")
+    with scene.host, ExitStack() as stack:
+        name = scene.submit(EXPERIMENT, *SHORT)
+        for role in ("trainer", "explorer"):
+            stack.enter_context(worker(scene, role, role, within=OWN_NAMES))
+        assert scene.until_ended(name).experiment.summary.state == "completed"
+    started = scene.events(WorkerStarted)
+    assert len(started) == 2 and {each.pid for each in started} == {1}
+    assert len({each.pid_namespace for each in started}) == 2 and len({each.boot_id for each in started}) == 1
+    assert scene.events(WorkerLost) == [] and scene.verified().clean

@@ -103,7 +103,9 @@ def test_no_command_prints_the_password_and_the_printed_line_works(own_servers: 
     said = rftd(own_servers, "stack", "up")
     assert said.status == 0
     assert password not in said.out + said.err + rftd(own_servers, "stack", "status", "--json").out
-    running = (" ".join(process.cmdline()) for process in psutil.process_iter() if process.pid != os.getpid())
+    running = (
+        " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]) if each.pid != os.getpid()
+    )
     assert not [line for line in running if password in line]
 
     (line,) = (line for line in said.out.splitlines() if line.startswith("next: "))

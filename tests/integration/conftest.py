@@ -49,6 +49,7 @@ class TaskHandle:
     """A worker that is a task of this loop."""
 
     pid = -1
+    waits_for = ""
 
     def __init__(self, task: asyncio.Task[None], stop: asyncio.Event) -> None:
         self.task = task
@@ -73,7 +74,7 @@ class TaskExecutor:
         self.log, self.clock, self.ids = log, clock, ids
         self.handles: list[TaskHandle] = []
 
-    async def start(self, order: WorkerOrder) -> Handle:
+    def start(self, order: WorkerOrder) -> Handle:
         stop = asyncio.Event()
         bound = logger(role=order.role)
         if order.role == "trainer":
@@ -89,7 +90,13 @@ class TaskExecutor:
         self.handles.append(handle)
         return handle
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return False
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
         return None
 
 

@@ -44,11 +44,13 @@ class Noted:
     def __init__(self, inner) -> None:
         self._inner = inner
         self.adopt = inner.adopt
+        self.lives = inner.lives
+        self.clear = inner.clear
         self.roles: list[str] = []
 
-    async def start(self, order):
+    def start(self, order):
         self.roles.append(order.role)
-        return await self._inner.start(order)
+        return self._inner.start(order)
 
 
 @asynccontextmanager
@@ -132,11 +134,11 @@ async def test_two_daemons_that_take_a_half_in_at_once_mean_one_experiment(
         met = asyncio.Barrier(2)
         for each in (explores, trains):
 
-            async def housed(spec, inner=each._intake._housed):
+            async def housed(spec, inner=each._submissions._intake._housed):
                 await met.wait()
                 return await inner(spec)
 
-            monkeypatch.setattr(each._intake, "_housed", housed)
+            monkeypatch.setattr(each._submissions._intake, "_housed", housed)
         one, other = await asyncio.gather(desk.hand_in(explores, "mode=explore"), desk.hand_in(trains, "mode=train"))
         assert one == other
         state = await desk.completed(one)

@@ -23,6 +23,7 @@ from rftd.ops.logs import logger
 from rftd.streams.arrays import Array
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.backends.sqlite_table import row_sum
+from rftd.streams.backends.sqlite_values import unpacked
 from rftd.streams.codec import Writer, decode
 from rftd.streams.envelope import Record
 from rftd.streams.events import experiment as life
@@ -107,8 +108,9 @@ def tables(root: Path) -> Iterator[tuple[apsw.Connection, dict[str, dict[int, in
 def events(connection: apsw.Connection, parts: dict[int, int]) -> Iterator[tuple[int, int, Any]]:
     """(table, offset, event) of every record of a stream."""
     for number, part in parts.items():
-        for offset, chain, head, value in connection.execute(f"SELECT off, chain, head, value FROM p{part}").fetchall():
-            record = Record(Partition("any", number), offset, chain, head, value)
+        rows = connection.execute(f"SELECT off, chain, head, value, form FROM p{part}").fetchall()
+        for offset, chain, head, stored, form in rows:
+            record = Record(Partition("any", number), offset, chain, head, unpacked(stored, form))
             yield part, offset, decode(record).event
 
 
@@ -122,14 +124,16 @@ def edited_experience(root: Path) -> int:
         )
         item = plan.experiences[0]
         table = f"p{parts['rftd.experiences'][item.partition]}"
-        (row,) = connection.execute(f"SELECT id, chain, head, value FROM {table} WHERE off = {item.offset}").fetchall()
-        id, chain, head, value = row
-        event = msgspec.msgpack.decode(value, type=ExperienceProduced)
+        fields = "id, chain, head, value, form"
+        (row,) = connection.execute(f"SELECT {fields} FROM {table} WHERE off = {item.offset}").fetchall()
+        id, chain, head, stored, form = row
+        event = msgspec.msgpack.decode(unpacked(stored, form), type=ExperienceProduced)
         tokens = event.tokens.view().copy()
         tokens[-1] ^= 1
         other = msgspec.msgpack.encode(msgspec.structs.replace(event, tokens=Array.of(tokens, "u4")))
-        total = row_sum(id, chain, head, other)
-        connection.execute(f"UPDATE {table} SET value = ?, sum = ? WHERE off = ?", (other, total, item.offset))
+        total = row_sum(id, chain, head, other, 0)
+        change = f"UPDATE {table} SET value = ?, form = 0, sum = ? WHERE off = ?"
+        connection.execute(change, (other, total, item.offset))
     return plan.step
 
 

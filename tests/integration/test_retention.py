@@ -27,7 +27,7 @@ class Lease:
     """Folds what is appended, as a lease reads it back."""
 
     def __init__(self, state: RunState, ids: SystemIds) -> None:
-        self.writer: Any = SimpleNamespace(draft=lambda event, experiment: event)
+        self.writer: Any = SimpleNamespace(draft=lambda event, experiment: event, epoch=1)
         self._state, self._ids = state, ids
 
     async def confirm(self) -> None:

@@ -85,7 +85,7 @@ async def run_of_the_ended(run: Run, failed: FailedTask) -> None:
     """As a client whose request comes while the run says goodbye."""
     asking = asyncio.ensure_future(run.retry(failed, by="me", reason="", request_id=derive(failed.group, "late")))
     await asyncio.sleep(0)
-    run._refuse_commands()
+    run._inbox.close()
     await asking
 
 

@@ -98,6 +98,22 @@ async def test_a_bad_row_ends_the_experiment_with_its_line_and_key(
     form = FormatSpec(prompt_type="plaintext")
     spec = only(fake_world.spec(tmp_path), TasksetSpec(name="p", path=path, format=form, schema="dpo"), "dpo")
     state = await fake_world.completed(log, spec, clock, ids)
-    assert (state.spine.status, state.spine.code) == (Status.FAILED, "RFTD-DAT-001")
+    assert (state.spine.status, state.spine.code) == (Status.FAILED, "RFTD-DAT-002")
     assert "no value under 'rejected'" in state.spine.reason and f"{path}:6" in state.spine.reason
     assert state.spine.version == 1, "the batch before it was trained"
+
+
+@pytest.mark.anyio
+async def test_a_batch_of_40_000_rows_is_planned_and_trained(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    """Its plan names the dataset once, so that one record holds it."""
+    spec = fake_world.spec(tmp_path)
+    stage = msgspec.structs.replace(spec.stages[0], train_batch_size=40_000, total_steps=1)
+    spec = preflight(msgspec.structs.replace(spec, stages=(stage,)))
+    state = await fake_world.completed(log, spec, clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    [plan] = [event for event in await events_of(log, state.experiment) if isinstance(event, BatchPlanned)]
+    assert len(plan.rows) == 40_000 and plan.rows[-1].epoch == 999
+    assert plan.datasets == (spec.stages[0].dataset.digest,)
+    assert (await fake_world.verified(log)).clean

@@ -13,6 +13,7 @@ from until import until
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops.errors import ConflictError
+from rftd.streams.backends.wal import Blocked, Holder
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 
@@ -39,6 +40,20 @@ async def begun(supervisor: Supervisor, *experiments: UUID, step: int = 5) -> No
 
 async def waits(supervisor: Supervisor, experiment: UUID) -> Wait:
     return (await supervisor.why(experiment)).waits[0]
+
+
+async def test_a_reader_in_the_way_of_the_log_is_told(desk: ForkDesk, ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(supervisor)
+        blocked = Blocked(300 << 20, 1.0, (Holder(4711, "sqlite3"),))
+        monkeypatch.setattr(type(desk.log), "blocked", blocked, raising=False)
+        monkeypatch.setattr(type(desk.log), "wal_size_bytes", 300 << 20, raising=False)
+        told = (await supervisor.why(experiment)).waits[-1]
+        assert (told.role, told.state, told.on_whom) == ("log", "wal_blocked", "process 4711 (sqlite3)")
+        assert "300 MiB" in told.waiting_for
+        monkeypatch.setattr(type(desk.log), "blocked", None)
+        assert all(wait.state != "wal_blocked" for wait in (await supervisor.why(experiment)).waits)
+        await supervisor.cancel(experiment, reason="", request_id=ids.new())
 
 
 async def test_two_at_once_train_what_each_would_alone(desk: ForkDesk, fake_world) -> None:
@@ -144,7 +159,7 @@ async def test_a_log_that_does_not_answer_one_run_is_asked_again(desk: ForkDesk,
         async def away(*_: object) -> None:
             raise WaitTimeoutError("the log did not deliver")
 
-        monkeypatch.setattr(before, "_obey", away)
+        monkeypatch.setattr(before._inbox, "obey", away)
         await until(lambda: supervisor.runs.of(one) not in (None, before))
         step = before.state.spine.furthest
         await begun(supervisor, one, step=step + 5)

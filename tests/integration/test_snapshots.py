@@ -74,11 +74,11 @@ def flipped(folder: SnapshotFolder, path: Path) -> str:
     return "sha256"
 
 
-def of_another_release(folder: SnapshotFolder, path: Path) -> str:
+def of_another_version(folder: SnapshotFolder, path: Path) -> str:
     data = bytearray(path.read_bytes())
     data[12] ^= 1
     path.write_bytes(data)
-    return "another release"
+    return "of version"
 
 
 def cut_off(folder: SnapshotFolder, path: Path) -> str:
@@ -109,7 +109,7 @@ def of_another_log(folder: SnapshotFolder, path: Path) -> str:
     return "not the record"
 
 
-SPOILERS = (flipped, of_another_release, cut_off, of_another_experiment, of_a_newer_log, of_another_log)
+SPOILERS = (flipped, of_another_version, cut_off, of_another_experiment, of_a_newer_log, of_another_log)
 
 
 @pytest.mark.anyio
@@ -126,6 +126,8 @@ async def test_what_cannot_be_believed_is_left_alone(
     reason = spoil(folder, newest)
     _, told = await ended(log, experiment, fake_world, clock, ids)
     assert told[0][0] == "snapshot.ignored" and reason in told[0][1], told
+    remembers = spoil in (of_a_newer_log, of_another_log, of_another_experiment, of_another_version)
+    assert [path.name for path in folder.folder.glob("*.aside")] == [f"{newest.name}.aside"] * remembers
 
 
 @pytest.mark.anyio

@@ -34,6 +34,7 @@ class Idle:
     """A process that never joins."""
 
     pid = 4242
+    waits_for = ""
 
     def __init__(self) -> None:
         self._code: int | None = None
@@ -53,10 +54,16 @@ class Deaf:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    async def start(self, order: WorkerOrder) -> Handle:
-        return await self._executor.start(order) if order.role == "trainer" else Idle()
+    def start(self, order: WorkerOrder) -> Handle:
+        return self._executor.start(order) if order.role == "trainer" else Idle()
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return False
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unittest import mock
 from uuid import UUID
 
 import msgspec
@@ -14,6 +15,7 @@ from rftd.ops.errors import CodecError
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds import pieces
 from rftd.streams.folds.run_state import RunParts, RunState, SpineParts
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
 from rftd.streams.topics import CHECKPOINTS, EXPERIMENTS, WEIGHTS
@@ -43,9 +45,10 @@ def packed(experiment: UUID, state: RunState, fences: FenceView) -> bytes:
     mix=st.integers(0, 1 << 16),
     cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3),
     ended=st.booleans(),
+    entries=st.sampled_from([1, 3, pieces.ENTRIES]),
 )
 def test_going_on_from_snapshots_is_folding_everything(
-    seed: int, steps: int, mix: int, cuts: list[float], ended: bool
+    seed: int, steps: int, mix: int, cuts: list[float], ended: bool, entries: int
 ) -> None:
     experiment, tape = written(seed, steps, ended=ended)
     record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
@@ -54,7 +57,8 @@ def test_going_on_from_snapshots_is_folding_everything(
     state, fences = RunState(experiment), FenceView()
     for start, end in zip([0, *places], [*places, len(records)], strict=True):
         go_on(state, fences, records[start:end])
-        snapshot = unpack(packed(experiment, state, fences), Snapshot[RunParts])
+        with mock.patch.object(pieces, "ENTRIES", entries):
+            snapshot = unpack(packed(experiment, state, fences), Snapshot[RunParts])
         state, fences = RunState(experiment), FenceView(snapshot.fences)
         state.adopt(snapshot.parts)
     whole, whole_fences = RunState(experiment), FenceView()

@@ -5,6 +5,7 @@ run.py --seeds 0:1000 --jobs 2      many, with a summary; exit status 1 if a pro
 run.py --fresh 10000 --jobs 2       seeds that nobody ran yet, noted in ledger.json
 run.py --regressions --jobs 2       the worlds of regressions.txt
 run.py --bug NAME                   a planted bug, and the seed that finds it; `all`: every one of them
+run.py --bug all --note             the same; the seeds are tried first from now on
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from simulator.scenario import draw  # noqa: E402
 from simulator.world import Verdict, play  # noqa: E402
 
 CHUNK_SEEDS = 25
+FOUND = HERE / "found.json"
+"""The seed that found each planted bug last, by its name; `--bug all --note` writes it anew."""
 
 
 def command(mode: str, seed: int) -> str:
@@ -85,12 +88,14 @@ def main() -> int:
     parser.add_argument("--fresh", type=int, help="so many seeds that the ledger does not know")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--bug", choices=[*(bug.name for bug in BUGS), "all"])
+    parser.add_argument("--note", action="store_true", help="note the seeds that found the bugs in found.json")
     parser.add_argument("--regressions", action="store_true")
     parser.add_argument("--traces", action="store_true", help="print every seed's trace instead of a summary")
     arguments = parser.parse_args()
     mode = arguments.mode
     if arguments.bug:
-        return hunt_many([bug.name for bug in BUGS if arguments.bug in (bug.name, "all")], arguments.jobs)
+        names = [bug.name for bug in BUGS if arguments.bug in (bug.name, "all")]
+        return hunt_many(names, arguments.jobs, note=arguments.note)
     if arguments.regressions:
         return play_regressions(arguments.jobs)
     if arguments.seed is not None:
@@ -115,9 +120,13 @@ def main() -> int:
 
 
 def hunt(name: str) -> str:
-    """Plants a bug and plays worlds until one breaks the promise that it is about; empty if none does."""
+    """Plants a bug and plays worlds until one breaks the promise that it is about; empty if none does.
+
+    The seed that found it last comes first; when kinds of faults are added, worlds change, and all of them are tried.
+    """
     bug = next(each for each in BUGS if each.name == name)
-    for seed in range(bug.within_seeds):
+    last = json.loads(FOUND.read_text()).get(name, 0)
+    for seed in sorted(range(bug.within_seeds), key=lambda each: each != last):
         with bug.plant():
             failures = play_seed(bug.mode, seed).failures
         found = [failure for failure in failures if failure.startswith(bug.found_by)]
@@ -126,13 +135,19 @@ def hunt(name: str) -> str:
     return ""
 
 
-def hunt_many(names: list[str], jobs: int) -> int:
-    """One line for each planted bug."""
+def hunt_many(names: list[str], jobs: int, *, note: bool) -> int:
+    """One line for each planted bug; `note`: and the seeds that found them, for the next time."""
     missed = 0
+    seeds = json.loads(FOUND.read_text())
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         for name, found in zip(names, pool.map(hunt, names), strict=True):
             print(f"{name}: {f'found by {found}' if found else 'NOT FOUND'}", flush=True)
             missed += not found
+            if found:
+                seeds[name] = int(found.split()[2].rstrip(":"))
+    if note:
+        known = {bug.name for bug in BUGS}
+        FOUND.write_text(json.dumps({name: seeds[name] for name in sorted(seeds) if name in known}, indent=1) + "\n")
     return min(missed, 1)
 
 

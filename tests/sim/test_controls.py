@@ -24,7 +24,7 @@ OF_THE_WHOLE_LOG = ("gapless", "chain", "heads-remembered", "readable", "unique"
 def hunted() -> dict[str, str]:
     """What became of each planted bug, by its name: one run on two processes."""
     arguments = [sys.executable, "-P", str(HERE / "run.py"), "--bug", "all", "--jobs", "2"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=540)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=1200)
     assert done.stdout, done.stderr[-3000:]
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-WORLDS = 800
+WORLDS = 600
 ZOMBIES = 200
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
-from synthetic_run import REPEAT, SyntheticRun
+from synthetic_run import REPEAT, SyntheticRun, group_of
 from tape import Tape
 
 from rftd.ops.ids import derive
@@ -23,7 +23,7 @@ class BusyRun(SyntheticRun):
 
     def explore(self, *, failed: int = 0) -> UUID:
         """A group whose first lease may have expired in another slot."""
-        group = derive(self.id, "group", 1, self.groups)
+        group = group_of(self.id, self.groups)
         for attempt in range(int(self.random.integers(0, 3))):
             self._lease(group, self.groups, attempt + 1, expire=True)
         return super().explore(failed=failed)
@@ -33,7 +33,7 @@ class BusyRun(SyntheticRun):
         self.reuse()
         for number in range(3):
             sequence = self.groups + number
-            group = derive(self.id, "group", 1, sequence)
+            group = group_of(self.id, sequence)
             attempts = int(self.random.integers(1, 4))
             for attempt in range(attempts):
                 lease = self._lease(group, sequence, attempt + 1, expire=attempt + 1 < attempts)
@@ -60,9 +60,11 @@ class BusyRun(SyntheticRun):
                 again = taken[: int(self.random.integers(1, REPEAT + 1))] if use == 3 else taken
                 id = self.plan(stage=1, again=again, use=use, max_uses=3)
                 if self.random.random() < 0.4:
-                    given_up = batch.BatchAbandoned(batch=id, step=self.version + 1, code="X", reason="no")
+                    step = self.version + len(self.ahead)
+                    given_up = batch.BatchAbandoned(batch=id, step=step, code="X", reason="no")
                     self.tape.write(given_up, self.id, role="planner")
                     self.batches.pop()
+                    self.ahead.pop()
                     break
                 if self.random.random() < 0.5:
                     self.complete(stage=1, items=len(again))

@@ -19,6 +19,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
+from rftd.streams.group_id import group_id
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -73,10 +74,12 @@ class Desk:
 
     def put(self, event: Event, *, key: UUID | None = None, partition: Partition | None = None) -> Position:
         """Writes an event and folds it."""
+        before = len(self.tape.records)
         place = self.tape.write(event, self.id, key=key, partition=partition)
-        decoded = decode(self.tape.records[-1])
-        if self._fences.admit(place.partition, decoded.head, decoded.event):
-            self.state.apply(decoded)
+        for record in self.tape.records[before:]:
+            decoded = decode(record)
+            if self._fences.admit(record.partition, decoded.head, decoded.event):
+                self.state.apply(decoded)
         self.positions[place.partition] = place.offset + 1
         return place
 
@@ -154,7 +157,7 @@ class Desk:
         self, sequence: int, worker_id: UUID, *, slot: int = 0, attempt: int = 1, held_version: int = -1
     ) -> TaskLeased:
         """A lease, as the dispatcher writes it."""
-        group = derive(self.id, "group", 0, sequence)
+        group = group_id(self.id, 0, sequence)
         leased = TaskLeased(
             lease=derive(group, "lease", attempt),
             slot=slot,

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.operations import Forked
+from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
@@ -83,7 +84,7 @@ class ForkDesk:
 
     @asynccontextmanager
     async def open(
-        self, slots: int = 1, *, roles: frozenset[str] = ROLES, executor: Any = None
+        self, slots: int = 1, *, roles: frozenset[str] = ROLES, executor: Any = None, keep: Keep = Keep.ALWAYS
     ) -> AsyncIterator[Supervisor]:
         """One daemon's supervisor, at work."""
         supervisor = Supervisor(
@@ -95,6 +96,7 @@ class ForkDesk:
             ids=self._ids,
             logger=logger(),
             slots=slots,
+            keep=keep,
         )
         drive = asyncio.ensure_future(supervisor.drive())
         try:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.dlq.desk import Desk
-from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
-from rftd.daemon.operations import Accepted, Forked
+from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
+from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.supervisor.registry import Registry
 from rftd.daemon.why.life import Line, entry_waits
 from rftd.daemon.why.wait import Why
@@ -20,8 +20,10 @@ from rftd.streams import topics
 from rftd.streams.codec import Writer, decode
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
+from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskRetried
+from rftd.streams.folds.commands import Use
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
@@ -78,21 +80,31 @@ class LogOperations:
             at_step=at_step,
         )
 
-    async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         allowed = (Status.RUNNING, Status.QUEUED)
         return await self._change(experiment.ExperimentPaused(reason=reason), experiment_id, request_id, allowed)
 
-    async def resume(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def resume(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         allowed = (Status.PAUSED,)
         return await self._change(experiment.ExperimentResumed(reason=reason), experiment_id, request_id, allowed)
 
-    async def cancel(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Position:
+    async def cancel(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
         return await self._change(experiment.ExperimentCancelled(reason=reason), experiment_id, request_id, allowed)
 
-    async def prioritize(self, experiment_id: UUID, *, priority: int, reason: str, request_id: UUID) -> Position:
+    async def prioritize(self, experiment_id: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
         allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
         event = experiment.ExperimentPrioritized(priority=priority, reason=reason)
+        return await self._change(event, experiment_id, request_id, allowed)
+
+    async def tag(self, experiment_id: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
+        allowed = (Status.RUNNING, Status.PAUSED)
+        event = ExperiencePrioritized(group=group, priority=priority, reason=reason)
+        return await self._change(event, experiment_id, request_id, allowed)
+
+    async def give_up(self, experiment_id: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
+        allowed = (Status.RUNNING, Status.PAUSED)
+        event = ExperienceGivenUp(experience=experience, reason=reason)
         return await self._change(event, experiment_id, request_id, allowed)
 
     async def why(self, experiment_id: UUID) -> Why:
@@ -104,15 +116,18 @@ class LogOperations:
         status = str(entry.status)
         return Why(experiment=str(experiment_id), name=entry.name, status=status, live=True, asked_ns=0, waits=waits)
 
-    async def archive(self, experiment_id: UUID, *, to: str, request_id: UUID) -> Position:
+    def stopped(self, experiment_id: UUID) -> None:
+        return None
+
+    async def archive(self, experiment_id: UUID, *, to: str, request_id: UUID) -> Done:
         event = experiment.ExperimentArchived(path=to or "/archives/it.rftd", size_bytes=1, sha256="0" * 64)
         return await self._change(event, experiment_id, request_id, (Status.COMPLETED,))
 
-    async def restore(self, experiment_id: UUID, *, source: str, request_id: UUID) -> Position:
+    async def restore(self, experiment_id: UUID, *, source: str, request_id: UUID) -> Done:
         event = experiment.ExperimentRestored(path=source or "/archives/it.rftd")
         return await self._change(event, experiment_id, request_id, (Status.COMPLETED,))
 
-    async def remove(self, experiment_id: UUID, *, reason: str, archive: bool, request_id: UUID) -> Position:
+    async def remove(self, experiment_id: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
         event = experiment.ExperimentRemoved(reason=reason)
         return await self._change(event, experiment_id, request_id, (Status.COMPLETED, Status.CANCELLED))
 
@@ -122,11 +137,21 @@ class LogOperations:
         await registry.close()
         return await self._desk.dead(tasks, registry.entries)
 
-    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
-        return await self._desk.retry(dead, self._give_out, by=by, reason=reason)
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
+        async def give_out(task: FailedTask) -> Use:
+            event = derive(task.group, "retried")
+            position = await self._give_out(task, by, reason, event)
+            return Use(event, "task.retried", task.experiment, 0, position, effective=True, keyed=True)
 
-    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str) -> DeadLetterReceipt:
-        return await self._desk.drop(dead, by=by, reason=reason)
+        return await self._desk.retry(dead, give_out, by=by)
+
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
+        id = dead.letter.id
+        if dead.letter.state is State.DROPPED:
+            return DeadLetterReceipt(id=id, state=State.DROPPED, already=True, position=None)
+        position = await self._desk.drop(dead, by=by, reason=reason, key=request_id)
+        place = f"{position.partition}@{position.offset}"
+        return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=place)
 
     async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
         """As if the stage of every task were still under way."""
@@ -144,14 +169,14 @@ class LogOperations:
         )
         return await self._append(retried, task.experiment, event)
 
-    async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Position:
+    async def _change(self, event: Event, id: UUID, request_id: UUID, allowed: tuple[Status, ...]) -> Done:
         known: set[UUID] = set()
         spine = await self._spine(id, known)
         if spine.status is None:
             raise NotFoundError(f"no experiment {id}")
         if request_id not in known and spine.status not in allowed:
             raise ConflictError(f"the experiment is {spine.status.value}", fix="see rftd get")
-        return await self._append(event, id, request_id)
+        return Done(request_id, await self._append(event, id, request_id))
 
     async def _spine(self, id: UUID, known: set[UUID] | None = None) -> Spine:
         spine = Spine()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,27 +126,30 @@ class Scene:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "rftd.daemon", *arguments],
             cwd=self.folder,
-            env=self._environment | dict(environ or {}),
+            env=self.environment | dict(environ or {}),
             capture_output=True,
             text=True,
             timeout=120,
         )
         return Said(done.returncode, done.stdout, done.stderr)
 
-    def spawn(self, name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A command line that runs beside the test, which ends it; its output goes to NAME.log."""
+    def spawn(
+        self, name: str, *arguments: str, environ: Mapping[str, str] | None = None, within: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        """A command line, `within` another, that runs beside the test, which ends it; its output goes to NAME.log."""
         with (self.folder / f"{name}.log").open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "rftd.daemon", *arguments],
+                [*within, sys.executable, "-P", "-m", "rftd.daemon", *arguments],
                 cwd=self.folder,
-                env=self._environment | dict(environ or {}),
+                env=self.environment | dict(environ or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
 
     @property
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Of the processes that this scene starts."""
         return {**os.environ, "RFTD_DATA": str(self.data.root), "COLUMNS": "200", **self.environ}
 
     def write(self, text: str = EXPERIMENT, name: str = "exp.yaml") -> Path:

@@ -13,6 +13,7 @@ from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
+from rftd.streams.group_id import group_id
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
 from rftd.streams.topics import Partition, partition_of
 
@@ -71,6 +72,7 @@ class SyntheticRun:
     waiting: list[Member] = field(default_factory=list)
     closed_at: dict[UUID, tuple[int, int]] = field(default_factory=dict)
     batches: list[UUID] = field(default_factory=list)
+    ahead: list[UUID] = field(default_factory=list)
     workers: list[UUID] = field(default_factory=list)
     version: int = 0
     groups: int = 0
@@ -137,7 +139,7 @@ class SyntheticRun:
         self.publish(0)
         tape.write(experiment.StageStarted(stage=0, name="warmup", first_version=0), self.id, role="controller")
         for number in range(SFT_STEPS):
-            rows = tuple(batch.RowItem("d" * 64, row, 0) for row in range(4 * number, 4 * number + 4))
+            rows = tuple(batch.RowItem(0, row, 0) for row in range(4 * number, 4 * number + 4))
             self.plan(stage=0, rows=rows)
             self.complete(stage=0, items=4)
         self.commit(stage=0, final=True)
@@ -159,7 +161,7 @@ class SyntheticRun:
     def explore(self, *, failed: int = 0) -> UUID:
         """One group: leased, rolled out, closed; the last `failed` rollouts fail."""
         tape, slot = self.tape, self.groups % 2
-        group = derive(self.id, "group", 1, self.groups)
+        group = group_of(self.id, self.groups)
         lease = tape.ids.new()
         leased = task.TaskLeased(
             lease=lease,
@@ -232,9 +234,10 @@ class SyntheticRun:
         id = self.tape.ids.new()
         planned = batch.BatchPlanned(
             batch=id,
-            step=self.version + 1,
+            step=self.version + len(self.ahead) + 1,
             stage=stage,
             rows=rows,
+            datasets=("d" * 64,) if rows else (),
             experiences=tuple(
                 batch.ExperienceItem(
                     entry.member.experience,
@@ -256,14 +259,15 @@ class SyntheticRun:
         self.tape.write(planned, self.id, role="planner", epoch=epoch)
         if epoch is None:
             self.batches.append(id)
+            self.ahead.append(id)
             del self.waiting[:take]
         return id
 
     def complete(self, *, stage: int, items: int, generation: int = 0) -> None:
-        """The step of the last planned batch."""
+        """The next step, of the oldest batch that is planned."""
         self.version += 1
         completed = step.StepCompleted(
-            batch=self.batches[-1],
+            batch=self.ahead.pop(0),
             step=self.version,
             stage=stage,
             generation=generation,
@@ -357,6 +361,7 @@ class SyntheticRun:
             role="planner",
         )
         self.waiting, self.abandoned = back, self.batches.pop()
+        self.ahead.pop()
         tape.fence("planner", self.id, self.spine)
         self.zombie = self.plan(stage=1, take=len(back), epoch=1)
         self.publish(0, version=self.version + 50)
@@ -373,3 +378,8 @@ class SyntheticRun:
         self.tape.write(experiment.ExperimentCompleted(), self.id, role="controller")
         stopped = worker.WorkerStopped(worker=self.workers[2], role="trainer", slot=-1)
         self.tape.write(stopped, self.id, key=self.workers[2])
+
+
+def group_of(experiment: UUID, sequence: int) -> UUID:
+    """Its id: of every third group as releases made it that knew no other."""
+    return group_id(experiment, 1, sequence) if sequence % 3 else derive(experiment, "group", 1, sequence)

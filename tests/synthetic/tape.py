@@ -13,8 +13,8 @@ from rftd.streams.chain import GENESIS, Mark, link
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events.experiment import Fence
-from rftd.streams.events.registry import Event
-from rftd.streams.topics import Partition
+from rftd.streams.events.registry import Event, definition_of
+from rftd.streams.topics import Partition, partition_of
 
 
 class Tape:
@@ -33,19 +33,27 @@ class Tape:
         event: Event,
         experiment: UUID | None,
         *,
-        role: str = "",
+        role: str | None = None,
         epoch: int | None = None,
         key: UUID | None = None,
         partition: Partition | None = None,
         id: UUID | None = None,
     ) -> Position:
-        """Appends one event; a role writes under its present epoch unless told otherwise."""
+        """Appends one event; a role writes under its present epoch unless told otherwise.
+
+        Without a `role` the type's owner writes it. A role that has no fence there takes its first one.
+        """
+        definition = definition_of(type(event))
+        place = partition or partition_of(definition.stream, key or experiment or UUID(int=0))
+        if role is None:
+            role = "" if definition.commanded else definition.owner
+        if role and epoch is None:
+            if (place, experiment, role) not in self._epochs:
+                self.fence(role, experiment, place)
+            epoch = self._epochs[place, experiment, role]
         self.clock.advance(0.01)
         writer = Writer(source=role or "test", clock=self.clock, ids=self.ids, role=role, epoch=epoch or 0)
         draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=id)
-        if role and epoch is None:
-            writer.epoch = self._epochs.get((draft.partition, experiment, role), 0)
-            draft = writer.draft(event, experiment=experiment, key=key, partition=partition, id=draft.id)
         return self.put(draft)
 
     def fence(self, role: str, experiment: UUID | None, partition: Partition) -> UUID:

@@ -156,5 +156,7 @@ def patched(point: Callable[[str], None]) -> Iterator[None]:
         stack.enter_context(mock.patch("platform.node", lambda: HOST))
         for name, call in (("fsync", lambda _file: None), ("rename", os.rename), ("replace", os.replace)):
             stack.enter_context(mock.patch.object(os, name, passing(f"file.{name}", call)))
-        stack.enter_context(mock.patch.object(os, "mkdir", passing("file.mkdir", os.mkdir)))
+        for name in ("mkdir", "unlink", "rmdir"):
+            stack.enter_context(mock.patch.object(os, name, passing(f"file.{name}", getattr(os, name))))
+        stack.enter_context(mock.patch.object(os, "listdir", passing("file.list", os.listdir)))
         yield

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import RftdError, RolloutError
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.fake import FakeRolloutEngine
 from rftd.workers.trainer.engine import StepResult, TrainBatch
 from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from rftd.workers.weights.channel import WeightsRef
 from simulator.loop import PROCESS
 
 
@@ -27,6 +28,8 @@ class Mishaps:
         self.fail_p, self.hang_p = fail_p, hang_p
         self.salted = salted
         """Weights differ between processes that train the same plan, as on a GPU."""
+        self.unread: Callable[[WeightsRef], None] = lambda _: None
+        """Is told of weights that an explorer could not load."""
 
 
 class SimRolloutEngine(FakeRolloutEngine):
@@ -44,6 +47,13 @@ class SimRolloutEngine(FakeRolloutEngine):
         if chance < self.mishaps.fail_p + self.mishaps.hang_p:
             await asyncio.sleep(1000.0)
         return await super().generate(request)
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        try:
+            return await super().load_weights(weights)
+        except RftdError:
+            self.mishaps.unread(weights)
+            raise
 
 
 class SimTrainerEngine(FakeTrainerEngine):

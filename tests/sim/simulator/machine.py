@@ -66,6 +66,8 @@ class SimLogger:
 class SimHandle:
     """A worker process, seen by a daemon of its machine."""
 
+    waits_for = ""
+
     def __init__(self, process: SimProcess, stop: asyncio.Event, *, adopted: bool) -> None:
         self._process, self._stop, self._adopted = process, stop, adopted
 
@@ -92,14 +94,20 @@ class SimExecutor:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    async def start(self, order: WorkerOrder) -> Handle:
+    def start(self, order: WorkerOrder) -> Handle:
         process, stop = self._machine.start_worker(order.role, order.slot, experiment=order.experiment)
         return SimHandle(process, stop, adopted=False)
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         for process, stop in self._machine.workers.items():
             if process.pid == started.pid and process.alive and started.host == HOST:
                 return SimHandle(process, stop, adopted=True)
+        return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return any(process.pid == started.pid and process.alive for process in self._machine.workers)
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
         return None
 
 

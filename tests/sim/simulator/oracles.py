@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from rftd.streams.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
 from rftd.workers.trainer.assembly import Assembly
 from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from simulator.kinds import KINDS
 from simulator.plans import patient, ranked
 from simulator.readings import effective, records
 
@@ -183,7 +184,7 @@ def whole(world: World) -> Iterator[str]:
         newest = max(key for key, other in world.state.checkpoints.items() if other.path == event.path)
         if Path(event.path) in world.chaos.damaged or (step, generation) != newest:
             continue
-        if world.state.spine.checksums.get((step, generation)) != event.checksum:
+        if not world.state.spine.made(step, generation, event.checksum):
             continue  # an announcement without its step has no effect
         try:
             checkpoints.verify(Path(event.path), event.files)
@@ -208,7 +209,7 @@ def nothing_uncaught(world: World) -> Iterator[str]:
     yield from world.loop.errors
 
 
-ORACLES = (
+ORACLES: tuple[Callable[[World], Iterator[str]], ...] = (
     ended,
     balanced,
     acknowledged,
@@ -220,6 +221,7 @@ ORACLES = (
     patient,
     whole,
     nothing_uncaught,
+    *(oracle for kind in KINDS for oracle in kind.oracles),
 )
 
 

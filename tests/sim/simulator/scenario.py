@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rftd.ops.faults import POINTS
 from rftd.streams.backends.memory import MemoryFaults
+from simulator.kinds import KINDS
+from simulator.kinds.kind import draw_kinds
 from simulator.network import Weather
 from simulator.shape import Shape, draw_driven, draw_patient, draw_policy, draw_shape, draw_slow
 
@@ -76,12 +78,16 @@ class Scenario:
     """Clocks of processes differ by as much."""
     step_s: float = 0.1
     """What work on a thread takes, on the mean."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What the kinds of `simulator/kinds` do in this world, by name."""
 
 
 def draw(seed: int, mode: Mode = "swarm") -> Scenario:
     """The scenario of a seed."""
     chance = random.Random(f"{mode} {seed}")
-    return _zombies(seed, chance) if mode == "zombies" else _swarm(seed, chance)
+    scenario = _zombies(seed, chance) if mode == "zombies" else _swarm(seed, chance)
+    draw_kinds(KINDS, scenario)
+    return scenario
 
 
 def _swarm(seed: int, chance: random.Random) -> Scenario:

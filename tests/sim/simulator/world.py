@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from uuid import UUID
 
 from rftd.daemon.supervisor.forking import moved
 from rftd.ops.ids import SeededIds, derive
+from rftd.storage.checkpoints import LATEST_CHECKPOINT, misses_its_folder
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Decoded, Writer, decode
@@ -30,10 +32,14 @@ from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec
+from rftd.workers.weights.channel import WeightsRef
 from simulator.chaos import Chaos, patched
 from simulator.engines import Mishaps, SimRolloutEngine, SimTrainerEngine
+from simulator.file_times import FileTimes
+from simulator.kinds import KINDS
+from simulator.kinds.kind import Kind
 from simulator.loop import SimLoop, SimProcess, StalledError
-from simulator.machine import Machine, SimClock
+from simulator.machine import EPOCH_NS, Machine, SimClock
 from simulator.network import Network
 from simulator.oracles import judge, lost_in_vain
 from simulator.owner import Owner
@@ -112,16 +118,24 @@ class World:
         limit_s = scenario.calm_s + longest_s + SECONDS_TO_FINISH
         loop.executor_delay_s = self._executor_delay_s
         SimRolloutEngine.mishaps = SimTrainerEngine.mishaps = self.mishaps
+        self.mishaps.unread = self._unread
         with ExitStack() as stack:
             stack.callback(self._leave)
             stack.enter_context(mock.patch(FAKES[0], SimRolloutEngine))
             stack.enter_context(mock.patch(FAKES[1], SimTrainerEngine))
             stack.enter_context(mock.patch(FORKED_SPEC, _forked_spec))
+            times = FileTimes(self.root, lambda: EPOCH_NS + int(loop.time() * 1e9))
+            times.gone = self._gone
+            times.replaced = self._replaced
+            stack.enter_context(times.kept())
             stack.enter_context(patched(self.chaos.point))
+            for kind, plot in self._kinds():
+                stack.enter_context(kind.around(self, plot))
             main = self.process.spawn(self._play())
             try:
                 if not loop.run(main, limit_s=limit_s):
                     self.failures.append(f"liveness: {self.state.spine.status} after {limit_s:g} s")
+                    self.failures += [f"nothing_uncaught: {what}" for what in loop.errors[:3]]
                 else:
                     main.result()
                     judging = self.process.spawn(judge(self))
@@ -155,8 +169,15 @@ class World:
         self.loop.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
+    def _kinds(self) -> Iterator[tuple[Kind, Any]]:
+        """Those that this world has, each with what it draws."""
+        extras = self.scenario.extras
+        return ((kind, extras[kind.name]) for kind in KINDS if kind.name in extras)
+
     async def _play(self) -> None:
         await self._submit()
+        for kind, plot in self._kinds():
+            kind.begin(self, plot)
         self.machine.start_daemon()
         keeping = self.process.spawn(self.machine.keep())
         self.chaos.start(self.process)
@@ -214,6 +235,33 @@ class World:
                             state.apply(decoded)
                 if self._tells and decoded.head.type in TOLD and partition.stream != topics.TASKS:
                     self.lines.append(f"{self.loop.time():9.3f}    {partition}@{record.offset} {_shown(decoded)}")
+
+    def _unread(self, weights: WeightsRef) -> None:
+        """An explorer could not load weights: those that count must be there whenever somebody asks for them."""
+        self.observe()
+        key = weights.version, weights.generation
+        for state in (self.state, self.fork_state):
+            event = state.weights.published.get(key)
+            if event is None or event.path != weights.path or Path(event.path) in self.chaos.damaged:
+                continue
+            if state.weights.counts(*key, state.spine):
+                self.failures.append(f"readable: {weights.path} is announced, and an explorer could not load it")
+
+    def _replaced(self, path: str) -> None:
+        """A marker was written: whoever did it, what it names is there."""
+        folder = Path(path).parent
+        if os.path.basename(path) == LATEST_CHECKPOINT and misses_its_folder(folder):
+            self.failures.append(f"marked: the marker in {folder.name} was made to name a folder that is gone")
+
+    def _gone(self, path: str) -> None:
+        """Something lost its name: announced weights that count must not, whoever did it."""
+        if os.path.basename(os.path.dirname(path)) != "weights" or Path(path) in self.chaos.damaged:
+            return
+        self.observe()
+        for state in (self.state, self.fork_state):
+            for key in state.weights.standing:
+                if state.weights.published[key].path == path and state.weights.counts(*key, state.spine):
+                    self.failures.append(f"readable: {path} is announced, and was taken away")
 
     def _live(self, worker: UUID) -> WorkerStarted | None:
         return self.state.roster.live.get(worker) or self.fork_state.roster.live.get(worker)

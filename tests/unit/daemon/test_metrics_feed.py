@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from tape import Tape
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics, show
+from rftd.daemon.supervisor.registry import Registry
 from rftd.ops.errors import OverRolloutError
 from rftd.ops.metrics import Metrics
 from rftd.streams.backends.memory import MemoryLog
@@ -24,6 +26,7 @@ from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.spine import Spine
 from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
 
 BUDGET_SERIES = 5000
@@ -205,6 +208,12 @@ class Told(MetricsFeed):
             kind: asyncio.Event() for kind in (ExperimentStarted, ExperimentCompleted)
         }
 
+        self.remembered = asyncio.Event()
+
+    def remember(self, id: UUID, spine: Spine) -> None:
+        super().remember(id, spine)
+        self.remembered.set()
+
     def recall(self, decoded: Decoded) -> None:
         super().recall(decoded)
         if (heard := self.heard.get(type(decoded.event))) is not None:
@@ -216,9 +225,15 @@ async def test_the_follower_knows_the_past_and_counts_the_future(run: SyntheticR
     log, feed = MemoryLog(), Told()
     half = len(run.tape.drafts) // 2
     await log.append(run.tape.drafts[:half])
+    registry = Registry(log)
+
+    async def known() -> Registry:
+        await registry.catch_up()
+        return registry
+
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(follow_metrics(log, feed))
-        await feed.heard[ExperimentStarted].wait()
+        following = tasks.create_task(follow_metrics(log, feed, known))
+        await feed.remembered.wait()
         assert "rftd_train_steps_total{experiment=small}" not in samples(feed.metrics)
         await log.append(run.tape.drafts[half:])
         await feed.heard[ExperimentCompleted].wait()

@@ -15,9 +15,12 @@ from rftd.storage.checkpoints import (
     latest,
     mark_latest,
     place_folder,
+    place_markers,
     stage_folder,
+    stage_markers,
     verify,
 )
+from rftd.storage.workplace import Workplace
 
 
 def write(folder: Path) -> None:
@@ -71,19 +74,26 @@ def test_who_was_replaced_and_wakes_does_not_touch_what_its_successor_placed(
         monkeypatch.setattr(checkpoints, "exchange", lambda _first, _second: False)
     folder = tmp_path / "global_step_3"
     commit_folder(folder, lambda temporary: (temporary / "first").touch())
-    zombie = stage_folder(folder, lambda temporary: (temporary / "zombie").touch(), generation=1)
+    old, new = Workplace(tmp_path, 1), Workplace(tmp_path, 2)
+    old.open()
+    zombie = stage_folder(folder, lambda temporary: (temporary / "zombie").touch(), within=old.path)
+    stage_markers(tmp_path, 3, within=old.path)
     files = []
 
     def meanwhile(name: str) -> None:
         if name == point and not files:
             files.append(())
-            staged = stage_folder(folder, write, generation=2)
+            new.take_over({})
+            staged = stage_folder(folder, write, within=new.path)
             place_folder(staged, folder)
+            new.close()
             files[0] = staged.files
 
     monkeypatch.setattr(faults, "point", meanwhile)
     with pytest.raises(FencedError):
         place_folder(zombie, folder)
+    with pytest.raises(FencedError):
+        place_markers(tmp_path, within=old.path)
     verify(folder, files[0])
     assert [path.name for path in tmp_path.iterdir()] == ["global_step_3"]
 

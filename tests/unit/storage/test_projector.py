@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,6 +25,7 @@ from rftd.storage.projector import Projector
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events import worker
 from rftd.streams.events.registry import UnknownVersionError
@@ -222,7 +224,11 @@ async def test_bad_records_become_dead_letters_and_others_flow(engine: AsyncEngi
     head = tape.drafts[0].head
     tape.put(Draft(place, tape.ids.new(), head, b"\x80"))
     tape.put(Draft(place, tape.ids.new(), head.replace(b"worker.started", b"worker.startex"), b"\x80"))
-    tape.write(started(huge, 1 << 63), None, key=huge)
+    draft = Writer(source="test", clock=tape.clock, ids=tape.ids).draft(
+        started(huge, 1 << 39), experiment=None, key=huge
+    )
+    packed = [msgspec.msgpack.encode(number) for number in (1 << 39, 1 << 63)]
+    tape.put(msgspec.structs.replace(draft, value=draft.value.replace(*packed)))
     tape.write(started(other, 2), None, key=other)
     projector = Projector(await log_of(tape.drafts), engine, clock=ManualClock())
     await projector.catch_up()

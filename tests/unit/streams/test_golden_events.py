@@ -65,7 +65,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> type[Event]:
     monkeypatch.setattr(registry, "_by_name", dict(registry._by_name))
     monkeypatch.setattr(registry, "_by_kind", dict(registry._by_kind))
 
-    @registry.event("test.scored", stream=topics.WORKERS, version=3)
+    @registry.event("test.scored", stream=topics.WORKERS, owner=registry.NOBODY, version=3)
     class Scored(Event, frozen=True, kw_only=True):
         task: UUID
         score: float

@@ -56,7 +56,7 @@ async def test_anything_fits_into_an_empty_queue() -> None:
 
 
 def test_the_ring_holds_the_newest_records_within_its_bytes() -> None:
-    tail = Tail({}, ring_size_bytes=100)
+    tail = Tail({}, ring_size_bytes=10 * (10 + 400))
     records = [Record(A, offset, bytes(16), bytes(5), bytes(5)) for offset in range(20)]
     tail.advance(records, {A: Mark(20, bytes(16))})
     assert tail.recent(A, 0, 5, 1000) is None

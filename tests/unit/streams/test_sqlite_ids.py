@@ -79,8 +79,9 @@ async def test_a_truncated_id_is_forgotten_in_memory_and_in_the_table(
     assert scan_chain(tmp_path).records == 4
 
 
-async def test_a_log_of_the_first_version_is_read_as_it_is_and_written_as_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_log_of_an_older_version_is_read_as_it_is_and_written_as_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 1)
     log = await SqliteLog.open(tmp_path)
@@ -88,8 +89,11 @@ async def test_a_log_of_the_first_version_is_read_as_it_is_and_written_as_a_new_
     await log.close()
     monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 10_000)
     connection = apsw.Connection(str(tmp_path / schema.FILE_NAME))
-    connection.execute("DROP TABLE indexed")
-    connection.pragma("user_version", 1)
+    for number in (1, 2):
+        connection.execute(f"ALTER TABLE p{number} DROP COLUMN form")
+    if version == 1:
+        connection.execute("DROP TABLE indexed")
+    connection.pragma("user_version", version)
     connection.close()
 
     assert scan_chain(tmp_path).records == 50

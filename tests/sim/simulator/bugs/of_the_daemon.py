@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from rftd.daemon.supervisor.controller import Controller
+from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.orders import Order
+from rftd.ops.clock import RecordedClock
 from rftd.ops.ids import derive
 from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.folds.ledger import Changes, Ledger
+from rftd.streams.group_id import group_id
 from rftd.workers.dispatcher import dispatcher, leasing, windows
-from rftd.workers.dispatcher.decision import Decision
 from rftd.workers.dispatcher.dispatcher import Dispatcher
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.dispatcher.windows import Begin
@@ -23,6 +28,15 @@ from rftd.workers.planner.planner import Planner
 from rftd.workers.policies.paced import Paced
 from rftd.workers.policies.pool import Pool
 from simulator.bugs.bug import Bug, instead
+
+
+def _forget_what_is_being_started(look: Any) -> Any:
+    def looking(self: Fleet, berth: Any, now_s: float) -> None:
+        look(self, berth, now_s)
+        if berth.handle is not None and berth.handle.pid is None:
+            berth.handle = None
+
+    return looking
 
 
 def _skip_a_group(first: Any) -> Any:
@@ -46,7 +60,7 @@ def _retry_what_did_not_fail(close: Any) -> Any:
             yield decision
             closed = decision.event
             group = state.groups.open[closed.group] if isinstance(closed, GroupClosed) else None
-            first = derive(state.experiment, "group", state.spine.stage, 0)
+            first = group_id(state.experiment, state.spine.stage, 0)
             if group is not None and group.id == first and not closed.failed:
                 retried = TaskRetried(
                     group=group.id,
@@ -59,9 +73,50 @@ def _retry_what_did_not_fail(close: Any) -> Any:
                     min_version=group.min_version,
                     pinned=group.pinned,
                 )
-                yield Decision(retried)
+                state.__dict__["planted"] = retried
 
     return closing
+
+
+def _write_the_retry(decide: Any) -> Any:
+    """The controller owns the type, so it writes what was planted."""
+
+    def deciding(self: Controller, *args: Any, **more: Any) -> Any:
+        planted = self._state.__dict__.pop("planted", None)
+        return [planted] if planted is not None else decide(self, *args, **more)
+
+    return deciding
+
+
+@contextmanager
+def _retry_in_vain() -> Iterator[None]:
+    closes = instead(dispatcher, "close_groups", _retry_what_did_not_fail)
+    writes = instead(Controller, "decide", _write_the_retry)
+    with closes(), writes():
+        yield
+
+
+def _improve_a_reward(close: Any) -> Any:
+    """A group closes with a reward that its experience does not have."""
+
+    def closing(state: Any, **more: Any) -> Any:
+        for decision in close(state, **more):
+            closed = decision.event
+            if isinstance(closed, GroupClosed) and closed.members:
+                first, *others = closed.members
+                better = msgspec.structs.replace(first, reward=first.reward + 1.0)
+                decision = decision._replace(event=msgspec.structs.replace(closed, members=(better, *others)))
+            yield decision
+
+    return closing
+
+
+def _improve_a_score(complete: Any) -> Any:
+    def completing(state: Any) -> Any:
+        for decision in complete(state):
+            yield decision._replace(event=msgspec.structs.replace(decision.event, score=decision.event.score + 0.5))
+
+    return completing
 
 
 def _take_the_newest(begin: Any) -> Any:
@@ -212,7 +267,17 @@ BUGS = (
     Bug(
         "a group that did not fail is retried",
         "verify: retries-have-a-cause",
-        instead(dispatcher, "close_groups", _retry_what_did_not_fail),
+        _retry_in_vain,
+    ),
+    Bug(
+        "a group closes with another reward",
+        "verify: members-are-their-experiences",
+        instead(dispatcher, "close_groups", _improve_a_reward),
+    ),
+    Bug(
+        "an evaluation is completed with another score",
+        "verify: evals-are-their-scores",
+        instead(dispatcher, "complete_evals", _improve_a_score),
     ),
     Bug(
         "a lease is never given out again",
@@ -225,6 +290,12 @@ BUGS = (
         instead(Liveness, "_looked", lambda _: lambda _self, now_s: now_s),
         mode="zombies",
         within_seeds=250,
+    ),
+    Bug(
+        "a decision goes by the wall clock alone",
+        "clocks",
+        instead(RecordedClock, "now_ns", lambda _: lambda self: self._clock.now_ns()),
+        within_seeds=200,
     ),
     Bug("the planner stalls", "liveness", instead(Planner, "decide", _stall)),
     Bug("an experience is planned twice", "verify: books-balance", instead(Planner, "decide", _plan_experiences_again)),
@@ -242,7 +313,7 @@ BUGS = (
     Bug(
         "a changed priority is lost if the group closes later",
         "ranked",
-        instead(Ledger, "_closed", _forget_a_changed_priority),
+        instead(Ledger, "_close", _forget_a_changed_priority),
     ),
     Bug("the planner does not wait", "patient", instead(Planner, "_waits", lambda _: lambda _self, _version: False)),
     Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
@@ -257,7 +328,7 @@ BUGS = (
         "verify: staleness-bounded",
         instead(Paced, "oldest_allowed", lambda _: lambda _self, _view: 0),
     ),
-    Bug("a repetition counts again", "confluent", instead(Ledger, "_first", lambda _: lambda _self, _id: True)),
+    Bug("a repetition counts again", "confluent", instead(Ledger, "_new", lambda _: lambda _self, _decoded: True)),
     Bug("a plan counts twice in the books", "balanced", instead(Ledger, "_planned", _count_plans_twice)),
     Bug(
         "a stage ends before its last step",
@@ -268,6 +339,18 @@ BUGS = (
         "a fork leaps over groups",
         "verify: forks-share-history",
         instead(shared_history, "_position", _leap_in_the_data),
+    ),
+    Bug(
+        "the key alone says what a command is",
+        "answers_are_true",
+        instead(Order, "id", lambda _: lambda self, attempt: derive(self.key, "any", attempt)),
+        within_seeds=200,
+    ),
+    Bug(
+        "a worker that is being started is taken for one that ended",
+        "places",
+        instead(Fleet, "_look_at_start", _forget_what_is_being_started),
+        within_seeds=100,
     ),
     Bug("a lost worker fails the experiment", "ended", instead(Controller, "_failure", _despair)),
 )

@@ -10,9 +10,10 @@ import msgspec
 from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Mark
-from rftd.streams.codec import decode_head
+from rftd.streams.chain import Mark, link
+from rftd.streams.codec import decode_as, decode_head
 from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.events.step import GenerationStarted
 from rftd.streams.topics import partition_of
 from rftd.workers.membership import Membership
 from simulator.bugs.bug import Bug, instead
@@ -80,6 +81,23 @@ def _write_an_unknown_version(log: MemoryLog, draft: Draft, _records: list[Recor
         log._take([Draft(partition_of(topics.WEIGHTS, other), newer.id, data, draft.value)])
 
 
+def _rewrite_the_spine(log: MemoryLog, draft: Draft, records: list[Record]) -> None:
+    """At the end somebody changes why the first generation began, and makes every chain anew."""
+    if _type(draft) != "experiment.completed":
+        return
+    first = next(at for at, each in enumerate(records) if decode_head(each).type == "generation.started")
+    chain = records[first - 1].chain
+    for at in range(first, len(records)):
+        old = records[at]
+        value = old.value
+        if at == first:
+            event = msgspec.structs.replace(decode_as(old, GenerationStarted), reason="another one")
+            value = msgspec.msgpack.Encoder(uuid_format="bytes").encode(event)
+        chain = link(chain, old.head, value)
+        records[at] = Record(old.partition, old.offset, chain, old.head, value)
+    log._tail.advance((), {draft.partition: Mark(records[-1].offset + 1, chain)})
+
+
 def _type(draft: Draft) -> str:
     return decode_head(Record(draft.partition, 0, b"", draft.head, draft.value)).type
 
@@ -97,6 +115,7 @@ BUGS = (
     Bug("the log leaves a gap", "verify: gapless", _afterwards(_leave_a_gap)),
     Bug("the log breaks its chain", "verify: chain", _afterwards(_break_the_chain)),
     Bug("the log forgets what is remembered", "verify: heads-remembered", _afterwards(_forget_what_is_remembered)),
+    Bug("the spine is rewritten with its chain", "verify: spine-is-as-read", _afterwards(_rewrite_the_spine)),
     Bug("the log takes a repeated draft again", "verify: unique", _afterwards(_take_everything_again)),
     Bug("an event has an unknown version", "verify: readable", _afterwards(_write_an_unknown_version)),
     Bug("a worker leaves an unknown experiment", "verify: submitted", instead(Membership, "leave", _leave_for_another)),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rftd.ops.errors import RftdError
 from rftd.ops.ids import derive
 from rftd.storage.checkpoints import Staged
+from rftd.streams.codec import Writer
+from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.fencing import FenceView
+from rftd.streams.role import RoleLease
 from rftd.workers.dispatcher import leasing
 from rftd.workers.trainer import history, saving, trainer
 from simulator.bugs.bug import Bug, instead
@@ -52,6 +56,21 @@ def _obey_anybody() -> Iterator[None]:
     names = instead(leasing, "next_lease", _lease_under_an_id_of_its_own)
     with obeys(), names():
         yield
+
+
+def _warn_under_the_next_epoch(acquire: Any) -> Any:
+    """The controller writes one record of an epoch that no fence began."""
+
+    async def acquiring(log: Any, follower: Any, *, role: Any, **more: Any) -> Any:
+        lease = await acquire(log, follower, role=role, **more)
+        if role.name == "controller":
+            source, clock, ids = (more[name] for name in ("source", "clock", "ids"))
+            writer = Writer(source=source, clock=clock, ids=ids, role=role.name, epoch=lease.writer.epoch + 1)
+            with suppress(RftdError):
+                await log.append([writer.draft(ExperimentWarned(text="of another epoch"), experiment=role.experiment)])
+        return lease
+
+    return acquiring
 
 
 def _skip_training(train: Any) -> Any:
@@ -101,6 +120,11 @@ def _fail_oddly(verify: Any) -> Any:
 
 
 BUGS = (
+    Bug(
+        "a role writes under an epoch that no fence began",
+        "verify: fences-come-first",
+        instead(RoleLease, "acquire", _warn_under_the_next_epoch),
+    ),
     Bug("a fence admits all", "fenced", instead(FenceView, "admit", _admit_all), mode="zombies"),
     Bug(
         "an explorer obeys whoever gives it work",

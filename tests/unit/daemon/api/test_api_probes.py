@@ -10,13 +10,22 @@ import pytest
 from house import House
 from sqlalchemy import text
 
+from rftd.streams.backends.wal import Blocked, Holder
+
 pytestmark = pytest.mark.anyio
 
 
 async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: House) -> None:
     assert (await client.get("/livez")).text == "ok"
     verdict = (await client.get("/readyz?verbose")).json()
-    assert verdict["ok"] and {check["name"] for check in verdict["checks"]} == {"log", "state", "projector", "disk"}
+    assert verdict["ok"] and {check["name"] for check in verdict["checks"]} == {
+        "log",
+        "state",
+        "projector",
+        "wal",
+        "disk",
+        "parts",
+    }
     house.projector.last_error = "the database is away"
     refused = await client.get("/readyz")
     assert refused.status_code == 503 and refused.text == "projector: the database is away"
@@ -39,6 +48,22 @@ async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncCl
     assert 'rftd_build_info{version="1.2.3"} 1.0' in scraped
     assert 'rftd_stream_produced_records_total{stream="rftd.experiments"}' in scraped
     assert 'rftd_projection_lag_events{projection="all"} 0.0' in scraped
+
+
+async def test_a_reader_in_the_way_of_the_log_is_named_everywhere(client: httpx.AsyncClient, house: House) -> None:
+    house.log.wal_size_bytes = 300 << 20  # type: ignore[attr-defined]
+    house.log.blocked = Blocked(300 << 20, 1.0, (Holder(4711, "sqlite3"),))  # type: ignore[attr-defined]
+    ready = await client.get("/readyz")
+    assert ready.status_code == 200 and ready.text.startswith("ok\nwal: ")
+    assert "has 300 MiB and cannot be emptied while process 4711 (sqlite3) keeps a transaction open" in ready.text
+    [check] = [each for each in (await client.get("/readyz?verbose")).json()["checks"] if each["name"] == "wal"]
+    assert check["ok"] and "4711" in check["reason"]
+    scraped = (await client.get("/metrics")).text
+    assert "rftd_log_wal_size_bytes 3.145728e+08" in scraped
+    assert "rftd_log_wal_blocked 1.0" in scraped and "rftd_log_wal_blocked_by_pid 4711.0" in scraped
+    house.log.blocked = None  # type: ignore[attr-defined]
+    assert (await client.get("/readyz")).text == "ok"
+    assert "rftd_log_wal_blocked_by_pid 0.0" in (await client.get("/metrics")).text
 
 
 async def test_version(client: httpx.AsyncClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -52,7 +53,7 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     projector = Projector(log, engine, clock=clock)
     services = Services(
-        operations=nobody,
+        operations=SimpleNamespace(stopped=lambda _: None),
         engine=engine,
         log=log,
         applied=projector,

@@ -18,6 +18,8 @@ from command_line import Rftd, Served
 
 from rftd.daemon import cli
 from rftd.daemon.cli import VERBS, Verb, main
+from rftd.ops import limits
+from rftd.streams.topics import TASKS, TOPICS
 
 
 def test_usage_is_2_with_the_nearest_verb(rftd: Rftd) -> None:
@@ -40,6 +42,15 @@ def test_roles_that_make_no_sense_are_refused_before_anything_is_opened(
     assert both.status == 2 and "trainers are not started with --workers external" in both.err
     assert rftd("serve", "--roles", "planner").status == 2 and rftd("serve", "--slots", "0").status == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_a_slot_that_no_explorer_has_is_refused(rftd: Rftd) -> None:
+    """The same bound as that of engine_num, and of the partitions of `rftd.tasks`."""
+    assert TOPICS[TASKS].partitions == limits.WORKER_SLOTS
+    over = rftd("worker", "explorer", "--slot", str(limits.WORKER_SLOTS), "--log", "unix:/nowhere")
+    assert over.status == 2 and "--slot" in over.err and str(limits.WORKER_SLOTS - 1) in over.err
+    last = rftd("worker", "explorer", "--slot", str(limits.WORKER_SLOTS - 1), "--experiment", "x", "--log", "unix:/no")
+    assert last.status == 2 and "--slot" not in last.err and "'x' is no id" in last.err
 
 
 def test_not_found_is_3(rftd: Rftd) -> None:

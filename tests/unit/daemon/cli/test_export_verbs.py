@@ -63,6 +63,23 @@ def test_out_of_one_folder_and_into_another(rftd: Rftd, ended: DataFolder, tmp_p
     assert moved.status == 5 and "another content" in moved.err
 
 
+def test_folders_are_named_as_submit_names_them(
+    rftd: Rftd, ended: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "small.rftd")
+    assert rftd("export", "small", "-o", file, "--data", str(ended.root)).status == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    wanted = {"there/../here": tmp_path / "here", "~/runs/": tmp_path / "me" / "runs", "./x//y": tmp_path / "x" / "y"}
+    for number, (text, folder) in enumerate(wanted.items()):
+        said = rftd("import", file, "--map", f"//jobs/.={text}", "--data", f"./z/../{number}", "--json")
+        assert said.status == 0 and json.loads(said.out)["job_dir"] == str(folder), said.err
+    default = rftd("import", file, "--data", "./z/../9", "--json")
+    assert json.loads(default.out)["job_dir"].startswith(f"{tmp_path}/9/imported/")
+    taken = rftd("import", file, "--map", "/jobs=/jobs", "--data", str(ended.root))
+    assert taken.status == 5 and "other has that folder" in taken.err
+
+
 def test_what_is_wrong_is_said(rftd: Rftd, ended: DataFolder, tmp_path: Path) -> None:
     data = ("--data", str(ended.root))
     assert rftd("export", "nobody", *data).status == 3

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
+from rftd.ops import limits
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -18,6 +19,13 @@ def test_nothing_is_cut_short_unless_it_is_asked_for(load: Load) -> None:
     rollout = load().spec.stages[0].rollout
     assert (rollout.concurrency, rollout.lease_rollouts, rollout.threads_each) == (8, 0, False)
     assert (rollout.timeout_ratio, rollout.over_ratio, rollout.reissue_ratio) == (0.0, 0.0, 0.0)
+
+
+def test_explorers_have_a_slot_each(load: Load, errors: Errors) -> None:
+    most = limits.WORKER_SLOTS
+    assert load(overrides=[f"explorer.rollout_model.engine_num={most}"]).spec.stages[0].rollout.explorers == most
+    (text,) = errors(overrides=[f"explorer.rollout_model.engine_num={most + 1}"])
+    assert f"is {most + 1}, and an experiment has {most} slots for explorers" in text
 
 
 @pytest.mark.parametrize(

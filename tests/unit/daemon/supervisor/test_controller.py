@@ -5,13 +5,14 @@ from __future__ import annotations
 from desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.supervisor.controller import Controller
+from rftd.daemon.supervisor.obstacle import REFUSED, of_error
 from rftd.ops import limits
-from rftd.ops.errors import DataError
+from rftd.ops.errors import DataError, NonFiniteLossError, TrainError
 from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import EvalScored
-from rftd.streams.events.experiment import ExperimentFailed, StageCompleted
+from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed, StageCompleted
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
@@ -122,15 +123,69 @@ def test_answers_to_leases_without_effect_hold_no_stage_open() -> None:
     assert isinstance(over, StageCompleted)
 
 
-def test_what_a_trainer_says_after_it_was_declared_lost_fails_nothing() -> None:
+def left(desk: Desk, role: str, code: str, *, lost_first: bool = False) -> None:
+    """A worker of the role joins and leaves with an error, after it was declared lost or before."""
+    id = desk.tape.ids.new()
+    desk.put(WorkerStarted(worker=id, role=role, slot=-1, host="h", pid=1, process_start_s=1.0, capacity=0))
+    lost = WorkerLost(worker=id, role=role, slot=-1, reason="no heartbeat")
+    said = WorkerStopped(worker=id, role=role, slot=-1, code=code, reason="a file is missing; fix: restore it")
+    for event in (lost, said) if lost_first else (said, lost):
+        desk.put(event)
+
+
+def test_what_a_trainer_says_after_it_was_declared_lost_means_nothing() -> None:
     """Its successor may have removed the files that it missed when it woke."""
     for lost_first in (True, False):
         desk = Desk()
-        id = desk.tape.ids.new()
-        desk.put(WorkerStarted(worker=id, role="trainer", slot=-1, host="h", pid=1, process_start_s=1.0, capacity=0))
-        lost = WorkerLost(worker=id, role="trainer", slot=-1, reason="no heartbeat")
-        said = WorkerStopped(worker=id, role="trainer", slot=-1, code=DataError.code, reason="a file is missing")
-        for event in (lost, said) if lost_first else (said, lost):
-            desk.put(event)
-        decided = Controller(desk.state).decide()
-        assert [type(each) for each in decided] == ([] if lost_first else [ExperimentFailed])
+        left(desk, "trainer", DataError.code, lost_first=lost_first)
+        decided = Controller(desk.state, starts=frozenset()).decide()
+        assert [type(each) for each in decided] == ([] if lost_first else [ExperimentPaused])
+
+
+def test_the_only_worker_that_refuses_pauses_the_experiment_and_another_one_ends_the_pause() -> None:
+    desk = Desk()
+    controller = Controller(desk.state, starts=frozenset(("trainer",)))
+    left(desk, "trainer", DataError.code)
+    assert controller.decide() == (), "whoever started it says what that means"
+    left(desk, "explorer", DataError.code)
+    [paused] = controller.decide()
+    assert isinstance(paused, ExperimentPaused) and paused.cause == REFUSED
+    assert paused.reason.endswith("a file is missing; fix: restore it")
+    desk.obey([paused])
+    late_ns = desk.state.spine.status_ns + int(1e9 * limits.PAUSE_BACKOFF_S[-1])
+    assert controller.decide(now_ns=late_ns) == (), "there is still none that would do it"
+    id = desk.tape.ids.new()
+    desk.put(WorkerStarted(worker=id, role="explorer", slot=0, host="h", pid=2, process_start_s=1.0, capacity=1))
+    assert controller.decide(now_ns=desk.state.spine.status_ns) == ()
+    [resumed] = controller.decide(now_ns=late_ns)
+    assert isinstance(resumed, ExperimentResumed)
+    desk.obey([resumed])
+    left(desk, "explorer", DataError.code)
+    assert controller.decide() == (), "an error of one while another works is its own"
+
+
+def test_what_cannot_be_mended_fails_it() -> None:
+    for code in (NonFiniteLossError.code, TrainError.code):
+        desk = Desk()
+        left(desk, "trainer", code)
+        [failed] = Controller(desk.state, starts=frozenset()).decide()
+        assert isinstance(failed, ExperimentFailed) and failed.code == code
+
+
+def test_a_pause_for_an_error_ends_later_each_time_until_a_step_is_done() -> None:
+    desk = Desk(stage_of(total_steps=9))
+    controller, planner = Controller(desk.state), Planner(desk.state)
+    trouble = of_error("planner", ZeroDivisionError("no"))
+
+    def waited_s() -> float:
+        desk.obey(controller.decide(trouble))
+        status_ns = desk.state.spine.status_ns
+        delays = [s for s in limits.PAUSE_BACKOFF_S if controller.decide(now_ns=status_ns + int(s * 1e9))]
+        desk.obey(controller.decide(now_ns=status_ns + int(delays[0] * 1e9)))
+        return delays[0]
+
+    assert [waited_s() for _ in range(7)] == [*limits.PAUSE_BACKOFF_S, *limits.PAUSE_BACKOFF_S[-1:] * 2]
+    desk.supply(BATCH // REPEAT)
+    desk.obey(planner.decide(desk.positions, 0))
+    desk.execute()
+    assert waited_s() == limits.PAUSE_BACKOFF_S[0]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
+from typing import Any
 
 import msgspec
 import pytest
 from desk import Desk
 
 from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.supervisor.obstacle import WORKER_FAILS
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
-from rftd.ops.errors import WorkError
 from rftd.ops.logs import logger
-from rftd.streams.events.worker import WorkerStarted, WorkerStopped
+from rftd.streams.events.worker import Heartbeat, WorkerLost, WorkerStarted, WorkerStopped
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Handle, WorkerOrder
 
@@ -26,10 +28,15 @@ class Process:
     """One that runs until it is killed."""
 
     def __init__(self, pid: int, order: WorkerOrder) -> None:
-        self.pid, self.order, self.killed = pid, order, False
+        self.pid: int | None = pid
+        self.waits_for = ""
+        self.order = order
+        self.killed = False
+        self.deaf = False
+        """Not even a kill ends it."""
 
     def exit_code(self) -> int | None:
-        return -9 if self.killed else None
+        return -9 if self.killed and not self.deaf else None
 
     def terminate(self) -> None:
         pass
@@ -43,13 +50,27 @@ class Processes:
 
     def __init__(self) -> None:
         self.started: list[Process] = []
+        self.living: set[int] = set()
+        self.leftover: Process | None = None
+        self.in_the_way: str | None = None
+        """Of explorers: they are not started; and if it is not empty, they say what they wait for."""
 
-    async def start(self, order: WorkerOrder) -> Handle:
-        self.started.append(Process(1000 + len(self.started), order))
-        return self.started[-1]
+    def start(self, order: WorkerOrder) -> Handle:
+        process = Process(1000 + len(self.started), order)
+        if order.role == "explorer" and self.in_the_way is not None:
+            process.pid = None
+            process.waits_for = self.in_the_way
+        self.started.append(process)
+        return process
 
-    def adopt(self, started: WorkerStarted) -> Handle | None:
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
         return None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return started.pid in self.living
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
+        return self.leftover
 
     def of(self, role: str) -> list[Process]:
         return [each for each in self.started if each.order.role == role]
@@ -74,24 +95,22 @@ class Harbour:
             start_timeout_s=START_S,
         )
 
-    def join(self, process: Process) -> WorkerStarted:
+    def join(self, process: Process, **identity: Any) -> WorkerStarted:
         """The process announces itself."""
         order = process.order
+        assert process.pid is not None
+        named = {"host": platform.node(), "pid": process.pid} | identity
         started = WorkerStarted(
-            worker=self.desk.tape.ids.new(),
-            role=order.role,
-            slot=order.slot,
-            host=platform.node(),
-            pid=process.pid,
-            process_start_s=1.0,
+            worker=self.desk.tape.ids.new(), role=order.role, slot=order.slot, process_start_s=1.0, **named
         )
         self.desk.put(started, key=started.worker)
         return started
 
-    async def after(self, delay_s: float) -> None:
+    async def after(self, delay_s: float) -> list[WorkerLost]:
         """A while later the fleet looks again."""
         self.clock.advance(delay_s)
-        await self.fleet.tend()
+        self.liveness.tick(self.clock.monotonic_s())
+        return self.fleet.tend()
 
 
 async def test_a_process_that_does_not_join_is_killed_and_started_anew() -> None:
@@ -109,12 +128,39 @@ async def test_a_process_that_does_not_join_is_killed_and_started_anew() -> None
     assert len(harbour.processes.of("explorer")) == 2 and len(harbour.processes.of("trainer")) == 1
 
 
-async def test_one_that_never_joins_fails_the_experiment_with_the_reason() -> None:
+async def test_one_that_never_joins_pauses_the_experiment_and_is_tried_anew() -> None:
     harbour = Harbour()
-    with pytest.raises(WorkError, match=rf"did not join within {START_S:g} s, so it was killed") as raised:
-        for _ in range(10 * (limits.RESTARTS_IN_A_ROW + 2)):
-            await harbour.after(START_S / 2 + 1.0)
-    assert f"ended {limits.RESTARTS_IN_A_ROW + 1} times in a row" in raised.value.what
+    while (obstacle := harbour.fleet.stalled()) is None:
+        await harbour.after(START_S / 2 + 1.0)
+    assert obstacle.cause == WORKER_FAILS
+    assert f"ended {limits.RESTARTS_IN_A_ROW + 1} times in a row" in obstacle.reason
+    assert f"did not join within {START_S:g} s, so it was killed" in obstacle.reason
+    tried = len(harbour.processes.started)
+    await harbour.after(limits.STALLED_BACKOFF_S[0] / 2)
+    assert len(harbour.processes.started) == tried and harbour.fleet.stalled() is not None
+    harbour.clock.advance(limits.STALLED_BACKOFF_S[0])
+    assert harbour.fleet.stalled() is None, "so that it goes on"
+    await harbour.after(0.0)
+    assert len(harbour.processes.started) > tried
+
+
+async def test_a_disk_that_was_away_for_forty_seconds_ends_nothing() -> None:
+    """Nine failures within half a minute ended a run for good."""
+    harbour = Harbour()
+    began_s, failures = harbour.clock.monotonic_s(), 0
+    while harbour.clock.monotonic_s() < began_s + 40.0:
+        await harbour.after(0.1)
+        for process in harbour.processes.started:
+            failures += not process.killed
+            process.kill()
+    assert failures > 2 * limits.RESTARTS_IN_A_ROW
+    while any(harbour.processes.of(role)[-1].killed for role in ("trainer", "explorer")):
+        await harbour.after(0.1)
+    for role in ("trainer", "explorer"):
+        harbour.join(harbour.processes.of(role)[-1])
+    await harbour.after(10 * START_S)
+    assert not any(harbour.processes.of(role)[-1].killed for role in ("trainer", "explorer"))
+    assert harbour.fleet.stalled() is None
 
 
 async def test_one_that_left_and_does_not_end_is_killed() -> None:
@@ -131,3 +177,79 @@ async def test_one_that_left_and_does_not_end_is_killed() -> None:
     assert not explorer.killed
     await harbour.after(2.0)
     assert explorer.killed
+
+
+async def test_what_the_one_before_left_is_waited_for_as_long_as_it_takes_and_named() -> None:
+    harbour = Harbour()
+    harbour.processes.in_the_way = "what the one before left running to end: 77 (engine)"
+    await harbour.after(0.0)
+    [explorer] = harbour.processes.of("explorer")
+    for _ in range(20):
+        await harbour.after(START_S)
+    assert not explorer.killed and len(harbour.processes.of("explorer")) == 1
+    [place] = [each for each in harbour.fleet.processes() if each.role == "explorer"]
+    assert place.pid is None and place.waits_for == explorer.waits_for
+    explorer.pid, explorer.waits_for = 4711, ""
+    await harbour.after(START_S / 2)
+    await harbour.after(START_S - 1.0)
+    assert not explorer.killed, "its time to join began when it was started"
+    await harbour.after(2.0)
+    assert explorer.killed
+
+
+async def test_a_start_that_hangs_is_given_up_like_one_that_does_not_join() -> None:
+    harbour = Harbour()
+    harbour.processes.in_the_way = ""
+    await harbour.after(0.0)
+    [explorer] = harbour.processes.of("explorer")
+    await harbour.after(START_S + 1.0)
+    assert explorer.killed
+    await harbour.after(0.1)
+    await harbour.after(limits.RESTART_BACKOFF_S[-1])
+    assert len(harbour.processes.of("explorer")) == 2
+
+
+async def test_a_drain_ends_although_a_process_does_not_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    harbour = Harbour()
+    await harbour.after(0.0)
+    for process in harbour.processes.started:
+        process.deaf = True
+    leftover = harbour.processes.leftover = Process(77, harbour.processes.started[0].order)
+    leftover.waits_for = "77 (engine)"
+    began_s = harbour.clock.monotonic_s()
+    draining = asyncio.ensure_future(harbour.fleet.drain())
+    while not draining.done():
+        await asyncio.sleep(0)
+        harbour.clock.advance(0.5)
+    await draining
+    assert all(process.killed for process in harbour.processes.started)
+    assert harbour.clock.monotonic_s() - began_s < 60.0
+    told = capsys.readouterr()
+    assert "worker.left_behind" in told.out + told.err and "77 (engine)" in told.out + told.err
+
+
+@pytest.mark.parametrize("identity", [{"pid_namespace": 1}, {"boot_id": "another"}])
+async def test_a_worker_of_another_pid_namespace_or_boot_is_judged_by_its_heartbeats_alone(
+    identity: dict[str, Any],
+) -> None:
+    """It was declared lost at once: under the same host name its pid named no process, or a stranger."""
+    harbour = Harbour()
+    harbour.liveness.lost_after_s = 15.0
+    await harbour.after(0.0)
+    stranger = Process(1, harbour.processes.of("explorer")[0].order)
+    joined = harbour.join(stranger, **identity)
+    assert await harbour.after(1.0) == []
+    for _ in range(30):
+        harbour.liveness.note(Heartbeat(worker=joined.worker, role="explorer", slot=0, state="busy"))
+        assert await harbour.after(1.0) == []
+    lost = [each for _ in range(20) for each in await harbour.after(1.0)]
+    assert {each.worker for each in lost} == {joined.worker} and "no heartbeat" in lost[0].reason
+
+
+async def test_a_worker_of_here_is_lost_when_its_process_ended() -> None:
+    harbour = Harbour()
+    await harbour.after(0.0)
+    there, gone = (harbour.join(Process(pid, harbour.processes.of("explorer")[0].order)) for pid in (11, 12))
+    harbour.processes.living.add(11)
+    lost = await harbour.after(0.1)
+    assert [each.worker for each in lost] == [gone.worker] and there.worker in harbour.desk.state.roster.live

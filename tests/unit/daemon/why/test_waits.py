@@ -191,6 +191,7 @@ def test_evaluations() -> None:
         ("wait_weights", Level.WAITS, "trainer"),
         ("wait_version", Level.WAITS, "trainer"),
         ("load_weights", Level.WORKS, ""),
+        ("load_failed", Level.STUCK, "trainer"),
         ("busy", Level.WORKS, ""),
         ("drain", Level.WORKS, ""),
         ("something_newer", Level.WORKS, ""),

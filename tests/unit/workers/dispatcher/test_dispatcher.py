@@ -43,8 +43,8 @@ class Scheduler:
         self._looked_s = int(now_s)
         return self.desk.obey(self._dispatcher.decide(now_s))
 
-    def beat(self, worker: UUID, *leases: UUID) -> None:
-        self._beats.append(Heartbeat(worker=worker, role="explorer", slot=0, state="busy", leases=leases))
+    def beat(self, worker: UUID, *leases: UUID, state: str = "busy") -> None:
+        self._beats.append(Heartbeat(worker=worker, role="explorer", slot=0, state=state, leases=leases))
 
 
 def test_groups_are_leased_as_far_as_the_policy_admits_and_the_workers_can_take() -> None:
@@ -91,6 +91,25 @@ def test_a_group_closes_once_every_rollout_is_terminal() -> None:
     assert len(desk.state.ledger.waiting) == 3
     desk.produce(lease, [1])  # too late: no effect
     assert len(desk.state.ledger.waiting) == 3 and lease.group not in desk.state.groups.open
+
+
+def test_a_lease_whose_explorer_waits_for_weights_expires_and_was_no_attempt() -> None:
+    desk = Desk(stage_of(policy=PolicySpec(max_inflight_batches=1)))
+    scheduler = Scheduler(desk)
+    worker = desk.join()
+    first, _ = scheduler.at(0.0)
+    for now_s in range(10, int(DEADLINE_S), 10):
+        scheduler.beat(worker, state="load_failed")
+        assert not [event for event in scheduler.at(now_s) if isinstance(event, TaskExpired)]
+    scheduler.beat(worker, state="load_failed")
+    decided = scheduler.at(DEADLINE_S + 15)
+    expired = {event.lease: event for event in decided if isinstance(event, TaskExpired)}
+    assert expired[first.lease].excused and "waits for weights" in expired[first.lease].reason
+    assert desk.state.groups.open[first.group].attempts_spent <= 1
+    again = [event for event in (*decided, *scheduler.at(DEADLINE_S + 16)) if isinstance(event, TaskLeased)]
+    assert first.group in {event.group for event in again}
+    spent = desk.state.groups.open[first.group].spent
+    assert set(spent.values()) == {1}  # the attempt that is under way
 
 
 def test_a_lease_without_progress_expires_and_what_is_missing_is_leased_again() -> None:

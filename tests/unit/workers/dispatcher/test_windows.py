@@ -198,7 +198,7 @@ def test_an_incomplete_batch_moves_the_schedule_on() -> None:
     begun = explorers.soon()
     explorers.explore(begun[:1])
     explorers.soon()
-    late_ns = 10**19
+    late_ns = 9 * 10**18
     (plan,) = explorers.desk.obey(Planner(explorers.desk.state).decide(explorers.desk.positions, late_ns))
     assert isinstance(plan, BatchPlanned) and plan.incomplete
     explorers.explore(begun[1:])

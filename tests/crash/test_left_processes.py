@@ -1,0 +1,118 @@
+"""A worker that is killed leaves an engine that holds a port: it has ended before the successor needs the port."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from scene import EXPERIMENT, Scene
+from third_party import install
+
+PARTS = '''
+import os, subprocess, sys, threading, time
+from pathlib import Path
+
+STARTING = threading.Lock()
+ENGINE = """
+import os, socket, sys, time
+listening = socket.socket()
+try:
+    listening.bind(("127.0.0.1", int(os.environ["ENGINE_PORT"])))
+    listening.listen()
+    said = "held"
+except OSError:
+    said = "refused"
+with open(os.environ["ENGINE_FILE"], "a") as file:
+    file.write(f"{os.getppid()} {os.getpid()} {said}\\\\n")
+time.sleep(600 if said == "held" else 0)
+"""
+
+class Judge:
+    """Asks an engine of its own, which holds a port."""
+
+    def __init__(self):
+        self._engine = None
+
+    def score(self, response, truth, task):
+        with STARTING:
+            if self._engine is None:
+                self._engine = subprocess.Popen([sys.executable, "-c", ENGINE], start_new_session=True)
+            while not self._told():
+                time.sleep(0.01)
+        return float(len(response) % 2)
+
+    def _told(self):
+        lines = Path(os.environ["ENGINE_FILE"]).read_text().splitlines()
+        return any(line.split()[0] == str(os.getpid()) for line in lines)
+'''
+LONG = ("stages=[]", "buffer.total_steps=30", "explorer.eval_interval=1000")
+
+
+def test_no_engine_outlives_its_worker_until_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, told, daemon_log = tmp_path / "parts", tmp_path / "engines", tmp_path / "daemon.log"
+    parts.mkdir()
+    told.touch()
+    install(parts, "rftd_held_parts", PARTS, {"rftd.rewards": {"judged": "rftd_held_parts:Judge"}})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    monkeypatch.syspath_prepend(str(parts))
+    path = os.pathsep.join(filter(None, (str(parts), os.environ.get("PYTHONPATH"))))
+    scene = Scene(tmp_path, environ={"PYTHONPATH": path, "ENGINE_PORT": port, "ENGINE_FILE": str(told)})
+    reward = "buffer.explorer_input.taskset.default_reward_fn_type=judged"
+
+    def engines() -> list[tuple[int, psutil.Process | None, str]]:
+        lines = [line.split() for line in told.read_text().splitlines()]
+        return [(int(worker), _living(int(pid)), said) for worker, pid, said in lines]
+
+    def after(number: int) -> int:
+        """The worker whose engine was started as that one: it alone lives, and holds the port."""
+        deadline_s = time.monotonic() + 90.0
+        while len(engines()) < number:
+            assert time.monotonic() < deadline_s, daemon_log.read_text()[-3000:]
+            scene.host.tend()
+            time.sleep(0.02)
+        *before, (worker, engine, said) = engines()
+        assert len(before) == number - 1 and all(each is None for _, each, _ in before)
+        assert engine is not None and said == "held"
+        return worker
+
+    def until_adopted(worker: int) -> None:
+        deadline_s = time.monotonic() + 90.0
+        while not re.search(
+            rf"worker\.adopted.*pid=.*\b{worker}\b", re.sub(r"\x1b\[[0-9;]*m", "", daemon_log.read_text())
+        ):
+            assert time.monotonic() < deadline_s, daemon_log.read_text()[-3000:]
+            scene.host.tend()
+            time.sleep(0.02)
+
+    with scene.host:
+        name = scene.submit(EXPERIMENT, *LONG, reward)
+        os.kill(after(1), signal.SIGKILL)
+        second = after(2)
+        os.kill(scene.host.pid, signal.SIGKILL)  # and the worker while nobody looks after it
+        os.kill(second, signal.SIGKILL)
+        third = after(3)
+        os.kill(scene.host.pid, signal.SIGKILL)
+        until_adopted(third)
+        os.kill(third, signal.SIGKILL)
+        after(4)
+        page = scene.until_ended(name)
+    assert page.experiment.summary.state == "completed", page.experiment.summary.reason
+    assert page.experiment.books.failed_rollouts == 0
+    assert not any(engine for _, engine, _ in engines()), "nor does one outlive the experiment"
+    assert scene.verified().clean
+
+
+def _living(pid: int) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        return process if process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None

@@ -1,0 +1,25 @@
+"""Trainers stopped or killed at any operation on files: nothing is lost or done twice, all that is named is there."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_trainers_that_are_struck_within_file_operations_change_nothing_of_their_successors(
+    tmp_path: Path, chance: random.Random
+) -> None:
+    from scene import Scene
+    from zombie_trainers import LOST_AFTER, Zombies
+
+    scene = Scene(tmp_path, *LOST_AFTER)
+    with scene.host:
+        log = ("--log", f"unix:{scene.data.socket}")
+        counts = Zombies(scene, chance, log, asleep_s=(3.0, 6.0)).series(3, per_run=3)
+    assert counts.broken == []
+    assert counts.stopped + counts.killed + counts.spared == 3
+    assert counts.weights and counts.checkpoints

@@ -1,0 +1,165 @@
+"""Payloads leave the log by policy while workers die; what is trained and folded is what it was with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from fork_desk import ForkDesk
+
+from rftd.daemon.supervisor.payloads import Keep
+from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.streams import topics
+from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.codec import decode
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.experiment import PayloadsDropped
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Kept
+from rftd.streams.log import EventLog
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads of fake engines are short, and these tests are: both count."""
+    monkeypatch.setattr("rftd.streams.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
+    monkeypatch.setattr("rftd.daemon.supervisor.payloads.EVERY_S", 0.02)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[EventLog]:
+    """The embedded one: a record on Kafka stays what it was."""
+    opened = await SqliteLog.open(tmp_path / "log")
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def keeping(desk: ForkDesk, keep: Keep) -> AsyncIterator[Supervisor]:
+    """A daemon at work that keeps payloads so long."""
+    async with desk.open(keep=keep) as supervisor:
+        looking = asyncio.ensure_future(supervisor.keep_payloads())
+        try:
+            yield supervisor
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+
+async def experiences(log: EventLog, experiment: UUID) -> tuple[int, int]:
+    """How many there are, and how many have no payload."""
+    whole = thin = 0
+    for partition in topics.TRUTH:
+        start = 0
+        while records := await log.read(partition, start):
+            start = records[-1].offset + 1
+            for record in records:
+                decoded = decode(record)
+                if decoded.head.experiment == experiment and isinstance(decoded.event, ExperienceProduced):
+                    whole += 1
+                    thin += record.thin
+    return whole, thin
+
+
+async def dropped(log: EventLog, experiment: UUID) -> list[PayloadsDropped]:
+    home, found, start = topics.partition_of(topics.EXPERIMENTS, experiment), [], 0
+    while records := await log.read(home, start):
+        start = records[-1].offset + 1
+        events = [decode(record) for record in records]
+        found += [
+            each.event
+            for each in events
+            if each.head.experiment == experiment and isinstance(each.event, PayloadsDropped)
+        ]
+    return found
+
+
+async def reported(log: EventLog, experiment: UUID, reason: str, times: int = 1) -> None:
+    """Returns once so many reports for this reason name dropped records."""
+    follower = log.subscribe({topics.partition_of(topics.EXPERIMENTS, experiment): 0})
+    async with asyncio.timeout(30):
+        while sum(event.reason == reason and event.records > 0 for event in await dropped(log, experiment)) < times:
+            await follower.next(wait_s=1.0)
+    await follower.close()
+
+
+async def test_what_is_trained_goes_and_the_weights_are_the_same(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+    longer = "buffer.total_steps=40"
+    async with desk.open() as supervisor:
+        untouched = await desk.submit(supervisor, "name=untouched", longer)
+        first = await desk.completed(untouched)
+    async with keeping(desk, Keep.UNTIL_TRAINED) as supervisor:
+        slim = await desk.hand_in(supervisor, "name=slim", longer)
+        await reported(log, slim, "trained")
+        for handle in desk.executor.handles:
+            handle.kill()
+        await desk.ended(slim)
+        second = await desk.completed(slim)
+        await reported(log, slim, "ended")
+    assert second.spine.generation >= 1, "a trainer came back while payloads went"
+    assert made(first) == made(second) and len(made(first)) == 44
+    assert await experiences(log, slim) == (40 * 16, 40 * 16)
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
+
+
+def made(state: RunState) -> dict[int, str]:
+    """The checksum of the weights that each step made last."""
+    return {step: state.spine.checksums[step, generation] for step, generation in sorted(state.spine.checksums)}
+
+
+async def test_a_fork_is_refused_where_its_payload_is_gone(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+    async with keeping(desk, Keep.UNTIL_ENDED) as supervisor:
+        parent = await desk.submit(supervisor)
+        await reported(log, parent, "ended")
+        with pytest.raises(ConflictError, match="tokens that sums was trained on up to step 10 were dropped") as error:
+            await desk.fork(supervisor, parent, 7)
+        assert error.value.fix == "fork it at step 10"
+
+
+async def test_an_archive_takes_the_payload_and_brings_it_back(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world
+) -> None:
+    desk = ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+    async with keeping(desk, Keep.ALWAYS) as supervisor:
+        parent = await desk.hand_in(supervisor)
+        await desk.ended(parent)
+        await desk.left()
+        await supervisor.archive(parent, to="", request_id=ids.new())
+        await reported(log, parent, "archived")
+        whole, thin = await experiences(log, parent)
+        assert thin == whole > 0
+        record = await desk.record(parent)
+        assert record.state.spine.kept is Kept.ARCHIVED
+        await supervisor.restore(parent, source="", request_id=ids.new())
+        assert await experiences(log, parent) == (whole, 0)
+        fork = await desk.fork(supervisor, parent, 7)
+        await desk.completed(fork.experiment)
+        await supervisor.archive(parent, to="", request_id=ids.new())
+        await reported(log, parent, "archived", times=2)
+        await supervisor.remove(parent, reason="", archive=False, request_id=ids.new())
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
+    with pytest.raises(NotFoundError, match="were dropped"):
+        await _tokens(log, parent)
+
+
+async def _tokens(log: EventLog, experiment: UUID) -> None:
+    for number in range(topics.TOPICS[topics.EXPERIENCES].partitions):
+        for record in await log.read(topics.Partition(topics.EXPERIENCES, number), 0):
+            decoded = decode(record)
+            if decoded.head.experiment == experiment and isinstance(decoded.event, ExperienceProduced):
+                decoded.event.tokens.view()

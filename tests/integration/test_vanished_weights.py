@@ -1,0 +1,94 @@
+"""Weights on the disk that somebody removed: explorers wait, the trainer publishes them again, the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from until import until
+
+from rftd.daemon.supervisor.run import Run
+from rftd.ops.ids import derive
+from rftd.ops.logs import logger
+from rftd.streams.codec import Writer
+from rftd.streams.events import experiment as life
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.streams.role import as_refs
+from rftd.streams.spec import ExperimentSpec, SyncSpec
+from rftd.workers.trainer import publishing
+from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import Exported
+
+
+async def begun(log: EventLog, spec: ExperimentSpec, executor, clock, ids) -> Run:
+    writer = Writer(source="test", clock=clock, ids=ids)
+    experiment = derive(ids.new(), "experiment")
+    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
+    await log.append([writer.draft(life.ExperimentAccepted(start=as_refs(await log.heads())), experiment=experiment)])
+    return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("evaluated", [False, True], ids=["for rollouts", "for an evaluation"])
+async def test_weights_that_are_gone_from_the_disk_are_published_again(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, evaluated: bool
+) -> None:
+    """Of each version, as soon as it is announced; evaluated ones are made again from the checkpoint before them."""
+    sync = SyncSpec(style="fixed", interval=2, offset=1)
+    changes = {"eval_interval": 2, "eval_on_startup": True} if evaluated else {"evals": ()}
+    spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], **changes)
+    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    removed: set[str] = set()
+
+    async def remove() -> None:
+        for version in (0, 5):
+            await until(lambda version=version: any(key[0] >= version for key in run.state.weights.standing))
+            for key in list(run.state.weights.standing):
+                path = run.state.weights.published[key].path
+                removed.add(path)
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        removing = tasks.create_task(remove())
+        await run.drive()
+        removing.cancel()
+    spine = run.state.spine
+    assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
+    assert len(removed) >= 2
+    if evaluated:
+        assert len(spine.evaluated) == 4
+    assert (await fake_world.verified(log)).clean
+
+
+@pytest.mark.anyio
+async def test_weights_whose_bytes_are_damaged_are_published_again_under_another_name(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody but who reads them sees it: a trainer that waits reads through what it has announced."""
+    monkeypatch.setattr(publishing, "LOOKS_S", (0.1, 60.0))
+    damaged: list[Path] = []
+    export = checkpoint.export
+
+    def exported(weights: Any, folder: Path, *, version: int, generation: int) -> Exported:
+        made = export(weights, folder, version=version, generation=generation)
+        if version == 5 and not damaged:
+            path = folder / checkpoint.TENSORS
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+            damaged.append(folder)
+        return made
+
+    monkeypatch.setattr(checkpoint, "export", exported)
+    sync = SyncSpec(style="fixed", interval=2, offset=0)
+    spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 0)["policy"], evals=())
+    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    async with asyncio.timeout(90):
+        await run.drive()
+    assert run.state.spine.status is Status.COMPLETED
+    assert damaged and not await asyncio.to_thread(damaged[0].exists)
+    assert (await fake_world.verified(log)).clean

@@ -1,0 +1,174 @@
+"""A worker that refuses its work: while others do it, that is its own affair; else the run waits to be mended."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from fork_desk import ForkDesk
+from until import until
+
+from rftd.daemon.supervisor.obstacle import REFUSED
+from rftd.daemon.supervisor.run import Run
+from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops import limits
+from rftd.ops.errors import ConflictError, DataError, NotFoundError
+from rftd.ops.logs import logger
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import EventLog
+from rftd.workers.explorer.explorer import Explorer
+from rftd.workers.membership import ProcessName
+from rftd.workers.process import run_explorer
+from rftd.workers.trainer.assembly import Assembly
+from rftd.workers.trainer.execution import Execution
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
+FREE = ("deterministic=false", "synchronizer={sync_style: fully_async, sync_interval: 1}", "policy={kind: hard_bound}")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
+    return ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch) -> None:
+    """Pauses are short."""
+    monkeypatch.setattr(limits, "PAUSE_BACKOFF_S", (0.2, 0.4))
+
+
+def other_rows(monkeypatch, hosts: Sequence[str]) -> None:
+    """On these hosts the dataset has one more line than was accepted."""
+    original = Explorer._taskset
+
+    async def taskset(self: Explorer, spec: Any, digest: str) -> Any:
+        if self._member._process.host in hosts:
+            raise DataError(f"taskset {spec.name!r} has another digest", where=spec.path, fix="restore the file")
+        return await original(self, spec, digest)
+
+    monkeypatch.setattr(Explorer, "_taskset", taskset)
+
+
+def stranger(desk: ForkDesk, experiment: UUID, clock: Any, ids: Any) -> asyncio.Task[None]:
+    """An explorer that somebody started elsewhere."""
+    process = ProcessName(host="elsewhere", pid=4242, start_s=1.0)
+    work = run_explorer(
+        desk.log, experiment, 1, asyncio.Event(), clock=clock, ids=ids, logger=logger(), process=process
+    )
+    return asyncio.ensure_future(work)
+
+
+def run_of(supervisor: Supervisor, experiment: UUID) -> Run:
+    run = supervisor.runs.of(experiment)
+    assert isinstance(run, Run)
+    return run
+
+
+async def test_a_stranger_with_other_rows_fails_alone(desk: ForkDesk, monkeypatch, fake_world, clock, ids) -> None:
+    other_rows(monkeypatch, ["elsewhere"])
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(
+            supervisor, *FREE, "buffer.total_steps=60", "trainer.engine_args={step_s: 0.02}"
+        )
+        await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.furthest >= 6)
+        run = run_of(supervisor, experiment)
+        for _ in range(3):
+            with pytest.raises(DataError, match="another digest"):
+                await asyncio.wait_for(stranger(desk, experiment, clock, ids), 30)
+        assert (await desk.completed(experiment)).spine.pauses == 0
+        refused = [gone for gone in run.state.roster.gone.values() if gone.code == DataError.code]
+        assert len(refused) == 3 and {gone.host for gone in refused} == {"elsewhere"}
+        assert run.state.ledger.books.failed_rollouts == 0, "what it held was given to others"
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def test_where_every_explorer_refuses_the_run_waits_until_it_is_mended(
+    desk: ForkDesk, monkeypatch, fake_world, clock, ids
+) -> None:
+    import platform
+
+    with monkeypatch.context() as patch:
+        other_rows(patch, [platform.node()])
+        async with desk.open() as supervisor:
+            experiment = await desk.hand_in(supervisor, *FREE)
+            await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.cause == REFUSED)
+            spine = run_of(supervisor, experiment).state.spine
+            assert "its explorer refuses: RFTD-DAT-001: taskset 'sums' has another digest" in spine.reason
+            assert spine.reason.endswith("; fix: restore the file")
+            await until(lambda: spine.pauses >= 3)
+            patch.undo()
+            monkeypatch.setattr(limits, "PAUSE_BACKOFF_S", (0.2, 0.4))
+            assert (await desk.completed(experiment)).spine.status is Status.COMPLETED
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def test_a_run_whose_artifacts_are_gone_waits_until_they_are_back(
+    desk: ForkDesk, monkeypatch, fake_world
+) -> None:
+    monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 8)
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(
+            supervisor, *FREE, "buffer.total_steps=40", "trainer.engine_args={step_s: 0.05}", "name=gone"
+        )
+        await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.furthest >= 8)
+        run = run_of(supervisor, experiment)
+        assert run.state.spine.spec is not None
+        artifacts = Path(run.state.spine.spec.job_dir) / "artifacts"
+        away = artifacts.with_name("elsewhere")
+        artifacts.rename(away)
+        await until(lambda: run.state.spine.cause == REFUSED)
+        assert "its trainer refuses: RFTD-NOF-001: no artifact " in run.state.spine.reason
+        assert "fix: restore the artifacts that belong to this log" in run.state.spine.reason
+        await until(lambda: run.state.spine.pauses >= 2)
+        shutil.copytree(away, artifacts, dirs_exist_ok=True)
+        assert (await desk.completed(experiment)).spine.status is Status.COMPLETED
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def test_an_experience_that_is_gone_for_good_is_given_up_and_its_batch_made_anew(
+    desk: ForkDesk, monkeypatch, fake_world, ids
+) -> None:
+    """Whoever knows that its bytes will never be back says so: the batch is abandoned, its other items return."""
+    monkeypatch.setattr(limits, "INLINE_ARRAY_SIZE_BYTES", 8)
+    loaded, batch = Assembly._loaded, Execution.batch
+    lost: list[BatchPlanned] = []
+
+    def losing(self: Assembly, event: ExperienceProduced) -> ExperienceProduced:
+        if lost and event.experience == lost[0].experiences[3].experience:
+            raise NotFoundError(f"no artifact {event.tokens.artifact}", fix="restore it")
+        return loaded(self, event)
+
+    async def noting(self: Execution, plan: BatchPlanned) -> Any:
+        if plan.step == 8 and not lost:
+            lost.append(plan)
+        return await batch(self, plan)
+
+    monkeypatch.setattr(Assembly, "_loaded", losing)
+    monkeypatch.setattr(Execution, "batch", noting)
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(supervisor, *FREE, "buffer.total_steps=12")
+        await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.cause == REFUSED)
+        run = run_of(supervisor, experiment)
+        trained = next(iter(run.state.ledger.books.retired), None)
+        item = lost[0].experiences[3]
+        request = ids.new()
+        with pytest.raises(ConflictError, match="it was trained, or is retired"):
+            await supervisor.give_up(experiment, ids.new(), reason="", request_id=ids.new())
+        for _ in range(2):
+            await supervisor.give_up(experiment, item.experience, reason="the disk broke", request_id=request)
+        spine = (await desk.completed(experiment)).spine
+        assert spine.abandoned and min(spine.abandoned) == 8 and trained != "given_up"
+        assert run.state.ledger.books.retired["given_up"] == 1 and not run.state.ledger.given_up
+        assert run.state.ledger.counts()["balance"] == 0
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings

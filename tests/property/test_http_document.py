@@ -1,0 +1,19 @@
+"""Every operation of the API answers what its document says, to what it allows and to what it forbids.
+
+The long version is tests/property/torture_http.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("schemathesis", reason="this environment was made before the lock named it: install the lock")
+
+from http_probe import probed
+
+
+@pytest.mark.slow
+def test_answers_are_what_the_document_says() -> None:
+    found = probed(seed=None, examples=2, phases=["fuzzing"])
+    assert found.failures == {}
+    assert found.requests > 60

@@ -1,0 +1,81 @@
+"""Trainers that treat files as if nobody could have come after them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rftd.storage.checkpoints import mark_latest, put_back
+from rftd.storage.garbage import OF_ONE_TRAINER, garbage, kept_of, ours, remove
+from rftd.workers.trainer import saving, trainer
+from rftd.workers.trainer.publishing import DURABLE, Publisher
+from rftd.workers.weights import checkpoint
+from simulator.bugs.bug import Bug, instead
+from simulator.loop import PROCESS
+
+
+def _list_and_remove(lease: Any, state: Any, spec: Any) -> None:
+    for committed in state.checkpoints.values():
+        put_back(Path(committed.path))
+    own = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER]
+    for each in garbage(own, kept_of(state), before_ns=lease._clock.now_ns()):
+        remove([each.path])
+
+
+async def _tidy_without_asking(lease: Any, state: Any, spec: Any, _log: Any) -> None:
+    await asyncio.to_thread(_list_and_remove, lease, state, spec)
+
+
+def _one_name_for_all(version: int, generation: int, _epoch: int, attempt: int = 0) -> str:
+    return f"v{version}-g{generation}{f'-e0-r{attempt}' if attempt else ''}"
+
+
+@contextmanager
+def _remove_what_a_successor_announced() -> Iterator[None]:
+    tidies = mock.patch.object(trainer, "tidy", _tidy_without_asking)
+    with tidies, mock.patch.object(checkpoint, "name_of", _one_name_for_all):
+        yield
+
+
+@contextmanager
+def _mark_in_place() -> Iterator[None]:
+    steps: dict[tuple[int, Path], int] = {}
+
+    def staged(folder: Path, step: int, *, within: Path) -> None:
+        steps[PROCESS.get().pid, folder] = step
+
+    def placed(folder: Path, *, within: Path) -> None:
+        mark_latest(folder, steps[PROCESS.get().pid, folder])
+
+    stages = mock.patch.object(saving, "stage_markers", staged)
+    with stages, mock.patch.object(saving, "place_markers", placed):
+        yield
+
+
+def _look_after_memory_alone(lost: Any) -> Any:
+    async def found(self: Publisher) -> Any:
+        return [event for event in await lost(self) if event.method != DURABLE]
+
+    return found
+
+
+BUGS = (
+    Bug(
+        "a woken trainer removes what its successor announced",
+        "readable",
+        _remove_what_a_successor_announced,
+        mode="zombies",
+        within_seeds=200,
+    ),
+    Bug(
+        "weights that are gone from the disk are not published again",
+        "liveness",
+        instead(Publisher, "_lost", _look_after_memory_alone),
+        within_seeds=200,
+    ),
+    Bug("a woken trainer moves the marker back", "marked", _mark_in_place, mode="zombies", within_seeds=200),
+)

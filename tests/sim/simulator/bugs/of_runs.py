@@ -1,0 +1,85 @@
+"""Bugs of who keeps the errors of runs and workers apart, and of what is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+from rftd.daemon.supervisor.controller import Controller
+from rftd.daemon.supervisor.obstacle import REFUSALS, Trouble, of_refusal
+from rftd.daemon.supervisor.run import Run
+from rftd.daemon.supervisor.runs import Runs
+from rftd.streams import patience
+from rftd.streams.envelope import Draft
+from rftd.streams.events.batch import BatchAbandoned
+from rftd.streams.folds.ledger import Ledger
+from rftd.streams.folds.spine import Status
+from simulator.bugs.bug import Bug, instead
+
+
+def _end_the_daemon() -> Any:
+    """Whatever a role or a run raises is raised on."""
+
+    def raising(_self: Run, role: str, error: BaseException) -> Trouble:
+        raise RuntimeError(f"the {role} raised {error!r}")
+
+    async def breaking(_self: Runs, _entry: object, error: BaseException, **_: object) -> float:
+        raise RuntimeError(repr(error))
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Run, "_befallen", raising))
+    stack.enter_context(mock.patch.object(Runs, "_broke", breaking))
+    return stack
+
+
+def _in_one_piece(_parts: Any) -> Callable[[Sequence[Draft]], list[Sequence[Draft]]]:
+    return lambda drafts: [drafts]
+
+
+def _believe_strangers(refused: Any) -> Callable[[Controller], Trouble | None]:
+    def believing(self: Controller) -> Trouble | None:
+        heard: set[Any] = self.__dict__.setdefault("heard", set())
+        for worker, gone in self._state.roster.gone.items():
+            if gone.role != "explorer" or gone.code not in REFUSALS or worker in heard:
+                continue
+            if self._state.spine.status is not Status.PAUSED:
+                return of_refusal(gone, ours=False)
+            heard.add(worker)
+        found: Trouble | None = refused(self)
+        return found
+
+    return believing
+
+
+def _lose_what_returns(_abandoned: Any) -> Callable[[Ledger, BatchAbandoned], dict[Any, Any]]:
+    def losing(self: Ledger, event: BatchAbandoned) -> dict[Any, Any]:
+        items = self._items.pop(event.batch, {})
+        self._book(self._stage_of.pop(event.batch, 0), items, -1)
+        return {}
+
+    return losing
+
+
+BUGS = (
+    Bug("an error of a run ends its daemon", "nothing_uncaught", _end_the_daemon, within_seeds=200),
+    Bug(
+        "an append is as large as what was decided",
+        "liveness",
+        instead(patience, "parts", _in_one_piece),
+        within_seeds=200,
+    ),
+    Bug(
+        "whoever refuses its work speaks for the experiment",
+        "their_own_affair",
+        instead(Controller, "_refused", _believe_strangers),
+        within_seeds=200,
+    ),
+    Bug(
+        "the items of an abandoned batch do not return",
+        "given_up_is_gone",
+        instead(Ledger, "_abandoned", _lose_what_returns),
+        within_seeds=200,
+    ),
+)

@@ -1,0 +1,32 @@
+"""A daemon that does not hear who remembers more than the log holds, or lets nothing remember it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from rftd.daemon.supervisor import hearing
+from rftd.daemon.supervisor.hearing import Hearing
+from simulator.bugs.bug import Bug, instead
+
+
+def _nobody(_: Any) -> Any:
+    def heard(_jobs: Any) -> list[Any]:
+        return []
+
+    return heard
+
+
+@contextmanager
+def _take_up_what_lost() -> Iterator[None]:
+    free = mock.patch.object(Hearing, "free", lambda _self, entries: list(entries))
+    with free, mock.patch.object(Hearing, "check", lambda _self, _entry: None):
+        yield
+
+
+BUGS = (
+    Bug("nobody hears the folder of an experiment", "noticed", instead(hearing, "of_jobs", _nobody), within_seeds=200),
+    Bug("what was heard stops nobody", "noticed", _take_up_what_lost, within_seeds=200),
+)

@@ -1,0 +1,42 @@
+"""Kinds of faults beside those that `scenario` draws: each is one file, one line below, and changes no other world.
+
+kind              what a kind of fault is: how it is drawn, what it changes, and the oracles that it brings
+clocks            wall clocks that are set back, or forward and then back
+cut_logs          a log that is shortened while everything is down, with some of those who remember it
+colliding_keys    one key for several commands, and the same command again
+slow_starts       workers that are started late, or whose start hangs
+given_up          experiences that their owner gives up
+moody_policies    a third party's policy that raises for a while
+small_appends     logs of which an append takes a few records
+strangers         explorers of somebody else's, that refuse
+vanished_weights  announced weights that somebody removes
+zombie_files      trainers that stand still within an operation on files, are replaced, and wake
+
+A kind's chances come from a source of their own (its name and the seed), so that worlds without it stay what they
+were, turn by turn. What it draws lies in `Scenario.extras` under its name.
+"""
+
+from simulator.kinds.clocks import Clocks
+from simulator.kinds.colliding_keys import CollidingKeys
+from simulator.kinds.cut_logs import CutLogs
+from simulator.kinds.given_up import GivenUp
+from simulator.kinds.kind import Kind
+from simulator.kinds.moody_policies import MoodyPolicies
+from simulator.kinds.slow_starts import SlowStarts
+from simulator.kinds.small_appends import SmallAppends
+from simulator.kinds.strangers import Strangers
+from simulator.kinds.vanished_weights import VanishedWeights
+from simulator.kinds.zombie_files import ZombieFiles
+
+KINDS: tuple[Kind, ...] = (
+    Clocks(),
+    CollidingKeys(),
+    GivenUp(),
+    MoodyPolicies(),
+    SmallAppends(),
+    Strangers(),
+    VanishedWeights(),
+    CutLogs(),
+    ZombieFiles(),
+    SlowStarts(),
+)

@@ -1,0 +1,70 @@
+"""A third party's policy that raises for a while: its run pauses and goes on, and no daemon ends for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import mock
+
+from rftd.workers.policies.paced import Paced
+from simulator.kinds.kind import Kind
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from simulator.world import World
+
+
+class Mood(Exception):
+    """What no policy should raise."""
+
+
+class MoodyExit(SystemExit):
+    """As `sys.exit` does."""
+
+
+class MoodyCancel(asyncio.CancelledError):
+    """As a policy does that waits for something of its own."""
+
+
+class _Forgiving(list[str]):
+    """Errors that were logged, but for a mood that became the trouble of its own run."""
+
+    def append(self, text: str) -> None:
+        if ": run.error: Mood" not in text:
+            super().append(text)
+
+
+class MoodyPolicies(Kind):
+    """While it lasts, each question to the policy may raise: an exception, or what ends a program."""
+
+    name: ClassVar[str] = "moody policy"
+    share: ClassVar[float] = 0.2
+    modes: ClassVar[tuple[str, ...]] = ("swarm", "zombies")
+
+    def draw(self, scenario: Scenario, chance: random.Random) -> Any:
+        """Which question, how often it raises, and from when to when."""
+        begin_s = chance.uniform(0.0, min(0.5 * scenario.calm_s, 10.0))
+        end_s = begin_s + chance.uniform(0.5, 1.0) * min(scenario.calm_s - begin_s, 20.0)
+        return chance.choice(("admit", "admit", "admit", "select", "evict")), chance.choice((0.3, 1.0)), begin_s, end_s
+
+    def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
+        """The policies of our own, as if they were somebody's."""
+        method, share, begin_s, end_s = plot
+        chance = random.Random(f"moods {world.scenario.seed}")
+        raised: tuple[type[BaseException], ...] = (Mood, Mood, MoodyExit, MoodyCancel)
+
+        def moody(original: Any) -> Any:
+            def asked(*args: Any, **options: Any) -> Any:
+                if begin_s <= world.loop.time() < end_s and chance.random() < share:
+                    world.chaos.hits[self.name] += 1
+                    raise chance.choice(raised)(method)
+                return original(*args, **options)
+
+            return asked
+
+        world.loop.errors = _Forgiving()
+        stack = ExitStack()
+        stack.enter_context(mock.patch.object(Paced, method, moody(getattr(Paced, method))))
+        return stack

@@ -1,0 +1,180 @@
+"""The API of a daemon with data behind it, asked whatever its document allows and much that it forbids."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import random
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import schemathesis
+from fastapi import FastAPI
+from garbage import garbage
+from schemathesis import engine
+from schemathesis.engine import events
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.daemon.api import services
+from rftd.daemon.api.app import make_app
+from rftd.daemon.api.parameters import NAME_CHARACTERS
+from rftd.daemon.http_server import bind, serving_http, url_of
+from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.ops.clock import SystemClock
+from rftd.ops.ids import SystemIds
+from rftd.ops.logs import logger
+from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.projector import Projector
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer
+from rftd.streams.deadletters import DeadLetterBox
+from rftd.streams.events.experiment import ExperimentPaused
+
+KNOWN: Final = 0.8
+"""Share of the requests that name something that is there."""
+WAITS_S: Final = 0.02
+"""Instead of the seconds for which a daemon waits for its tables, and a client for an event."""
+REFUSED: Final = ["2xx", "401", "403", "404", "409", "413", "422", "503", "504", "507"]
+"""A request that is as the document says may still be refused: an experiment file has more rules than a schema."""
+
+
+@dataclass
+class Found:
+    """What came of it."""
+
+    requests: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    """What an operation did, with a request that makes it do so."""
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[str, list[str]]]:
+    """The URL of an API over runs that are complete, forked, paused and under way, and over dead letters; their names.
+
+    The commands are those of a daemon; nothing drives its experiments.
+    """
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    tape = Tape()
+    runs = [SyntheticRun(tape, job_dir=str(folder / "small")).write()]
+    runs.append(SyntheticRun(tape, name="twig", seed=1, parent=runs[0].id, job_dir=str(folder / "twig")).write())
+    for name in ("halted", "going"):
+        run = SyntheticRun(tape, name=name, seed=len(runs), job_dir=str(folder / name))
+        run.begin()
+        run.warm_up()
+        run.explore()
+        run.explore(failed=3)
+        runs.append(run)
+    tape.write(ExperimentPaused(reason="asked"), runs[2].id)
+    log, tables = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
+    for start in range(0, len(tape.drafts), 100):
+        await log.append(tape.drafts[start : start + 100])
+    await log.append(garbage(runs[0].id, ids, clock))
+    writer = Writer(source="daemon/probe", clock=clock, ids=ids)
+    projector = Projector(log, tables, clock=clock, report=DeadLetterBox(log, writer, clock=clock).report)
+    await projector.catch_up()
+    nobody = cast(Any, None)  # nothing is driven, so no worker is started
+    operations = Supervisor(log, nobody, owner=ids.new(), clock=clock, ids=ids, logger=logger(), archives=folder / "a")
+    app: FastAPI = make_app(operations=operations, log=log, engine=tables, projector=projector)
+    bound = bind("127.0.0.1", 0)
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(projector.run())
+        async with serving_http(app, bound):
+            yield url_of(bound), ["small", "twig", "halted", "going", str(runs[0].id), "twig@1"]
+        following.cancel()
+    await tables.dispose()
+
+
+@contextmanager
+def beside() -> Iterator[tuple[str, list[str]]]:
+    """The same on a thread of its own."""
+    told: queue.SimpleQueue[tuple[str, list[str]] | BaseException] = queue.SimpleQueue()
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        loops.append((asyncio.get_running_loop(), over))
+        with tempfile.TemporaryDirectory() as folder:
+            async with served(Path(folder)) as place:
+                told.put(place)
+                await over.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            told.put(error)
+            raise
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    place = told.get(timeout=60)
+    if isinstance(place, BaseException):
+        raise place
+    try:
+        yield place
+    finally:
+        loop, over = loops[0]
+        loop.call_soon_threadsafe(over.set)
+        thread.join(30)
+
+
+def probed(*, seed: int | None, examples: int, phases: list[str]) -> Found:
+    """What every check finds, in so many examples of each kind for each operation; without a seed always the same."""
+    before, services.READ_TIMEOUT_S = services.READ_TIMEOUT_S, WAITS_S
+    try:
+        with beside() as (url, names):
+            return _asked(_document(url, names, seed=seed, examples=examples, phases=phases))
+    finally:
+        services.READ_TIMEOUT_S = before
+
+
+def _document(url: str, names: list[str], *, seed: int | None, examples: int, phases: list[str]) -> Any:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    config = schema.config
+    config.seed = seed
+    config.generation.update(max_examples=examples, deterministic=seed is None, database="none", no_shrink=True)
+    config.phases.update(phases=phases)
+    config.checks.positive_data_acceptance.expected_statuses = REFUSED
+    ended = [name for name in names if name not in ("halted", "going")]
+
+    @schema.hook
+    def map_path_parameters(context: Any, parameters: Any) -> Any:
+        chance = random.Random(str(parameters))
+        if not parameters or len(str(parameters.get("name", ""))) not in range(1, NAME_CHARACTERS + 1):
+            return parameters  # it is to be refused
+        follows = context.operation.path.endswith("/stream")  # of one that goes on there would be no end
+        if follows or chance.random() < KNOWN:
+            return {**parameters, "name": chance.choice(ended if follows else names)}
+        return parameters
+
+    @schema.hook
+    def map_query(_context: Any, query: Any) -> Any:
+        waits = query.get("wait_s") if query else None
+        if isinstance(waits, int | float) and 0 <= waits <= 30:
+            return {**query, "wait_s": WAITS_S}
+        return query
+
+    return schema
+
+
+def _asked(schema: Any) -> Found:
+    found = Found()
+    for event in engine.from_schema(schema).execute():
+        if isinstance(event, events.ScenarioFinished):
+            found.requests += len(event.recorder.interactions)
+            for checks in event.recorder.checks.values():
+                for check in checks:
+                    if check.failure_info is not None:
+                        failure = check.failure_info.failure
+                        what = f"{event.recorder.label}: {failure.title}: {failure.message[:200]}"
+                        found.failures.setdefault(what, check.failure_info.code_sample[:400])
+        elif isinstance(event, events.NonFatalError | events.FatalError):
+            found.failures.setdefault(f"{type(event).__name__} {vars(event)!s:.300}", "")
+    return found

@@ -1,0 +1,163 @@
+"""Whoever reads a log: each takes every record of it, and raises nothing but errors that have a name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import UUID
+
+from tape import Tape
+
+from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.metrics_follower import show
+from rftd.daemon.supervisor.controller import Controller
+from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.why import answer
+from rftd.daemon.why.scene import Phase, Scene
+from rftd.ops.clock import ManualClock
+from rftd.ops.errors import RftdError
+from rftd.ops.metrics import Metrics
+from rftd.storage.database import open_database
+from rftd.storage.projector import Projector
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.deadletters import head_of, understood_with
+from rftd.streams.envelope import Draft, Record
+from rftd.streams.events.registry import UnknownVersionError
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.failed_tasks import FailedTasks
+from rftd.streams.folds.letters import Letters
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.follower import Fold
+from rftd.streams.halves import ROLES
+from rftd.streams.shared_history import shared_history
+from rftd.streams.start import beginning_of
+from rftd.streams.topics import Partition
+from rftd.streams.transfer.export import Named
+from rftd.streams.verify.checker import verify
+from rftd.workers.dispatcher.dispatcher import Dispatcher
+from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.explorer.view import ExplorerView
+from rftd.workers.planner.planner import Planner
+
+
+def records_of(drafts: list[Draft]) -> list[Record]:
+    """The drafts at the places that an empty log gives them."""
+    tape = Tape()
+    for draft in drafts:
+        tape.put(draft)
+    return tape.records
+
+
+def feed(records: list[Record], experiment: UUID, fold: Fold, each: Callable[[int, Record], None]) -> None:
+    """As a follower feeds a fold; `each` is called after every record."""
+    fences = FenceView()
+    for number, record in enumerate(records):
+        head = head_of(record)
+        if head is not None and head.experiment in (None, experiment):
+            try:
+                decoded = understood_with(head, record)
+            except UnknownVersionError:
+                continue
+            if decoded is not None and fences.admit(record.partition, head, decoded.event):
+                fold.apply(decoded)
+        each(number, record)
+
+
+def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
+    """What a run knows, and what its roles decide on the way."""
+    chance = random.Random(f"decide {seed}")
+    liveness, clock = Liveness(), ManualClock()
+    state = RunState(experiment, on_heartbeat=liveness.note)
+    state.touched = {}
+    planner, positions = Planner(state), dict[Partition, int]()
+    controller, dispatcher = Controller(state), Dispatcher(state, liveness)
+
+    def decide(number: int, record: Record) -> None:
+        positions[record.partition] = record.offset + 1
+        if number != len(records) - 1 and chance.random() > 0.02:
+            return
+        clock.advance(chance.choice((0.1, 10.0, 4000.0)))
+        scene = Scene(
+            name="n",
+            state=state,
+            liveness=liveness,
+            processes=(),
+            roles=ROLES,
+            phase=Phase.LEADING,
+            append_s=0.0,
+            failure=None,
+            now_s=clock.monotonic_s(),
+            now_ns=clock.now_ns(),
+        )
+        for work in (
+            lambda: controller.decide(now_ns=clock.now_ns()),
+            lambda: list(dispatcher.decide(clock.monotonic_s())),
+            lambda: list(planner.decide(positions, clock.now_ns())),
+            lambda: list(answer._waits(scene)),
+        ):
+            named(work)
+
+    feed(records, experiment, state, decide)
+    state.parts()
+
+
+def named(work: Callable[[], object]) -> None:
+    """Does it; an error of ours is an answer, any other is not."""
+    with suppress(RftdError):
+        work()
+
+
+def quietly(records: list[Record], experiment: UUID) -> None:
+    """The folds of workers, the registry, metrics and exports."""
+    for fold in (RunState(experiment, spine_only=True), ExplorerView(experiment)):
+        feed(records, experiment, fold, lambda number, record: None)
+    registry, names, letters, metrics = Registry(MemoryLog()), Named(), Letters(), MetricsFeed(Metrics(version="1"))
+    for record in records:
+        try:
+            registry._take(record)
+            names.take(record)
+            head = head_of(record)
+            decoded = None if head is None else understood_with(head, record)
+            if decoded is not None:
+                letters.apply(decoded.event, decoded.head.time_ns)
+        except UnknownVersionError:
+            continue
+    registry.line()
+    names.kept_checkpoints()
+    names.kept_weights()
+    show([record for record in records if not _newer(record)], metrics, FenceView())
+    metrics.metrics.expose()
+
+
+def _newer(record: Record) -> bool:
+    """True if a newer release wrote it: that stops its readers, on purpose."""
+    head = head_of(record)
+    try:
+        if head is not None:
+            understood_with(head, record)
+    except UnknownVersionError:
+        return True
+    return False
+
+
+async def of_a_log(drafts: list[Draft], experiment: UUID, seed: int) -> None:
+    """Tables, verify, forks and failed tasks."""
+    kept = [draft for draft, record in zip(drafts, records_of(drafts), strict=True) if not _newer(record)]
+    log, ids = MemoryLog(), set[UUID]()
+    for draft in kept:
+        if draft.id not in ids:
+            ids.add(draft.id)
+            await log.append([draft])
+    engine = open_database("sqlite:///:memory:")
+    try:
+        projector = Projector(log, engine, clock=ManualClock())
+        await projector.catch_up()
+        await projector.close()
+    finally:
+        await engine.dispose()
+    await verify(log)
+    await FailedTasks().read(log)
+    for work in (beginning_of(log, experiment), shared_history(log, experiment, seed % 4)):
+        with suppress(RftdError):
+            await work

@@ -1,0 +1,104 @@
+"""Numbers and texts beyond what a table, a browser or a record holds are refused as the document says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from house import House
+
+pytestmark = pytest.mark.anyio
+HUGE = 10**30
+SMALL = "/v1/experiments/small"
+
+
+def refused(answer: httpx.Response, field: str) -> None:
+    """A problem with the request."""
+    assert answer.status_code == 422, (answer.status_code, answer.text)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["field"] == field
+
+
+@pytest.mark.parametrize("number", [2**53, 2**63, 2**64, HUGE, -1, -HUGE])
+async def test_whole_numbers_beyond_the_tables_are_refused(client: httpx.AsyncClient, number: int) -> None:
+    refused(await client.get(f"{SMALL}/batches/{number}"), "step")
+    for path, field in (
+        ("/v1/experiments", "offset"),
+        (f"{SMALL}/steps", "first"),
+        (f"{SMALL}/steps", "last"),
+        (f"{SMALL}/experiences", "offset"),
+        (f"{SMALL}/experiences", "first_step"),
+        (f"{SMALL}/experiences", "min_staleness"),
+        (f"{SMALL}/lengths", "stage"),
+        ("/v1/dead-letters", "offset"),
+    ):
+        refused(await client.get(path, params={field: str(number)}), field)
+
+
+async def test_the_largest_numbers_of_the_document_are_answered(client: httpx.AsyncClient) -> None:
+    most = 2**53 - 1
+    assert (await client.get(f"{SMALL}/batches/{most}")).status_code == 404
+    for path, field in ((f"{SMALL}/steps", "first"), ("/v1/experiments", "offset"), (f"{SMALL}/lengths", "stage")):
+        assert (await client.get(path, params={field: str(most)})).status_code == 200
+
+
+async def test_names_and_words_have_bounds(client: httpx.AsyncClient) -> None:
+    refused(await client.get(f"/v1/experiments/{'n' * 501}"), "name")
+    assert (await client.get(f"/v1/experiments/small@{'9' * 400}")).status_code == 404
+    refused(await client.get(f"{SMALL}/evals", params={"taskset": "a\x00b"}), "taskset")
+    refused(await client.get(f"{SMALL}/experiences", params={"state": "tired"}), "state")
+    refused(await client.get(f"{SMALL}/experiences", params={"order": "random"}), "order")
+    refused(await client.post(f"{SMALL}/cancel", headers={"Idempotency-Key": ""}), "Idempotency-Key")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (f"{SMALL}/fork", {"at_step": 2**64}, "at_step"),
+        (f"{SMALL}/fork", {"at_step": HUGE}, "at_step"),
+        (f"{SMALL}/fork", {"at_step": -1}, "at_step"),
+        (f"{SMALL}/prioritize", {"priority": HUGE}, "priority"),
+        (f"{SMALL}/prioritize", {"priority": -1_000_001}, "priority"),
+        (f"{SMALL}/prioritize", {}, "priority"),
+        (f"{SMALL}/cancel", {"reason": "r" * 1001}, "reason"),
+        (f"{SMALL}/archive", {"to": "t" * 5000}, "to"),
+        ("/v1/dead-letters/retry", {"id": " "}, "id"),
+        ("/v1/dead-letters/drop", {"id": "small/task/1.0"}, "reason"),
+        ("/v1/dead-letters/drop", {"id": "small/task/1.0", "reason": " \n"}, "reason"),
+    ],
+)
+async def test_bodies_have_bounds(client: httpx.AsyncClient, path: str, body: dict[str, Any], field: str) -> None:
+    refused(await client.post(path, json=body), field)
+
+
+async def test_an_experience_takes_no_endless_priority(client: httpx.AsyncClient) -> None:
+    [row] = (await client.get(f"{SMALL}/experiences", params={"limit": 1})).json()["items"]
+    refused(await client.post(f"{SMALL}/experiences/{row['id']}/prioritize", json={"priority": 1e300}), "priority")
+
+
+async def test_a_method_that_a_path_has_not_names_those_that_it_has(client: httpx.AsyncClient) -> None:
+    answer = await client.put("/v1/experiments", json={})
+    assert answer.status_code == 405 and answer.headers["allow"] == "GET, POST"
+    assert answer.json()["code"] == "RFTD-API-004"
+
+
+async def test_the_document_says_what_probes_and_the_stream_send(client: httpx.AsyncClient, house: House) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    for probe in ("/livez", "/readyz"):
+        for status in ("200", "503"):
+            assert set(paths[probe]["get"]["responses"][status]["content"]) == {"application/json", "text/plain"}
+    stream = paths["/v1/experiments/{name}/stream"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    async with client.stream("GET", f"{SMALL}/stream") as answer:
+        text = "".join([part async for part in answer.aiter_text()])
+    events = [dict(line.split(": ", 1) for line in part.split("\n")) for part in text.strip().split("\n\n")]
+    for event in events:
+        assert set(event) == set(stream["itemSchema"]["required"])
+        assert event["event"] in stream["itemSchema"]["properties"]["event"]["enum"]
+
+
+async def test_what_a_request_may_leave_out_is_not_required(client: httpx.AsyncClient) -> None:
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    assert "required" not in schemas["Reason"] or schemas["Reason"]["required"] == []
+    assert schemas["Submit"]["required"] == ["config"] and schemas["Drop"]["required"] == ["id", "reason"]
+    assert schemas["Receipt"]["required"] == ["event", "id", "position"]

@@ -1,0 +1,154 @@
+"""What survivors remember of a log that lost records: whom it stops, what goes on, and what a person decides."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.daemon.supervisor.hearing import Hearing
+from rftd.daemon.supervisor.registry import Registry
+from rftd.ops.errors import LogLossError
+from rftd.ops.logs import logger
+from rftd.storage.survivors import LossesFile
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer
+from rftd.streams.envelope import Draft
+from rftd.streams.events.experiment import ExperimentWarned, Fence, HeadRef
+from rftd.streams.losses import Witness
+from rftd.streams.socket.client import SocketLog
+from rftd.streams.socket.door import Door
+from rftd.streams.socket.server import LogServer
+from rftd.streams.topics import TRUTH, Partition, partition_of
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """Two experiments under way in two spines, and what was lost of their log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tape = Tape()
+        self.one, self.two = self._begun("one", folder), self._begun("two", folder)
+        while partition_of(topics.EXPERIMENTS, self.two) == partition_of(topics.EXPERIMENTS, self.one):
+            self.two = self._begun("two", folder)
+        self.file = LossesFile(folder / "losses.json")
+        self.stopped: list[UUID] = []
+
+    def _begun(self, name: str, folder: Path) -> UUID:
+        run = SyntheticRun(self.tape, name=name, job_dir=str(folder / name))
+        run.begin()
+        return run.id
+
+    async def log(self, drafts: list[Draft] | None = None) -> MemoryLog:
+        log = MemoryLog()
+        await log.append(self.tape.drafts if drafts is None else drafts)
+        return log
+
+    async def heard(self, log: MemoryLog, *witnesses: Witness, door: Door | None = None) -> Hearing:
+        hearing, registry = Hearing(log, self.file, logger=logger(), door=door), Registry(log)
+        await hearing.note(witnesses)
+        await registry.catch_up()
+        await hearing.hear(registry.entries, self.stopped.append)
+        return hearing
+
+    def without_the_end_of(self, partition: Partition, records: int) -> list[Draft]:
+        """What is left if the last records of one partition are lost."""
+        own = [draft for draft in self.tape.drafts if draft.partition == partition]
+        gone = {draft.id for draft in own[-records:]}
+        return [draft for draft in self.tape.drafts if draft.id not in gone]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+async def test_what_is_lost_of_one_spine_stops_that_experiment_alone(scene: Scene) -> None:
+    spine = partition_of(topics.EXPERIMENTS, scene.one)
+    whole = await (await scene.log()).heads()
+    log = await scene.log(scene.without_the_end_of(spine, 1))
+    hearing = await scene.heard(log, Witness("somebody", whole))
+    assert set(hearing.stopped()) == {scene.one}
+    error = hearing.refusal(scene.one)
+    assert error is not None and hearing.refusal(scene.two) is None
+    last = whole[spine].next_offset - 1
+    assert error.where == f"{spine}@{last}" and f"the log ends before {last}; somebody remembers it" in error.what
+    assert "--accept-loss one" in (error.fix or "")
+
+
+async def test_what_is_lost_of_a_shared_partition_stops_all_that_were_under_way(scene: Scene) -> None:
+    workers = Partition(topics.WORKERS, 0)
+    whole = await (await scene.log()).heads()
+    log = await scene.log(scene.without_the_end_of(workers, 2))
+    hearing = await scene.heard(log, Witness("somebody", {workers: whole[workers]}))
+    assert set(hearing.stopped()) == {scene.one, scene.two}
+
+
+async def test_what_was_noticed_is_known_to_the_next_daemon_until_the_right_log_is_back(scene: Scene) -> None:
+    whole = await scene.log()
+    log = await scene.log(scene.tape.drafts[:-3])
+    first = await scene.heard(log, Witness("somebody", await whole.heads()))
+    stopped = set(first.stopped())
+    assert stopped and set((await scene.heard(log)).stopped()) == stopped
+    assert (await scene.heard(whole)).stopped() == {}
+    assert set((await scene.heard(log)).stopped()) == stopped, "nothing that remembers is removed"
+
+
+async def test_an_accepted_loss_stops_nobody_and_a_new_one_does(scene: Scene) -> None:
+    whole = await (await scene.log()).heads()
+    log = await scene.log(scene.tape.drafts[:-3])
+    witness = Witness("somebody", whole)
+    hearing = await scene.heard(log, witness)
+    writer = Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids)
+    await hearing.accept(["one", "two"], writer, by="a person")
+    again = await scene.heard(log, witness)
+    assert again.stopped() == {} and again.losses
+    last = partition_of(topics.EXPERIMENTS, scene.one)
+    newer = await log.heads()
+    newer[last] = newer[last]._replace(next_offset=newer[last].next_offset + 1)
+    assert set((await scene.heard(log, Witness("another", newer))).stopped()) == {scene.one}
+
+
+async def test_the_newest_fence_is_heard(scene: Scene) -> None:
+    spine, workers = partition_of(topics.EXPERIMENTS, scene.one), Partition(topics.WORKERS, 0)
+    mark = (await (await scene.log()).heads())[workers]
+    head = HeadRef(*workers, *mark)
+    fence = Fence(role="controller", epoch=2, previous=1, owner=UUID(int=1), heads=(head,))
+    scene.tape.write(fence, scene.one, role="controller", epoch=2, partition=spine)
+    log = await scene.log(scene.without_the_end_of(workers, 1))
+    hearing = await scene.heard(log)
+    assert [loss.head.by for loss in hearing.losses] == ["the newest fence of one"]
+
+
+async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembers(scene: Scene) -> None:
+    """It is refused as ever, and its memory outlives it; what its experiment's other workers send is refused too."""
+    spine = partition_of(topics.EXPERIMENTS, scene.one)
+    before, left = await scene.log(), scene.without_the_end_of(spine, 1)
+    writer = Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids)
+    last = next(draft for draft in reversed(scene.tape.drafts) if draft.partition == spine)
+    path = scene.file._path.with_name("s")
+    async with LogServer(before, path):
+        worker = await SocketLog.connect(path)
+        await worker.append([last])
+    log, door = await scene.log(left), Door()
+    async with LogServer(log, path, door=door):
+        late = await SocketLog.connect(path)
+        waiting = asyncio.ensure_future(late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)]))
+        hearing = await scene.heard(log, door=door)
+        await waiting
+        assert hearing.stopped() == {}
+        with pytest.raises(LogLossError):
+            await worker.heads()
+        assert set(hearing.stopped()) == {scene.one} == set(scene.stopped)
+        with pytest.raises(LogLossError, match="nothing is appended to it until a person has decided"):
+            await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.one)])
+        await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)])
+        await late.close()
+        await worker.close()
+    assert spine in TRUTH and set((await scene.heard(log)).stopped()) == {scene.one}

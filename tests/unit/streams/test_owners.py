@@ -1,0 +1,184 @@
+"""Each event type has an owner role; a record that says another one, or none, has no effect on any path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.metrics_follower import show
+from rftd.daemon.supervisor.registry import Registry
+from rftd.ops.clock import ManualClock
+from rftd.ops.metrics import Metrics
+from rftd.storage.fold import Fold
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.envelope import Head
+from rftd.streams.events import batch, experiment, worker
+from rftd.streams.events.registry import DISPATCHER, PLANNER, TRAINER, Definition, Event, definitions
+from rftd.streams.fencing import LEAP, FenceView, Role
+from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.follower import Follower
+from rftd.streams.shared_history import shared_history
+from rftd.streams.start import beginning_of
+from rftd.streams.topics import Partition, partition_of
+from rftd.streams.transfer.export import Named
+from rftd.streams.verify.checker import verify
+
+ROOT = Path(__file__).parents[3]
+EXPERIMENT = UUID(int=77)
+OWNED = [each for each in definitions() if each.owner and not each.commanded]
+FREE = [each for each in definitions() if not each.owner and not each.anywhere]
+
+
+def head(role: str, epoch: int, type: str = "x") -> Head:
+    return Head(
+        id=UUID(int=1), type=type, version=1, experiment=EXPERIMENT, source="s", time_ns=0, role=role, epoch=epoch
+    )
+
+
+def fence(role: str, epoch: int, previous: int) -> experiment.Fence:
+    return experiment.Fence(role=role, epoch=epoch, previous=previous, owner=UUID(int=abs(epoch)))
+
+
+def some(definition: Definition) -> Event:
+    """One of the type; what it says does not matter here."""
+    golden = json.loads((ROOT / f"tests/golden/events/{definition.name}.v{definition.version}.json").read_text())
+    return definition.decode(bytes.fromhex(golden["value_hex"]))
+
+
+@pytest.mark.parametrize("definition", OWNED, ids=lambda each: each.name)
+def test_only_the_owner_writes_it_and_only_under_its_present_epoch(definition: Definition) -> None:
+    place, event, fences = Partition(definition.stream, 0), some(definition), FenceView()
+    other = next(role for role in (PLANNER, TRAINER) if role != definition.owner)
+    assert not any(fences.admit(place, head(definition.owner, epoch), event) for epoch in (0, 1, 5))
+    for role, epoch, previous in ((definition.owner, 2, 0), (other, 2, 0)):
+        assert fences.admit(place, head(role, epoch), fence(role, epoch, previous))
+    said = [("", 0), ("", 2), (other, 2), (definition.owner, 1), (definition.owner, 3), (definition.owner, 0)]
+    assert not any(fences.admit(place, head(role, epoch), event) for role, epoch in said)
+    assert fences.admit(place, head(definition.owner, 2), event)
+    elsewhere = Partition(definition.stream, 1)
+    assert not fences.admit(elsewhere, head(definition.owner, 2), event), "its fence is in another partition"
+
+
+@pytest.mark.parametrize("definition", FREE, ids=lambda each: each.name)
+def test_what_nobody_owns_is_written_without_a_role(definition: Definition) -> None:
+    place, event, fences = Partition(definition.stream, 0), some(definition), FenceView()
+    assert fences.admit(place, head("", 0), event)
+    assert not fences.admit(place, head(TRAINER, 1), event)
+
+
+def test_a_command_needs_no_lease_and_no_other_role_may_give_it() -> None:
+    place, fences = Partition(topics.EXPERIMENTS, 0), FenceView()
+    assert fences.admit(place, head("trainer", 1), fence("trainer", 1, 0))
+    for definition in (each for each in definitions() if each.commanded):
+        assert fences.admit(place, head("", 0), some(definition)), definition.name
+        assert not fences.admit(place, head("trainer", 1), some(definition)), definition.name
+        assert not fences.admit(place, head("controller", 1), some(definition)), definition.name
+
+
+def test_an_invented_fence_has_no_effect() -> None:
+    place, fences = Partition(topics.EXPERIMENTS, 0), FenceView()
+    assert fences.admit(place, head("planner", 3), fence("planner", 3, 0))
+    invented = [fence("planner", 4, 2), fence("planner", 3, 3), fence("planner", 2, 3), fence("planner", -1, 3)]
+    invented.append(fence("planner", 4 + LEAP, 3))
+    assert not any(fences.admit(place, head("planner", each.epoch), each) for each in invented)
+    good = fence("planner", 4, 3)
+    said = [("", 0), ("", 4), ("trainer", 4), ("planner", 3)]
+    assert not any(fences.admit(place, head(role, epoch), good) for role, epoch in said)
+    assert fences.epoch(place, Role(EXPERIMENT, "planner")) == 3
+
+
+def test_who_begins_midway_believes_what_it_cannot_know() -> None:
+    place, fences = Partition(topics.TASKS, 0), FenceView(midway=True)
+    event = some(next(each for each in OWNED if each.owner == DISPATCHER))
+    assert fences.admit(place, head("dispatcher", 7), event)
+    assert not fences.admit(place, head("", 0), event)
+    assert fences.admit(place, head("dispatcher", 9), fence("dispatcher", 9, 8))
+    assert not fences.admit(place, head("dispatcher", 8), event)
+
+
+PLANTED = (("", 0), ("", 1), ("trainer", 1), ("planner", 0), ("planner", 99))
+
+
+@pytest.fixture(params=PLANTED, ids=lambda each: f"{each[0] or 'nobody'}-{each[1]}")
+def planted(request: pytest.FixtureRequest) -> Iterator[tuple[SyntheticRun, SyntheticRun]]:
+    """A run as it was, and the same with a plan and an end that nobody decided."""
+    runs = [SyntheticRun(Tape(), faults=False) for _ in range(2)]
+    role, epoch = request.param
+    for number, run in enumerate(runs):
+        run.begin()
+        run.warm_up()
+        run.explore()
+        if number:
+            id = run.tape.ids.new()
+            plan = batch.BatchPlanned(batch=id, step=run.version + 1, stage=1, observed=(), decided_at_ns=1)
+            run.tape.write(plan, run.id, role=role, epoch=epoch)
+            run.tape.write(experiment.ExperimentFailed(code="X", reason="no"), run.id, role=role, epoch=epoch)
+            run.tape.ids, run.tape.clock = runs[0].tape.ids, runs[0].tape.clock
+    yield runs[0], runs[1]
+
+
+@pytest.mark.anyio
+async def test_an_ownerless_plan_is_void_on_every_path(planted: tuple[SyntheticRun, SyntheticRun]) -> None:
+    run = planted[1]
+    logs = [MemoryLog(), MemoryLog()]
+    for log, each in zip(logs, planted, strict=True):
+        await log.append(each.tape.drafts)
+    seen = []
+    for log in logs:
+        state = RunState(run.id)
+        positions = {partition: 0 for partition in partitions_of(run.id)}
+        follower = Follower(log, state, experiment=run.id, positions=positions, clock=ManualClock())
+        await follower.catch_up()
+        registry = Registry(log)
+        await registry.catch_up()
+        shared = await shared_history(log, run.id, 2)
+        await beginning_of(log, run.id)
+        entry = registry.entries[run.id]
+        seen.append((state.spine.plans, state.spine.planned, state.spine.status, entry.status, shared.forked))
+    assert seen[0] == seen[1]
+    folded = [Fold({}).take(each.tape.records) for each in planted]
+    assert (folded[1].applied, folded[1].void) == (folded[0].applied, folded[0].void + 2)
+    voids = [(await verify(log)).experiments[0].void for log in logs]
+    assert voids[1] == voids[0] + 2
+    named = [Named(), Named()]
+    feeds = [MetricsFeed(Metrics(version="1")), MetricsFeed(Metrics(version="1"))]
+    for each, names, feed in zip(planted, named, feeds, strict=True):
+        show(each.tape.records, feed, FenceView())
+        for record in each.tape.records:
+            names.take(record)
+    assert named[0].spine.status == named[1].spine.status
+    pages = [
+        [each for each in feed.metrics.expose().splitlines() if b"records" not in each and b"_created" not in each]
+        for feed in feeds
+    ]
+    assert pages[0] == pages[1]
+
+
+def test_the_page_says_whose_each_type_is() -> None:
+    section = (ROOT / "docs" / "concepts.md").read_text().partition("## Roles and fences")[2].partition("\n## ")[0]
+    said: dict[str, set[str]] = {}
+    for role, names in re.findall(r"^\| ([^|`]+) \| [^|]+ \| (`[^|]+) \|$", section, re.MULTILINE):
+        said[role.split(":")[0]] = set(re.findall(r"`([a-z_.]+)`", names))
+    expected: dict[str, set[str]] = {}
+    for each in definitions():
+        if not each.anywhere:
+            owner = each.owner + (", or a command while no run is under way" if each.commanded else "")
+            expected.setdefault(owner or "nobody", set()).add(each.name)
+    assert said == expected
+
+
+def test_a_worker_announces_itself_without_a_lease() -> None:
+    tape = Tape()
+    id = tape.ids.new()
+    place = tape.write(worker.WorkerStopped(worker=id, role="trainer", slot=-1), tape.ids.new(), key=id)
+    assert place.partition == partition_of(topics.WORKERS, id)
+    assert Fold({}).take(tape.records).void == 0

@@ -1,0 +1,45 @@
+"""A check with hardly any memory says what one with much says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from busy_run import BusyRun
+from synthetic_run import SyntheticRun
+from tape import Tape
+
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.verify import books, facts, identities
+from rftd.streams.verify.checker import verify
+from rftd.streams.verify.report import Report
+from rftd.streams.verify.scratch import Table
+
+pytestmark = pytest.mark.anyio
+
+
+async def checked(seed: int) -> Report:
+    """Of a log with several experiments, some things in them being wrong."""
+    tape = Tape(seed)
+    for number in range(3):
+        SyntheticRun(tape, name=f"run{number}", steps=4, seed=seed + number).write()
+        BusyRun(tape, name=f"busy{number}", steps=4, seed=seed + number).write()
+    log = MemoryLog()
+    for start in range(0, len(tape.drafts), 500):
+        await log.append(tape.drafts[start : start + 500])
+    return await verify(log)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_what_is_found_does_not_depend_on_memory(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rich = await checked(seed)
+
+    def small(*args: Any, page_rows: int, memory_size_bytes: int) -> Table:
+        return Table(*args, page_rows=4, memory_size_bytes=1)
+
+    monkeypatch.setattr(facts, "Table", small)
+    monkeypatch.setattr(identities, "_RUN_IDS", 32)
+    monkeypatch.setattr(books, "_TOGETHER", 1)
+    poor = await checked(seed)
+    assert rich.records > 500 and rich.findings and msgspec.json.encode(poor) == msgspec.json.encode(rich)

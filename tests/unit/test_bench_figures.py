@@ -1,0 +1,62 @@
+"""A benchmark that measured nothing fails: it prints no zero, no infinity and nothing that is no number."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[1] / "bench"
+SCRIPTS = sorted(path for path in BENCH.glob("*.py") if '__name__ == "__main__"' in path.read_text())
+
+
+def told(figures: str) -> subprocess.CompletedProcess[str]:
+    """What a script of the benches prints that measured these figures."""
+    code = f"import sys; sys.path.insert(0, {str(BENCH)!r}); from figures import tell; tell({figures})"
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from figures import no_figures
+
+    return no_figures
+
+
+def test_a_zero_is_not_printed_as_if_it_were_a_figure() -> None:
+    done = told("{'written_per_s': 7079, 'runs': [{'read_per_s': 0.0}]}")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == "this run measured nothing: runs.0.read_per_s = 0.0\n"
+    done = told("{'written_per_s': 7079, 'stale': 0, 'seeds': [0, 1]}")
+    assert done.returncode == 0 and '"stale": 0' in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*("planned_per_s", "ratio", "ratios", "ratio_read_to_bare", "median_ratio", "help_ratio", "wall_s", "p95", "ms")],
+)
+def test_rates_times_and_ratios_are_above_zero(no_figures: Any, name: str) -> None:
+    for value in (0, 0.0, -1.5, [2.0, 0.0], {"1": 0.0} if name != "ratios" else [0]):
+        assert list(no_figures({name: value}))
+    assert not list(no_figures({name: [0.001, 5]}))
+
+
+def test_everything_is_finite_and_there_is_something(no_figures: Any) -> None:
+    for value in (math.inf, -math.inf, math.nan):
+        assert list(no_figures({"items": value, "steps": 1}))
+    assert list(no_figures({})) and list(no_figures({"runs": []})) and list(no_figures({"equal": True}))
+    assert not list(no_figures({"stale": 0, "gain": -0.1, "steal_s": 0.0, "dropped_per_s": 0, "equal": False}))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script_shows_its_figures_through_that_check(path: Path) -> None:
+    text = path.read_text()
+    printed = [line for line in text.splitlines() if re.search(r"print\(.*(dumps|encode)\(", line)]
+    assert all("stderr" in line or "--way" in text for line in printed), printed
+    assert re.search(r"\btell\(|\bmain_with\(|^from demo_stage", text, re.MULTILINE)
