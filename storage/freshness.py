@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, WaitTimeoutError
+from rftd.storage.database import end_if_cancelled
 from rftd.storage.writer import read_positions
 from rftd.streams.topics import Partition
 
@@ -77,4 +78,5 @@ class TablePositions:
         except TimeoutError:
             raise
         except (SQLAlchemyError, RftdError, OSError) as error:
+            end_if_cancelled()
             self.last_error = str(error).partition("\n")[0]

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, UnreachableError, UsageError, WaitTimeoutError
-from rftd.storage.database import is_refused
+from rftd.storage.database import end_if_cancelled, is_refused
 from rftd.storage.fold import Fold, Folded
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.schema import prepare, reset
@@ -125,6 +125,7 @@ class Projector:
                 try:
                     await self._follow()
                 except _TRANSIENT as error:
+                    end_if_cancelled()
                     failures = 1 if self.applied_records > before else failures + 1
                     self.last_error = str(error).partition("\n")[0]
                     _logger.warning("projections wait: %s", self.last_error)

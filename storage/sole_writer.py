@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DatabaseError, DBAPIError
+from sqlalchemy.exc import DatabaseError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops import limits
@@ -57,7 +57,7 @@ class SoleWriter:
             async with self._held.begin():
                 yield self._held
         except BaseException as error:
-            await self.close()
+            await self._end(sound=False)
             if served and isinstance(error, DBAPIError):
                 _explain(error, self._engine)
             elif not served and isinstance(error, DatabaseError):
@@ -68,17 +68,23 @@ class SoleWriter:
 
     async def close(self) -> None:
         """Lets go of the database; the next transaction takes it again. Idempotent."""
+        await self._end(sound=True)
+
+    async def _end(self, *, sound: bool) -> None:
+        """A connection that a statement failed on, or was cancelled on, is used for nothing else."""
         held, self._held = self._held, None
-        if held is not None:
-            try:
-                if self._engine.dialect.name == "postgresql":
-                    await held.invalidate()  # ends the session: in the pool it would keep the lock
-                else:
-                    await narrow(held)
-            except DatabaseError:
+        if held is None:
+            return
+        try:
+            # On Postgres even a sound one ends with its session: in the pool it would keep the lock.
+            if sound and self._engine.dialect.name != "postgresql":
+                await narrow(held)
+            else:
                 await held.invalidate()
-            finally:
-                await held.close()
+        except SQLAlchemyError:
+            await held.invalidate()
+        finally:
+            await held.close()
 
     async def _lock(self, connection: AsyncConnection) -> None:
         asked = 0.0

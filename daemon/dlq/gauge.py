@@ -12,6 +12,7 @@ from rftd.daemon.operations import Operations
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.metrics import Metrics
+from rftd.storage.database import end_if_cancelled
 from rftd.storage.projector import Projector
 from rftd.storage.queries.failed_tasks import failed_tasks
 from rftd.streams import topics
@@ -34,7 +35,7 @@ async def watch_dead_letters(
                     tasks = await failed_tasks(connection)
                 dead = await operations.dead_letters(tasks)
             except (SQLAlchemyError, OSError, RftdError):
-                pass
+                end_if_cancelled()
             else:
                 seen = now
                 for kind in ("record", "task"):

@@ -161,7 +161,12 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_ctrl_c_lets_go_of_a_watch_and_says_how_to_come_back(rftd: Rftd, experiment_file: Path, served: Served) -> None:
     assert rftd("submit", str(experiment_file), "-s", "name=going").status == 0
-    command = [sys.executable, "-P", "-m", "rftd.daemon", "--server", served.url, "watch", "going"]
+    # Whoever runs the tests in the background may have set the signal aside, which children inherit.
+    heeded = (
+        "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from rftd.daemon.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-P", "-c", heeded, "--server", served.url, "watch", "going"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None and watching.stderr is not None
         assert "going  queued" in watching.stdout.readline()
