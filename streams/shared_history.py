@@ -92,6 +92,8 @@ class _Plans:
             self.offsets[event.step] = decoded.offset
         elif isinstance(event, BatchAbandoned) and self._batches.abandon(event):
             self.offsets.pop(event.step, None)
+        elif isinstance(event, StepCompleted):
+            self._batches.complete(event)
 
 
 class _History:

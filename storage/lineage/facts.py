@@ -9,6 +9,7 @@ from uuid import UUID
 from rftd.storage.lineage.graph import Node
 from rftd.storage.lineage.key import NUMBERED, Key, Kind
 from rftd.storage.lineage.reading import Reading
+from rftd.storage.queries.batches import ABANDONED
 
 
 class Fact(NamedTuple):
@@ -145,13 +146,13 @@ async def _rows(reading: Reading, keys: list[Key]) -> Facts:
 
 
 async def _batches(reading: Reading, keys: list[Key]) -> Facts:
-    sql = """SELECT id, experiment, step, items, groups, staleness_p95, abandoned_offset, abandoned_reason,
-        decided_at_ns FROM batches WHERE id IN ({keys})"""
+    sql = f"""SELECT b.id, b.experiment, b.step, b.items, b.groups, b.staleness_p95, {ABANDONED} AS abandoned,
+        b.abandoned_reason, b.decided_at_ns FROM batches b WHERE b.id IN ({{keys}})"""  # noqa: S608
     facts = {}
     for id, experiment, step, items, groups, stale, abandoned, reason, at in await reading.among(sql, _ids(keys)):
         text = f"batch of step {step}, {items} items" + (f" of {groups} tasks" if groups else "")
         text += f", staleness p95 {stale} versions" if stale is not None else ""
-        text += f", abandoned: {reason}" if abandoned is not None else ""
+        text += f", abandoned: {reason}" if abandoned else ""
         facts[Key(Kind.BATCH, id)] = Fact(experiment, text, at)
     return facts
 

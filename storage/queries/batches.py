@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
 """Batches with their items, and the lineage of a weight version."""
 
 from __future__ import annotations
@@ -66,9 +67,15 @@ class _Made(msgspec.Struct, frozen=True):
     batch: str
 
 
-_BATCH: Final = """SELECT b.id, b.step, b.stage, b.items, b.groups, b.incomplete, b.staleness_mean, b.staleness_p95,
-    b.staleness_max, b.decided_at_ns, b.abandoned_reason,
-    CASE WHEN b.abandoned_offset IS NOT NULL THEN 'abandoned'
+ABANDONED: Final = """(b.abandoned_offset IS NOT NULL AND NOT EXISTS (SELECT 1 FROM steps t
+    WHERE t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id AND t.completed_offset < b.abandoned_offset
+))"""
+"""Of `batches b`: it was given up before anybody executed it; both are on the spine, and the first of them counts."""
+
+_BATCH: Final = f"""SELECT b.id, b.step, b.stage, b.items, b.groups, b.incomplete, b.staleness_mean, b.staleness_p95,
+    b.staleness_max, b.decided_at_ns,
+    CASE WHEN {ABANDONED} THEN b.abandoned_reason END AS abandoned_reason,
+    CASE WHEN {ABANDONED} THEN 'abandoned'
         WHEN EXISTS (SELECT 1 FROM steps t WHERE t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id)
         THEN 'trained' ELSE 'planned' END AS state
 FROM batches b WHERE b.experiment = :experiment AND b.planned_offset IS NOT NULL"""

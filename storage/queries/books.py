@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rftd.storage.queries.batches import ABANDONED
 from rftd.storage.queries.rows import fetch
 from rftd.streams.folds.groups import GIVEN_UP
 
@@ -22,8 +23,8 @@ GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS N
 
 RETIRED: Final = "LEFT JOIN retirements r ON r.experience = e.id"
 
-USES: Final = """FROM batch_items i JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
-    WHERE i.experience = e.id AND b.experiment = e.experiment AND b.abandoned_offset IS NULL"""
+USES: Final = f"""FROM batch_items i JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
+    WHERE i.experience = e.id AND b.experiment = e.experiment AND NOT {ABANDONED}"""
 """The batches that hold `experiences e`."""
 
 STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'

@@ -8,7 +8,7 @@ from rftd.storage.tables.base import CLUSTERED, Flag, Id, Int, IntKey, Key, Real
 
 
 class Batches(Row, table=True):
-    """One planned batch; `abandoned_offset` is set if it never ran."""
+    """One planned batch; `abandoned_offset` is set if somebody gave it up, whether or not it had run."""
 
     __tablename__ = "batches"
     __table_args__ = (Index("batches_experiment", "experiment", "step"), CLUSTERED)

@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, task
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.once import Batches, Recent
 from rftd.streams.folds.ranges import ClosedGroups
 
@@ -111,6 +112,9 @@ class Ledger(msgspec.Struct):
     def apply(self, decoded: Decoded) -> Changes:
         """Takes in what groups, plans and retirements say; the experiences that it changed something for."""
         event = decoded.event
+        if isinstance(event, StepCompleted):
+            self._completed(event)
+            return {}
         if not self._new(decoded):
             return {}
         match event:
@@ -129,11 +133,6 @@ class Ledger(msgspec.Struct):
                 return {}
             case _:
                 return {}
-
-    def forget(self, batch_id: UUID) -> None:
-        """Drops what is kept for the case that a batch is abandoned; it was executed."""
-        self._items.pop(batch_id, None)
-        self._stage_of.pop(batch_id, None)
 
     def _new(self, decoded: Decoded) -> bool:
         """False for an event that was taken in before."""
@@ -216,6 +215,12 @@ class Ledger(msgspec.Struct):
         self._items[event.batch] = items
         self._stage_of[event.batch] = event.stage
         return {**dict.fromkeys(items), **again}
+
+    def _completed(self, event: StepCompleted) -> None:
+        """Drops what is kept for the case that a batch is abandoned; it was executed."""
+        self._batches.complete(event)
+        self._items.pop(event.batch, None)
+        self._stage_of.pop(event.batch, None)
 
     def _retired(self, event: batch.ExperienceRetired) -> Changes:
         for experience in event.experiences:

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.events import batch
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.ranges import Ranges
 
 REMEMBERED: Final = 4096
@@ -45,6 +46,8 @@ class Batches(msgspec.Struct):
     newest: dict[int, UUID] = {}
     """Which batch, of the newest steps."""
     abandoned: set[UUID] = set()
+    furthest: int = 0
+    """The last step that was executed."""
 
     def plan(self, event: batch.BatchPlanned) -> bool:
         """Takes in a plan; False if it was there, or its step has another."""
@@ -56,7 +59,9 @@ class Batches(msgspec.Struct):
         return True
 
     def abandon(self, event: batch.BatchAbandoned) -> bool:
-        """Takes it out again; False if it is not the plan of its step."""
+        """Takes it out again; False if it is not the plan of its step, or was executed before: that stands."""
+        if event.step <= self.furthest:
+            return False
         known = self.newest.get(event.step, event.batch)
         if event.batch in self.abandoned or event.step not in self.steps or known != event.batch:
             return False
@@ -64,6 +69,11 @@ class Batches(msgspec.Struct):
         self.newest.pop(event.step, None)
         self.abandoned.add(event.batch)
         return True
+
+    def complete(self, event: StepCompleted) -> None:
+        """Takes in a step; one of a batch that was abandoned before it does not count."""
+        if event.batch not in self.abandoned:
+            self.furthest = max(self.furthest, event.step)
 
 
 def trim(newest: dict[object, object] | dict[int, UUID] | dict[int, int] | dict[tuple[int, int], str]) -> None:

@@ -9,7 +9,6 @@ import msgspec
 
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events import step
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.worker import Heartbeat
@@ -105,8 +104,6 @@ class RunState:
                 self.groups.apply(decoded)
                 self._keep_books(decoded)
                 self.evals.apply(decoded)
-                if isinstance(decoded.event, step.StepCompleted):
-                    self.ledger.forget(decoded.event.batch)
             case topics.WEIGHTS:
                 self.weights.apply(decoded)
             case topics.CHECKPOINTS:

@@ -130,7 +130,7 @@ class Spine(msgspec.Struct):
                 self.plan_offsets[event.step] = decoded.offset
                 trim(self.plan_offsets)
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
-            case batch.BatchAbandoned() if event.step > self.furthest and self.batches.abandon(event):
+            case batch.BatchAbandoned() if self.batches.abandon(event):
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
@@ -217,6 +217,7 @@ class Spine(msgspec.Struct):
             self.mark = event.spine
         if (event.step, event.generation) in self.executed or event.batch in self.batches.abandoned:
             return
+        self.batches.complete(event)
         self.executed.add((event.step, event.generation))
         self.checksums[event.step, event.generation] = event.checksum
         trim(self.checksums)

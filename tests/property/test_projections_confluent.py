@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+from busy_run import fold, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rebuilds import rebuilt, tape_of
@@ -14,8 +15,11 @@ from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database
 from rftd.storage.digest import Digests, digest
 from rftd.storage.projector import Projector
+from rftd.storage.queries.batches import list_batches
+from rftd.storage.queries.books import books_of
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Draft
+from rftd.streams.shared_history import plan_offsets
 
 
 async def project(drafts: list[Draft], cuts: list[int], max_records: int, url: str = "sqlite:///:memory:") -> Digests:
@@ -88,3 +92,38 @@ def test_tables_on_postgres_equal_those_on_sqlite(postgres_url: str) -> None:
         assert served == embedded
 
     check()
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 1 << 16), steps=st.integers(0, 3))
+def test_the_books_of_the_tables_are_those_of_the_fold(seed: int, steps: int) -> None:
+    """Also where a batch is given up while somebody executes it: what comes first on the spine counts."""
+    experiment, tape = written(seed, steps, ended=False)
+    state = fold(experiment, tape.records)
+
+    async def read() -> tuple[dict[str, int], set[int]]:
+        log, engine = MemoryLog(), open_database("sqlite:///:memory:")
+        await log.append(tape.drafts)
+        projector = Projector(log, engine, clock=ManualClock())
+        await projector.catch_up()
+        async with engine.connect() as connection:
+            books = await books_of(connection, experiment)
+            rows = await list_batches(connection, experiment)
+        plans = await plan_offsets(log, experiment, first=1)
+        await projector.close()
+        await engine.dispose()
+        counts = {
+            "produced": books.produced,
+            "waiting": books.waiting,
+            "cooling": books.cooling,
+            "planned": books.planned,
+            "retired": sum(books.retired.values()),
+            "balance": books.balance,
+        }
+        trained = {row.step for row in rows if row.state == "trained"}
+        assert trained <= set(plans), "what a fork from such a step needs"
+        return counts, trained
+
+    counts, trained = asyncio.run(read())
+    assert counts == state.ledger.counts()
+    assert max(trained, default=0) == state.spine.furthest

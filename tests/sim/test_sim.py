@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-WORLDS = 600
+WORLDS = 800
 ZOMBIES = 200
 
 

@@ -67,7 +67,11 @@ class BusyRun(SyntheticRun):
                     self.ahead.pop()
                     break
                 if self.random.random() < 0.5:
+                    executed = self.ahead[0]
                     self.complete(stage=1, items=len(again))
+                    if self.random.random() < 0.3:
+                        late = batch.BatchAbandoned(batch=executed, step=self.version, code="X", reason="too late")
+                        self.tape.write(late, self.id, role="planner")
                 if use < 3 and self.random.random() < 0.3:
                     used = tuple(entry.member.experience for entry in taken)
                     retired = batch.ExperienceRetired(experiences=used, reason="stale", uses=use, decided_at_ns=7)
