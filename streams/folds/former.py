@@ -101,7 +101,7 @@ def _convert_spine(spine: _Fields) -> None:
     for step in sorted(offsets):
         batches.steps.add(step)
     batches.newest = {step: plan.event.batch for step, plan in plans.items()}
-    batches.furthest = spine["furthest"]
+    batches.furthest = msgspec.msgpack.decode(spine["furthest"], type=int)
     at_step = forked.at_step if forked is not None else -1
     executed = Versions()
     for key in sorted(checksums):
