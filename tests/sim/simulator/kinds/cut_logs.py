@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -61,12 +62,13 @@ class Outcome(msgspec.Struct):
     accepted: bool = False
 
 
-_outcomes: dict[int, Outcome] = {}
+_outcomes: WeakKeyDictionary[World, Outcome] = WeakKeyDictionary()
+"""Of worlds that are under way. (The id of one that is gone is soon that of another.)"""
 
 
 def noticed(world: World) -> Iterator[str]:
     """Either no survivor remembered what is lost, or nothing was appended before a person had said so, on record."""
-    outcome = _outcomes.get(id(world))
+    outcome = _outcomes.get(world)
     if outcome is None or not outcome.remembered:
         return
     if outcome.appended:
@@ -99,7 +101,7 @@ class CutLogs(Kind):
         """What is left of a log that lost parts of its partitions need not fit together: it is only to be noticed."""
 
         async def judged(world: World) -> None:
-            outcome = _outcomes.get(id(world))
+            outcome = _outcomes.get(world)
             if outcome is None or outcome.whole:
                 await judge(world)
                 return
@@ -145,7 +147,7 @@ async def _play(world: World, plot: Plot) -> None:
     world.chaos.damaged.update((world.job / "weights").glob("*"))
     world.state, world._fences, world._read = RunState(world.experiment), FenceView(), {}
     world.observe()
-    outcome = _outcomes[id(world)] = Outcome(cut == whole, remembered)
+    outcome = _outcomes[world] = Outcome(cut == whole, remembered)
     machine.start_daemon, machine.start_worker = start_daemon, start_worker  # type: ignore[method-assign]
     if not remembered:
         return
