@@ -11,6 +11,7 @@ import msgspec
 from rftd.daemon.metrics_feed import Counted, MetricsFeed
 from rftd.daemon.supervisor.registry import Registry
 from rftd.ops import limits
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.deadletters import decode_ours
@@ -28,7 +29,7 @@ ROUND_RECORDS: Final = 8 * limits.FETCH_RECORDS
 IDLE_S: Final = 60.0
 
 _PRODUCED: Final = definition_of(ExperienceProduced)
-_decoder: Final = msgspec.msgpack.Decoder(Counted)
+_decoder: Final = msgpack_decoder(Counted)
 
 
 class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -43,7 +44,7 @@ class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
     role: str = ""
 
 
-_head_decoder: Final = msgspec.msgpack.Decoder(_Brief)
+_head_decoder: Final = msgpack_decoder(_Brief)
 
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], Awaitable[Registry]]) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.step import SpineMark
 
@@ -38,6 +39,6 @@ def write_witness(folder: Path, witness: CheckpointWitness) -> None:
 def read_witness(folder: Path) -> CheckpointWitness | None:
     """What the folder remembers; None for a checkpoint without it, of an older release, or a damaged one."""
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=CheckpointWitness)
+        return json_decoder(CheckpointWitness).decode((folder / NAME).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

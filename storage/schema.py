@@ -10,6 +10,7 @@ from sqlalchemy import Connection, MetaData, Select, Table, column, delete, inse
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.schema import CreateSchema, DropTable
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConflictError, UnreachableError
 from rftd.storage.migrations import FOLDER, HEAD, VERSION_TABLE
 from rftd.storage.postgres import SCHEMA
@@ -134,6 +135,6 @@ def _drop(connection: Connection) -> None:
     """Only tables that are ours by name, now or when they were made: others are left alone."""
     names = {*_ours(), VERSION_TABLE}
     if inspect(connection).has_table("meta") and (stored := connection.scalar(_value("tables"))) is not None:
-        names.update(msgspec.json.decode(stored, type=list[str]))
+        names.update(json_decoder(list[str]).decode(stored))
     for name in sorted(names):
         connection.execute(DropTable(Table(name, MetaData()), if_exists=True))

@@ -25,6 +25,7 @@ from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import json_decoder
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import CodecError
 from rftd.storage.checkpoint_witness import NAME, read_witness
@@ -118,7 +119,7 @@ class LossesFile:
     def read(self) -> list[Loss]:
         """All of them. Raises CodecError for a file that is damaged: it is to be looked at, not written over."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=list[Loss])
+            return json_decoder(list[Loss]).decode(self._path.read_bytes())
         except FileNotFoundError:
             return []
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
 from rftd.streams.arrays import DTYPES
@@ -19,7 +20,7 @@ from rftd.streams.topics import Partition, partition_of
 E = TypeVar("E", bound=Event)
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
-_head_decoder = msgspec.msgpack.Decoder(Head)
+_head_decoder = msgpack_decoder(Head)
 _UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 # All but the first come from an upcaster that meets fields of another program.
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from rftd.daemon.api.parameters import MOST, NAME_CHARACTERS
 from rftd.daemon.api.problem import TooLargeError
 from rftd.ops import limits
+from rftd.ops.decoding import converted
 from rftd.ops.errors import UsageError
 
 T = TypeVar("T")
@@ -129,7 +130,7 @@ def _decode(body: bytes, kind: type[T]) -> T:
     try:
         decoded = msgspec.json.decode(body)
         _check_depth(decoded)
-        return msgspec.convert(decoded, kind)
+        return converted(decoded, kind)
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ import msgspec
 
 from rftd.daemon.api.event_json import EventView, view, view_unread
 from rftd.ops import limits
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError, UsageError
 from rftd.streams import topics
 from rftd.streams.deadletters import decode_ours, head_of
@@ -81,7 +82,7 @@ def decode_cursor(text: str) -> dict[Partition, int]:
     """The positions of a text. Raises UsageError."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        offsets = msgspec.msgpack.decode(data, type=dict[str, list[int]])
+        offsets = msgpack_decoder(dict[str, list[int]]).decode(data)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         raise UsageError("no cursor of this daemon", field="after", fix="use `next` of an earlier page") from None
     positions = {

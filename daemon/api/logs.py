@@ -14,6 +14,7 @@ from rftd.daemon.api.parameters import Name
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UsageError
 from rftd.storage.queries.experiments import job_dir_of
 
@@ -42,7 +43,7 @@ def router(services: Services) -> APIRouter:
 
 def _places(text: str) -> dict[str, int]:
     try:
-        places = msgspec.json.decode(text, type=dict[str, int])
+        places = json_decoder(dict[str, int]).decode(text)
     except (msgspec.DecodeError, RecursionError):
         places = {"": -1}
     if any(place < 0 for place in places.values()):

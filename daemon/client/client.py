@@ -16,6 +16,7 @@ from rftd.daemon.client.address import find_daemon
 from rftd.daemon.client.errors import error_of
 from rftd.daemon.client.lengths import Lengths
 from rftd.daemon.settings import Settings
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 
 R = TypeVar("R")
@@ -27,7 +28,7 @@ class Answer(Generic[R]):
 
     def __init__(self, body: bytes, kind: type[R]) -> None:
         self.body = body
-        self.value: R = msgspec.json.decode(body, type=kind)
+        self.value: R = json_decoder(kind).decode(body)
 
     def plain(self) -> Any:
         """All of it, for output in a machine-readable form."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import (
     ConflictError,
     NotFoundError,
@@ -54,7 +55,7 @@ class SeveralErrors(UsageError):
 def error_of(status: int, body: bytes, url: str) -> RftdError:
     """The error that an answer tells of."""
     try:
-        problem = msgspec.json.decode(body, type=_Problem)
+        problem = json_decoder(_Problem).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return UnreachableError(
             f"the answer has status {status} and is none of rftd's", where=url, fix="is another program on this port?"

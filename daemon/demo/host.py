@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from rftd.daemon.data_folder import DataFolder, Endpoint
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Verdict
 
@@ -63,7 +64,7 @@ class DaemonHost:
     @property
     def url(self) -> str:
         """Where it answers now; a restarted daemon answers elsewhere."""
-        return msgspec.json.decode(self._folder.endpoint.read_bytes(), type=Endpoint).url
+        return json_decoder(Endpoint).decode(self._folder.endpoint.read_bytes()).url
 
     def tend(self) -> None:
         """Starts the daemon again if it has died."""
@@ -102,5 +103,5 @@ def _serves(answer: httpx.Response) -> bool:
     """True if commands are taken; a daemon that only lacks space says so to whoever asks it."""
     if answer.is_success:
         return True
-    checks = msgspec.json.decode(answer.content, type=Verdict).checks
+    checks = json_decoder(Verdict).decode(answer.content).checks
     return {each.name for each in checks if not each.ok} == {"disk"}

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 import psutil
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConflictError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -26,7 +27,7 @@ def kept_ports(path: Path, wanted: Mapping[str, int], *, running: bool) -> dict[
 
     Raises ConflictError if the server is `running` and another port than its own is asked for.
     """
-    kept = msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+    kept = json_decoder(dict[str, int]).decode(path.read_bytes()) if path.exists() else {}
     chosen: dict[str, int] = {}
     for name, port in wanted.items():
         if running and port and port != kept.get(name):

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import psutil
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 
 _INTERVAL_S: Final = 0.05
@@ -124,7 +125,7 @@ class ServerProcess:
         if (child := self._child) is not None:
             child.poll()  # collects its status, once it has one
         try:
-            started = msgspec.json.decode(self._file.read_bytes(), type=Started)
+            started = json_decoder(Started).decode(self._file.read_bytes())
             process = psutil.Process(started.pid)
             if abs(process.create_time() - started.process_start_s) > _SAME_START_S:
                 return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.ops.decoding import converted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,6 @@ def ls(
     settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, kafka: str | None
 ) -> None:
     """List what is open, newest first. Without a daemon the log itself is read."""
-    import msgspec
 
     from rftd.daemon.client import replies
     from rftd.daemon.client.client import Client
@@ -60,7 +60,7 @@ def ls(
         return
     from rftd.daemon.output.dlq import lines
 
-    lines(msgspec.convert(plain, replies.DeadLetters), settings, everything=everything)
+    lines(converted(plain, replies.DeadLetters), settings, everything=everything)
 
 
 @dlq.command("show", help=f"One dead letter, with the record or the attempts behind it.\n\n{WHICH}")
@@ -70,7 +70,6 @@ def ls(
 @click.pass_obj
 def show(settings: Settings, id: str, kafka: str | None) -> None:
     """One of them."""
-    import msgspec
 
     from rftd.daemon.client import replies
     from rftd.daemon.client.client import Client
@@ -95,7 +94,7 @@ def show(settings: Settings, id: str, kafka: str | None) -> None:
         return
     from rftd.daemon.output.dlq import page
 
-    page(msgspec.convert(plain, replies.DeadLetterPage), settings)
+    page(converted(plain, replies.DeadLetterPage), settings)
 
 
 @dlq.command("retry", help=f"Let one take effect after all: a failed task is given out once more.\n\n{WHICH}")

@@ -8,6 +8,7 @@ import click
 
 from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
 from rftd.daemon.verbs.names import experiment_argument
+from rftd.ops.decoding import converted
 
 if TYPE_CHECKING:
     from rftd.daemon.client.replies import Why
@@ -53,8 +54,6 @@ def _offline(settings: Settings, name: str, kafka: str | None) -> tuple[Why, Any
     import asyncio
     from pathlib import Path
 
-    import msgspec
-
     from rftd.daemon.api.wire import to_wire
     from rftd.daemon.client import replies
     from rftd.daemon.data_folder import DataFolder
@@ -69,4 +68,4 @@ def _offline(settings: Settings, name: str, kafka: str | None) -> tuple[Why, Any
             return to_wire(await why_offline(log, name, clock=clock))
 
     plain = asyncio.run(read())
-    return msgspec.convert(plain, replies.Why), plain
+    return converted(plain, replies.Why), plain

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
-import msgspec
-
+from rftd.ops.decoding import json_decoder
 from rftd.storage.lineage.key import Key, Kind
 from rftd.storage.lineage.reading import Reading
 
@@ -200,7 +199,7 @@ async def _fork(reading: Reading, experiment: bytes) -> tuple[bytes, int] | None
 
 def spans_of(text: str | None) -> list[tuple[int, int, int, int]]:
     """(version, generation, start, end) of each span in a row's JSON."""
-    return msgspec.json.decode(text, type=list[tuple[int, int, int, int]]) if text else []
+    return json_decoder(list[tuple[int, int, int, int]]).decode(text) if text else []
 
 
 def _by_experiment(keys: list[Key]) -> dict[bytes, list[Key]]:

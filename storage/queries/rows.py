@@ -10,6 +10,8 @@ import msgspec
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rftd.ops.decoding import converted
+
 R = TypeVar("R", bound=msgspec.Struct)
 
 _IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject", "parent"})
@@ -21,7 +23,7 @@ async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **paramete
     result = await connection.execute(_statement(sql), parameters)
     names = list(result.keys())
     rows = [{name: _value(name, value) for name, value in zip(names, row, strict=True)} for row in result]
-    return msgspec.convert(rows, list[kind], strict=False)  # type: ignore[valid-type]
+    return converted(rows, list[kind], strict=False)  # type: ignore[valid-type]
 
 
 async def fetch_one(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> R | None:

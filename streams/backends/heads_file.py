@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 import xxhash
 
+from rftd.ops.decoding import msgpack_decoder
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.topics import Partition
 
@@ -29,7 +30,7 @@ class _Slot(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Slot)
+_decoder = msgpack_decoder(_Slot)
 
 
 class HeadsFile:

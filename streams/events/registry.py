@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from rftd.ops.decoding import converted, msgpack_decoder
 from rftd.ops.errors import CodecError
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -46,7 +47,7 @@ class Definition:
         self.commanded = commanded
         self.anywhere = anywhere
         self.upcasts: dict[int, Upcast] = {}
-        self.decode: Callable[[bytes], Event] = msgspec.msgpack.Decoder(kind).decode
+        self.decode: Callable[[bytes], Event] = msgpack_decoder(kind).decode
 
 
 class _Older:
@@ -57,10 +58,10 @@ class _Older:
         self._version = version
 
     def decode(self, value: bytes) -> Event:
-        fields: dict[str, Any] = msgspec.msgpack.decode(value, type=dict[str, Any])
+        fields: dict[str, Any] = msgpack_decoder(dict[str, Any]).decode(value)
         for version in range(self._version, self._definition.version):
             fields = self._definition.upcasts[version](fields)
-        return msgspec.convert(fields, self._definition.kind)
+        return converted(fields, self._definition.kind)
 
 
 _by_name: dict[str, Definition] = {}

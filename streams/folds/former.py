@@ -5,11 +5,12 @@ That version had no number but a fingerprint of its code. It kept an id of every
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.ids import derive
 from rftd.streams.events.batch import GroupRef
 from rftd.streams.events.experiment import ExperimentForked, HeadRef
@@ -70,7 +71,7 @@ def is_of(version: bytes) -> bool:
 
 def read(payload: memoryview, kind: type[P]) -> dict[str, Any]:
     """The fields of a snapshot, its parts as this release keeps them. Raises msgspec.MsgspecError."""
-    found = msgspec.msgpack.decode(payload, type=_Former)
+    found = msgpack_decoder(_Former).decode(payload)
     fields: dict[str, _Fields] = {name: dict(raw) for name, raw in found.parts.items()}
     spine = fields.get("spine", {})
     if spine:
@@ -83,25 +84,25 @@ def read(payload: memoryview, kind: type[P]) -> dict[str, Any]:
         _convert_groups(fields["groups"])
     if "ledger" in fields:
         _convert_ledger(fields["ledger"], spine["batches"])
-    parts = msgspec.msgpack.decode(_encoder.encode(fields), type=kind)
+    parts = msgpack_decoder(kind).decode(_encoder.encode(fields))
     return {"experiment": found.experiment, "marks": found.marks, "fences": found.fences, "parts": parts}
 
 
 def _taken(fields: _Fields, name: str, kind: Any) -> Any:
-    return msgspec.msgpack.decode(fields.pop(name), type=kind)
+    return msgpack_decoder(kind).decode(fields.pop(name))
 
 
 def _convert_spine(spine: _Fields) -> None:
     offsets: dict[int, int] = _taken(spine, "plan_offsets", dict[int, int])
     planned: dict[UUID, bool] = _taken(spine, "_batches", dict[UUID, bool])
     checksums: dict[tuple[int, int], str] = _taken(spine, "checksums", dict[tuple[int, int], str])
-    plans: dict[int, Plan] = msgspec.msgpack.decode(spine["plans"], type=dict[int, Plan])
-    forked = msgspec.msgpack.decode(spine["forked"], type=ExperimentForked | None)
+    plans: dict[int, Plan] = msgpack_decoder(dict[int, Plan]).decode(spine["plans"])
+    forked: ExperimentForked | None = msgpack_decoder(cast(Any, ExperimentForked | None)).decode(spine["forked"])
     batches = Batches(abandoned={id for id, stands in planned.items() if not stands})
     for step in sorted(offsets):
         batches.steps.add(step)
     batches.newest = {step: plan.event.batch for step, plan in plans.items()}
-    batches.furthest = msgspec.msgpack.decode(spine["furthest"], type=int)
+    batches.furthest = msgpack_decoder(int).decode(spine["furthest"])
     at_step = forked.at_step if forked is not None else -1
     executed = Versions()
     for key in sorted(checksums):

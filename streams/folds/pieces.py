@@ -13,6 +13,8 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from rftd.ops.decoding import msgpack_decoder
+
 ENTRIES: Final = 512
 """Of a container; one with more is not part of the first piece."""
 _MANY: Final = 8 * ENTRIES
@@ -27,7 +29,7 @@ class _Piece(msgspec.Struct, frozen=True, array_like=True):
     entries: msgspec.Raw
 
 
-_pieces: Final = msgspec.msgpack.Decoder(_Piece)
+_pieces: Final = msgpack_decoder(_Piece)
 
 
 def pieces_of(fold: msgspec.Struct) -> Iterator[bytes]:
@@ -44,7 +46,7 @@ def pieces_of(fold: msgspec.Struct) -> Iterator[bytes]:
 def from_pieces(pieces: Iterable[bytes], kind: type[T]) -> T:
     """The fold again; containers that `kind` does not name are left out. Raises msgspec.MsgspecError."""
     each = iter(pieces)
-    fold: T = _decoder(cast(Hashable, kind)).decode(next(each, b""))
+    fold: T = msgpack_decoder(kind).decode(next(each, b""))
     for piece in map(_pieces.decode, each):
         holder: Any = fold
         for name in piece.path[:-1]:
@@ -52,7 +54,7 @@ def from_pieces(pieces: Iterable[bytes], kind: type[T]) -> T:
         name = piece.path[-1]
         if holder is None or name not in holder.__struct_fields__:
             continue
-        entries = _decoder(cast(Hashable, _hints(cast(Hashable, type(holder)))[name])).decode(piece.entries)
+        entries = msgpack_decoder(_hints(cast(Hashable, type(holder)))[name]).decode(piece.entries)
         container = getattr(holder, name)
         if isinstance(container, list):
             container.extend(entries)
@@ -91,8 +93,3 @@ def _weight(value: Any) -> int:
 @cache
 def _hints(kind: Hashable) -> dict[str, Any]:
     return get_type_hints(cast(Any, kind))
-
-
-@cache
-def _decoder(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(cast(Any, kind))

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.events.experiment import HeadRef
@@ -102,7 +103,7 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
         if version != b"%016d" % VERSION and parts is not Nothing:
             raise CodecError(f"it is of version {version.decode(errors='replace')}, and this release reads {VERSION}")
         pieces = _cut(payload)
-        place = msgspec.msgpack.decode(next(pieces, b""), type=_Place)
+        place = msgpack_decoder(_Place).decode(next(pieces, b""))
         fold = from_pieces(pieces if parts is not Nothing else (b"\x80",), parts)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise CodecError(f"it cannot be decoded: {error}") from error

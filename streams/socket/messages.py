@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import LogError, RftdError
 from rftd.streams.chain import Heads, Mark
 from rftd.streams.envelope import Draft, Position, Record
@@ -107,8 +108,8 @@ Make = Callable[[int], Request]
 """Builds a request around its id."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
-decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
+decode_request: Callable[[bytes | memoryview], Request] = msgpack_decoder(cast("type[Request]", Request)).decode
+decode_reply: Callable[[bytes | memoryview], Reply] = msgpack_decoder(cast("type[Reply]", Reply)).decode
 
 
 def framed(message: Request | Reply) -> memoryview:

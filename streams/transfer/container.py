@@ -22,6 +22,7 @@ from typing import IO, Final, Self
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.durable import sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, NotFoundError, UsageError
 from rftd.streams.transfer.manifest import FORMAT, FORMAT_VERSION, MANIFEST, MANIFEST_SIZE_BYTES, Manifest, Member
@@ -173,7 +174,7 @@ class ArchiveReader:
             raise _damaged(self.path, "it has no manifest")
         try:
             text = self._zip.read(info)
-            version = msgspec.json.decode(text, type=_Version)
+            version = json_decoder(_Version).decode(text)
             if version.format != FORMAT:
                 raise _damaged(self.path, f"its format is {version.format[:60]!r}, not {FORMAT!r}")
             if version.version != FORMAT_VERSION:
@@ -182,7 +183,7 @@ class ArchiveReader:
                     where=str(self.path),
                     fix="import it with the release of rftd that wrote it, or a newer one",
                 )
-            return msgspec.json.decode(text, type=Manifest)
+            return json_decoder(Manifest).decode(text)
         except (msgspec.MsgspecError, ValueError, zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise _damaged(self.path, f"its manifest cannot be read: {error}") from error
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 import msgspec
 
 from rftd.ops import limits
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import ArchiveError
 
 FRAME_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64
@@ -30,7 +31,7 @@ class Readable(Protocol):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Frame)
+_decoder: Final = msgpack_decoder(Frame)
 
 
 def encode_frame(offset: int, head: bytes, value: bytes) -> bytes:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import ArchiveError, CodecError
 from rftd.streams import topics
 from rftd.streams.codec import decode_head, decode_with
@@ -53,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     def _refuse_unknown_fields(self) -> None:
         """What a newer release added to the event would be lost when it is written anew."""
         known = type(self.event)
-        fields = msgspec.msgpack.decode(self.value, type=dict[str, msgspec.Raw])
+        fields = msgpack_decoder(dict[str, msgspec.Raw]).decode(self.value)
         if self.head.version == definition_of(known).version and (
             unknown := sorted(set(fields) - set(known.__struct_fields__))
         ):

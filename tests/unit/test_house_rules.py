@@ -75,6 +75,11 @@ def test_no_room_is_imported_under_its_bare_name() -> None:
     assert not [name for name in sys.modules if name in ROOMS]
 
 
+def test_decoders_are_made_in_one_place() -> None:
+    pattern = re.compile(r"msgspec\.convert\(|(json|msgpack)\.(Decoder\(|decode\(.*type=)")
+    assert [shown(path) for path in SOURCES if pattern.search(path.read_text())] == ["ops/decoding.py"]
+
+
 def test_nothing_executable_arrives_as_data() -> None:
     pattern = re.compile(r"\bimport pickle\b|\btorch\.load\(|yaml\.load\(|(?<![.\w])eval\(")
     assert not [shown(path) for path in SOURCES if pattern.search(path.read_text())]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
 from rftd.workers.chat.message import Message
 
@@ -163,7 +164,7 @@ def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
     config = folder / "generation_config.json"
     if config.is_file():
         try:
-            listed = msgspec.json.decode(config.read_bytes(), type=_GenerationConfig).eos_token_id
+            listed = json_decoder(_GenerationConfig).decode(config.read_bytes()).eos_token_id
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"generation_config.json is malformed: {error}", where=str(config)) from error
         ids.extend([] if listed is None else [listed] if isinstance(listed, int) else listed)

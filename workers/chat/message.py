@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from rftd.ops.decoding import converted, json_decoder
+
 
 class Message(msgspec.Struct, frozen=True):
     """What one side said."""
@@ -29,9 +31,9 @@ def parse_messages(value: Any) -> tuple[Message, ...]:
     """
     try:
         if isinstance(value, str):
-            listed = msgspec.json.decode(value, type=list[dict[str, Any]])
+            listed = json_decoder(list[dict[str, Any]]).decode(value)
         else:
-            listed = msgspec.convert(value, type=list[dict[str, Any]])
+            listed = converted(value, list[dict[str, Any]])
         messages = tuple(_message(each) for each in listed)
     except msgspec.MsgspecError as error:
         raise ValueError(f"are not a list of objects with role and content: {error}") from None
@@ -45,5 +47,5 @@ def _message(given: dict[str, Any]) -> Message:
     known = {key: given[key] for key in ("role", "content") if key in given}
     if extra.get("tool_calls") and known.get("content") is None:
         known["content"] = ""  # a call need not say anything
-    message = msgspec.convert(known, Message)
+    message = converted(known, Message)
     return msgspec.structs.replace(message, extra=msgspec.json.encode(extra).decode()) if extra else message

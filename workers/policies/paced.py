@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 from rftd.streams.folds.ledger import Waiting
 from rftd.streams.spec import PolicySpec
@@ -82,7 +83,7 @@ class Paced(ABC):
 def read_args(spec: PolicySpec, kind: type[A]) -> A:
     """The policy's own arguments. Raises ConfigError for one that it does not know, or of another type."""
     try:
-        return msgspec.convert(spec.args, kind)
+        return converted(spec.args, kind)
     except msgspec.ValidationError as error:
         known = ", ".join(kind.__struct_fields__)
         raise ConfigError(f"policy {spec.kind}: {error}", fix=f"its own fields are: {known or 'none'}") from None

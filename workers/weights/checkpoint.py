@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConflictError, WorkError
 from rftd.workers.weights import safetensors
@@ -132,7 +133,7 @@ def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
     """What `folder` says that it holds. Raises WorkError if there is no such thing, or its id is not `expect`."""
     try:
         encoded = (folder / MANIFEST).read_bytes()
-        manifest = msgspec.json.decode(encoded, type=Manifest)
+        manifest = json_decoder(Manifest).decode(encoded)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WorkError(f"no manifest of weights: {error}", where=str(folder / MANIFEST)) from error
     if expect not in (None, manifest_id(encoded)):

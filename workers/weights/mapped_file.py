@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 import xxhash
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DiskFullError, WorkError
 from rftd.workers.weights.manifest import Manifest, manifest_id
 from rftd.workers.weights.tensor_bytes import TensorBytes, size_bytes
@@ -142,7 +143,7 @@ def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorB
     encoded = _encoded(data)
     if manifest_id(encoded) != expect:
         raise ValueError(f"manifest {manifest_id(encoded)} is not {expect}")
-    manifest = msgspec.json.decode(encoded, type=Manifest)
+    manifest = json_decoder(Manifest).decode(encoded)
     if len(manifest.offsets) != len(manifest.tensors):
         raise ValueError("tensors without a place")
     begin = _PREFIX_BYTES + len(encoded)

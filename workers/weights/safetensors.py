@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import WorkError
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, size_bytes
 
@@ -62,9 +63,9 @@ def read(path: Path) -> dict[str, TensorBytes]:
             mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         data = memoryview(mapped)
         begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-        header = msgspec.json.decode(data[_LENGTH_BYTES:begin], type=dict[str, msgspec.Raw])
+        header = json_decoder(dict[str, msgspec.Raw]).decode(data[_LENGTH_BYTES:begin])
         header.pop(_METADATA, None)
-        return {name: _tensor(msgspec.json.decode(raw, type=_Entry), data[begin:]) for name, raw in header.items()}
+        return {name: _tensor(json_decoder(_Entry).decode(raw), data[begin:]) for name, raw in header.items()}
     except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         raise WorkError(f"weights cannot be read: {error}", where=str(path)) from error
 

@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import iso
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.ids import derive
 from rftd.streams.chain import GENESIS, link
 from rftd.streams.envelope import Draft, Head
@@ -31,7 +32,7 @@ SUM: Final = "rftd-sum"
 ID: Final = "ce_id"
 _ATTRIBUTES_HEAD_SIZE_BYTES: Final = 16 * 1024
 _FOREIGN: Final = UUID("6b61666b-6120-5f66-8000-726674640000")
-_decoder = msgspec.msgpack.Decoder(Head)
+_decoder = msgpack_decoder(Head)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 

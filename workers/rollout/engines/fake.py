@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import converted
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
 from rftd.streams.events.experience import Span
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
@@ -50,7 +51,7 @@ class FakeRolloutEngine:
     """Implements `RolloutEngine`; weights come through the channel, from the fake trainer engine."""
 
     def __init__(self, arguments: Mapping[str, Any], clock: Clock) -> None:
-        self._args = msgspec.convert(dict(arguments), FakeArgs)
+        self._args = converted(dict(arguments), FakeArgs)
         self._clock = clock
         self._tokenizer = ByteTokenizer()
         self._version = (-1, -1)

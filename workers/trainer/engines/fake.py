@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rftd.ops.decoding import converted, json_decoder
 from rftd.ops.errors import DataError
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.trainer import nonfinite
@@ -57,7 +58,7 @@ class FakeTrainerEngine:
     """Implements `TrainerEngine` without a model; deterministic."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._args = msgspec.convert(dict(arguments), FakeTrainerArgs)
+        self._args = converted(dict(arguments), FakeTrainerArgs)
         self._state = FakeState(weights="", optimizer="", stage="")
         self._limit = 1
 
@@ -72,7 +73,7 @@ class FakeTrainerEngine:
         self._state = FakeState(weights=_digest(b"base", str(experiment.seed).encode()), optimizer="", stage="")
 
     def begin_stage(self, stage: StageSpec) -> None:
-        self._args = msgspec.convert(dict(stage.trainer.engine_args), FakeTrainerArgs)
+        self._args = converted(dict(stage.trainer.engine_args), FakeTrainerArgs)
         self._limit = stage.trainer.max_nonfinite_steps
         self._state = FakeState(weights=self._state.weights, optimizer="fresh", stage=stage.name)
 
@@ -118,12 +119,12 @@ class FakeTrainerEngine:
     def load(self, folder: Path, stage: StageSpec | None) -> None:
         path = folder / "actor" / "state.json"
         try:
-            state = msgspec.json.decode(path.read_bytes(), type=FakeState)
+            state = json_decoder(FakeState).decode(path.read_bytes())
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"no checkpoint of the fake engine: {error}", where=str(path)) from error
         self._state = state if stage is not None else FakeState(weights=state.weights, optimizer="", stage="")
         if stage is not None:
-            self._args = msgspec.convert(dict(stage.trainer.engine_args), FakeTrainerArgs)
+            self._args = converted(dict(stage.trainer.engine_args), FakeTrainerArgs)
             self._limit = stage.trainer.max_nonfinite_steps
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 
 
@@ -34,7 +35,7 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
     """The arguments, checked. Raises ConfigError."""
     try:
-        return msgspec.convert(dict(arguments), TorchTrainerArgs)
+        return converted(dict(arguments), TorchTrainerArgs)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"the torch engine does not take {dict(arguments)!r}: {error}",

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
 from rftd.workers.trainer.engines.torch.model import load_model, tensors_of
 
@@ -69,7 +70,7 @@ def read_state(actor: Path) -> TrainerState:
     """trainer_state.json. Raises DataError if it is missing, damaged or of a newer format."""
     path = actor / "trainer_state.json"
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=TrainerState)
+        state = json_decoder(TrainerState).decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     if state.format != FORMAT:

@@ -1,0 +1,39 @@
+"""Decoders of plain data, each made once and one at a time. All of rftd reads JSON and msgpack through them.
+
+What msgspec knows of a class it writes into the class when the first decoder of it is made, and for a moment that is
+half there: another thread that reads data of this class meanwhile ends the process with a segmentation fault (0.22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import cache
+from threading import RLock
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+T = TypeVar("T")
+_making: Final = RLock()
+
+
+def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of JSON text as `kind`. Its `decode` raises msgspec.MsgspecError."""
+    return cast("msgspec.json.Decoder[T]", _made(msgspec.json.Decoder, cast(Hashable, kind)))
+
+
+def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
+    """The decoder of msgpack bytes as `kind`. Its `decode` raises msgspec.MsgspecError."""
+    return cast("msgspec.msgpack.Decoder[T]", _made(msgspec.msgpack.Decoder, cast(Hashable, kind)))
+
+
+def converted(value: object, kind: type[T], *, strict: bool = True) -> T:
+    """Plain lists, dicts and scalars as `kind`. Raises msgspec.ValidationError."""
+    json_decoder(kind)  # from here on the class is known
+    return msgspec.convert(value, kind, strict=strict)
+
+
+@cache
+def _made(make: Callable[[Any], Any], kind: Hashable) -> Any:
+    with _making:
+        return make(kind)
