@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from desk import REPEAT, Desk, stage_of
+from desk import REPEAT, Desk, lease_of, scores_of, stage_of
 from mutation import mutants, whole_run
 from readers import fold_and_decide, of_a_log, quietly, records_of
 from tape import Tape
@@ -21,10 +21,10 @@ from rftd.ops.errors import CodecError
 from rftd.streams.arrays import Array
 from rftd.streams.codec import decode
 from rftd.streams.deadletters import understood
-from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed, Span
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.experiment import ExperimentForked, StageStarted
 from rftd.streams.events.registry import definitions
-from rftd.streams.events.task import GroupClosed, TaskLeased
+from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.groups import Groups
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
@@ -118,22 +118,7 @@ def test_a_stranger_adds_no_rollouts_to_a_group_and_moves_it_to_no_other_stage(e
 
     if early:
         intrude()
-    lease = TaskLeased(
-        lease=UUID(int=3),
-        slot=0,
-        worker=UUID(int=4),
-        group=group,
-        sequence=0,
-        stage=0,
-        row=0,
-        epoch=0,
-        rollouts=tuple(range(REPEAT)),
-        repeat_times=REPEAT,
-        attempt=1,
-        deadline_s=9.0,
-        min_version=0,
-    )
-    desk.put(lease)
+    desk.put(lease_of(group, lease=UUID(int=3)))
     if not early:
         intrude()
     state = desk.state.groups
@@ -149,18 +134,7 @@ def test_a_stranger_scores_nothing_that_nobody_evaluates() -> None:
     desk = Desk(stage_of(evals=(TasksetSpec(name="held", path="none", rows=2),)))
     for taskset, stage in ((7, 0), (0, 9), (-1, -1)):
         id = UUID(int=taskset + 60)
-        scored = EvalScored(
-            eval=id,
-            lease=id,
-            stage=stage,
-            taskset=taskset,
-            row_start=0,
-            version=0,
-            generation=0,
-            rewards=Array.of([1, 1, 1], "f4"),
-            tokens=Array.of([1, 1, 1], "u4"),
-        )
-        desk.put(scored, key=id)
+        desk.put(scores_of([1, 1, 1], eval=id, lease=id, stage=stage, taskset=taskset), key=id)
     decided = list(Dispatcher(desk.state, Liveness()).decide(ManualClock().monotonic_s()))
     assert [each for each in decided if type(each.event).__name__ == "EvalCompleted"] == []
 
@@ -168,17 +142,7 @@ def test_a_stranger_scores_nothing_that_nobody_evaluates() -> None:
 @pytest.mark.parametrize("rewards", [[math.nan], [math.inf], [1e38, 1e38], [[1.0, 1.0]]])
 def test_scores_have_a_mean(rewards: list[Any]) -> None:
     with pytest.raises(ValueError, match="rewards"):
-        EvalScored(
-            eval=UUID(int=1),
-            lease=UUID(int=1),
-            stage=0,
-            taskset=0,
-            row_start=0,
-            version=0,
-            generation=0,
-            rewards=Array.of(rewards, "f4"),
-            tokens=Array.of([1], "u4"),
-        )
+        scores_of(rewards)
 
 
 def test_what_no_stage_is_begins_none() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -53,6 +53,42 @@ def stage_of(**changes: Any) -> StageSpec:
         "rollout": RolloutSpec(max_timeout_s=20.0),
     }
     return StageSpec(**fields | changes)
+
+
+def lease_of(group: UUID, **changes: Any) -> TaskLeased:
+    """The first lease of a group with all its rollouts."""
+    fields: dict[str, Any] = {
+        "lease": derive(group, "lease", changes.get("attempt", 1)),
+        "slot": 0,
+        "worker": UUID(int=2),
+        "group": group,
+        "sequence": 0,
+        "stage": 0,
+        "row": 0,
+        "epoch": 0,
+        "rollouts": tuple(range(REPEAT)),
+        "repeat_times": REPEAT,
+        "attempt": 1,
+        "deadline_s": 50.0,
+        "min_version": 0,
+    }
+    return TaskLeased(**fields | changes)
+
+
+def scores_of(rewards: Sequence[Any], **changes: Any) -> experience.EvalScored:
+    """The scores of the first held-out rows with the base model, one token each."""
+    fields: dict[str, Any] = {
+        "eval": UUID(int=1),
+        "lease": UUID(int=2),
+        "stage": 0,
+        "taskset": 0,
+        "row_start": 0,
+        "version": 0,
+        "generation": 0,
+        "rewards": Array.of(rewards, "f4"),
+        "tokens": Array.of([1] * len(rewards), "u4"),
+    }
+    return experience.EvalScored(**fields | changes)
 
 
 class Desk:
@@ -158,20 +194,13 @@ class Desk:
     ) -> TaskLeased:
         """A lease, as the dispatcher writes it."""
         group = group_id(self.id, 0, sequence)
-        leased = TaskLeased(
-            lease=derive(group, "lease", attempt),
+        leased = lease_of(
+            group,
             slot=slot,
             worker=worker_id,
-            group=group,
             sequence=sequence,
-            stage=0,
             row=sequence,
-            epoch=0,
-            rollouts=tuple(range(REPEAT)),
-            repeat_times=REPEAT,
             attempt=attempt,
-            deadline_s=50.0,
-            min_version=0,
             held_version=held_version,
         )
         self.put(leased, partition=Partition(topics.TASKS, slot))

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from desk import lease_of
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import SyntheticRun
 from tape import Tape
@@ -22,7 +23,7 @@ from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experiment import ExperimentCompleted, ExperimentStarted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.events.task import GroupClosed, TaskLeased
+from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.fencing import FenceView
@@ -107,22 +108,7 @@ def test_what_is_given_up_or_given_out_twice_is_counted() -> None:
     run = SyntheticRun(Tape()).write()
     feed, tape = fed(run), run.tape
     group = tape.ids.new()
-    leased = TaskLeased(
-        lease=tape.ids.new(),
-        slot=0,
-        worker=run.workers[0],
-        group=group,
-        sequence=99,
-        stage=1,
-        row=0,
-        epoch=0,
-        rollouts=(0,),
-        repeat_times=4,
-        attempt=2,
-        deadline_s=1.0,
-        min_version=0,
-        reissue=True,
-    )
+    leased = lease_of(group, worker=run.workers[0], sequence=99, stage=1, rollouts=(0,), attempt=2, reissue=True)
     closed = GroupClosed(group=group, sequence=99, stage=1, members=(), failed=4, code=OverRolloutError.code)
     for event in (leased, closed):
         tape.write(event, run.id, role="dispatcher", partition=Partition(TASKS, 0))

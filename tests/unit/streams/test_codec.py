@@ -5,18 +5,17 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
-import numpy as np
 import pytest
+from desk import scores_of
 
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import SeededIds
 from rftd.streams import topics
-from rftd.streams.arrays import Array
 from rftd.streams.codec import Writer, decode, decode_as, decode_head, to_json
 from rftd.streams.envelope import Draft, Record
-from rftd.streams.events.experience import EvalScored, RolloutFailed
+from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.events.experiment import ExperimentWarned, Fence
 from rftd.streams.topics import Partition, partition_of
 
@@ -101,17 +100,6 @@ def test_decode_as_refuses_another_type(writer: Writer) -> None:
 
 
 def test_json_is_for_people() -> None:
-    scored = EvalScored(
-        eval=UUID(int=1),
-        lease=UUID(int=2),
-        stage=0,
-        taskset=0,
-        row_start=0,
-        version=1,
-        generation=0,
-        rewards=Array.of(np.zeros(3), "f4"),
-        tokens=Array.of([1, 2, 3], "u4"),
-    )
-    fields = to_json(scored)
+    fields = to_json(scores_of([0.0, 0.0, 0.0]))
     assert msgspec.json.decode(msgspec.json.encode(fields)) == fields
     assert (fields["rewards"], fields["tokens"], fields["eval"]) == ("f4[3]", "u4[3]", str(UUID(int=1)))

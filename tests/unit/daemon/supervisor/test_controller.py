@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from desk import BATCH, REPEAT, Desk, stage_of
+from desk import BATCH, REPEAT, Desk, lease_of, scores_of, stage_of
 
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.obstacle import REFUSED, of_error
 from rftd.ops import limits
 from rftd.ops.errors import DataError, NonFiniteLossError, TrainError
 from rftd.ops.ids import derive
-from rftd.streams.arrays import Array
 from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed, StageCompleted
 from rftd.streams.events.step import EvalCompleted
-from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
 from rftd.streams.spec import TasksetSpec
 from rftd.workers.dispatcher.closing import close_groups
@@ -68,17 +65,7 @@ def test_groups_without_any_member_fail_it_sooner() -> None:
 def answer(desk: Desk, *, version: int) -> None:
     """An explorer scores all four held-out rows with one version, for a lease that nobody else knows."""
     id = eval_id(desk.id, 0, version, 0)
-    scored = EvalScored(
-        eval=id,
-        lease=derive(id, "lease", 0, 1),
-        stage=0,
-        taskset=0,
-        row_start=0,
-        version=version,
-        generation=0,
-        rewards=Array.of([1.0, 0.0, 1.0, 1.0], "f4"),
-        tokens=Array.of([3] * 4, "u4"),
-    )
+    scored = scores_of([1.0, 0.0, 1.0, 1.0], eval=id, lease=derive(id, "lease", 0, 1), version=version)
     desk.put(scored, key=id)
 
 
@@ -95,22 +82,7 @@ def test_answers_to_leases_without_effect_hold_no_stage_open() -> None:
     )
     desk.put(committed)
     unknown = derive(desk.id, "group", 0, 99)
-    leased = TaskLeased(
-        lease=derive(unknown, "lease", 1),
-        slot=0,
-        worker=desk.id,
-        group=unknown,
-        sequence=99,
-        stage=0,
-        row=0,
-        epoch=0,
-        rollouts=tuple(range(REPEAT)),
-        repeat_times=REPEAT,
-        attempt=1,
-        deadline_s=50.0,
-        min_version=0,
-    )
-    desk.produce(leased, range(REPEAT))
+    desk.produce(lease_of(unknown, sequence=99), range(REPEAT))
     answer(desk, version=0)
     assert controller.decide() == ()
     answer(desk, version=1)

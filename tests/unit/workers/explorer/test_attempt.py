@@ -8,13 +8,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from desk import lease_of
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError, RolloutTimeoutError
 from rftd.ops.logs import logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.experience import RolloutFailed
-from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import RolloutSpec
 from rftd.workers.explorer.attempt import Attempts
 from rftd.workers.explorer.orphans import Orphans
@@ -56,22 +56,7 @@ async def ended(
         clock=SystemClock(),
         orphans=Orphans(logger()),
     )
-    lease = TaskLeased(
-        lease=UUID(int=1),
-        slot=0,
-        worker=UUID(int=2),
-        group=UUID(int=3),
-        sequence=0,
-        stage=0,
-        row=0,
-        epoch=0,
-        rollouts=(0,),
-        repeat_times=1,
-        attempt=1,
-        deadline_s=1.0,
-        min_version=0,
-        timeout_s=timeout_s,
-    )
+    lease = lease_of(UUID(int=3), rollouts=(0,), repeat_times=1, timeout_s=timeout_s)
     async with asyncio.timeout(30):
         event = await attempts.run(lease, 0, cast(Any, Rows()))
     assert isinstance(event, RolloutFailed)

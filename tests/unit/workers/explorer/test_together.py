@@ -12,13 +12,13 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
+from desk import lease_of
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError, RolloutTimeoutError
 from rftd.ops.logs import logger
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
-from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import FormatSpec, ModelSpec, RolloutSpec, TasksetSpec
 from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 from rftd.workers.explorer.attempt import Attempts
@@ -29,21 +29,7 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.runner import WorkflowRunner
 
 pytestmark = pytest.mark.anyio
-LEASE = TaskLeased(
-    lease=UUID(int=1),
-    slot=0,
-    worker=UUID(int=2),
-    group=UUID(int=3),
-    sequence=7,
-    stage=0,
-    row=4,
-    epoch=0,
-    rollouts=(0, 1, 2, 3),
-    repeat_times=4,
-    attempt=1,
-    deadline_s=1.0,
-    min_version=0,
-)
+LEASE = lease_of(UUID(int=3), sequence=7, row=4)
 
 
 class Script:
