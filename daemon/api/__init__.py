@@ -12,6 +12,7 @@ receipts         what commands answer
 pages            what reads answer
 live_page        a page for who watches it
 wire             typed rows as JSON
+commands         what every command shares: options of its route, key, longest time, receipt
 experiments      routes: submit, list, get, pause, resume, cancel
 queue            route: who of those that wait goes first
 keeping          routes: archive, restore, remove

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from rftd.daemon.api.body import Decide, Drop, read
-from rftd.daemon.api.experiments import bounded, request_id
+from rftd.daemon.api.commands import bounded, command, request_id
 from rftd.daemon.api.parameters import After, Key, Limit, Offset
-from rftd.daemon.api.schema import answers, takes
+from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.daemon.dlq.gathering import FORMS, listed, meant
@@ -46,12 +46,7 @@ def router(services: Services) -> APIRouter:
         """One of them with the record or the attempts behind it."""
         return respond(await page_of(services.log, meant(await dead(after), id)))
 
-    @routes.post(
-        "/retry",
-        status_code=202,
-        responses=answers(DeadLetterReceipt, status=202),
-        openapi_extra=takes(Decide, required=True),
-    )
+    @routes.post("/retry", **command(Decide, required=True, receipt=DeadLetterReceipt))
     async def retry(request: Request, key: Key = None) -> Response:
         """Lets one take effect after all; asking twice is asking once."""
         body = await read(request, Decide)
@@ -62,12 +57,7 @@ def router(services: Services) -> APIRouter:
             )
         return respond(done, status=202)
 
-    @routes.post(
-        "/drop",
-        status_code=202,
-        responses=answers(DeadLetterReceipt, status=202),
-        openapi_extra=takes(Drop, required=True),
-    )
+    @routes.post("/drop", **command(Drop, required=True, receipt=DeadLetterReceipt))
     async def drop(request: Request, key: Key = None) -> Response:
         """Takes one from the list of what is open, with a reason; asking twice is asking once."""
         body = await read(request, Drop)

@@ -8,12 +8,11 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.api.body import Reason, Tag, read
+from rftd.daemon.api.commands import bounded, command, receipt_of, request_id
 from rftd.daemon.api.experience_view import ExperienceView, with_payload
-from rftd.daemon.api.experiments import bounded, receipt_of, request_id
 from rftd.daemon.api.pages import ExperienceList
 from rftd.daemon.api.parameters import After, ExperienceState, Int, Key, Limit, Name, Offset, Order, Real
-from rftd.daemon.api.receipts import Receipt
-from rftd.daemon.api.schema import answers, takes
+from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.storage.queries.experiences import ExperienceFilter, get_experience, list_experiences
@@ -80,21 +79,17 @@ def _add_commands(routes: APIRouter, services: Services) -> None:
         "/experiences/{experience}/prioritize",
         _prioritize(services),
         methods=["POST"],
-        status_code=202,
         name="prioritize_experience",
         summary="Prioritize",
-        responses=answers(Receipt, status=202),
-        openapi_extra=takes(Tag, required=True),
+        **command(Tag, required=True),
     )
     routes.add_api_route(
         "/experiences/{experience}/give-up",
         _give_up(services),
         methods=["POST"],
-        status_code=202,
         name="give_up_experience",
         summary="Give up",
-        responses=answers(Receipt, status=202),
-        openapi_extra=takes(Reason, required=False),
+        **command(Reason, required=False),
     )
 
 

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
 from rftd.daemon.api.body import Fork, Reason, Submit, read
+from rftd.daemon.api.commands import bounded, command, receipt_of, request_id
 from rftd.daemon.api.pages import ExperimentList, ExperimentPage, page_of
 from rftd.daemon.api.parameters import After, Key, Limit, Name, Offset
 from rftd.daemon.api.place import show
-from rftd.daemon.api.receipts import ForkReceipt, Receipt, SubmitReceipt
-from rftd.daemon.api.schema import answers, takes
+from rftd.daemon.api.receipts import ForkReceipt, SubmitReceipt
+from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.daemon.operations import Done
-from rftd.ops.errors import UsageError, WaitTimeoutError
-from rftd.ops.ids import Ids, derive
 from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.experiments import ExperimentSummary, get_summary, list_experiments
 from rftd.streams.folds.spine import Status
-
-_REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
-"""Namespace of the keys that follow from one that is no UUID."""
-
-
-COMMAND_TIMEOUT_S: Final = 120.0
-"""A submission reads its datasets whole, to count and digest them."""
 
 
 class _Transition(Protocol):
@@ -41,9 +31,7 @@ def router(services: Services) -> APIRouter:
     """The routes of experiments."""
     routes = APIRouter(prefix="/v1/experiments", tags=["experiments"])
 
-    @routes.post(
-        "", status_code=202, responses=answers(SubmitReceipt, status=202), openapi_extra=takes(Submit, required=True)
-    )
+    @routes.post("", **command(Submit, required=True, receipt=SubmitReceipt))
     async def submit(request: Request, key: Key = None) -> Response:
         """Hand in an experiment. It is validated, and in the log when this answers."""
         body = await read(request, Submit)
@@ -85,11 +73,9 @@ def router(services: Services) -> APIRouter:
         "/{name}/fork",
         _fork(services),
         methods=["POST"],
-        status_code=202,
         name="fork",
         summary="Fork",
-        responses=answers(ForkReceipt, status=202),
-        openapi_extra=takes(Fork, required=True),
+        **command(Fork, required=True, receipt=ForkReceipt),
     )
     operations = services.operations
     for verb, transition in (("pause", operations.pause), ("resume", operations.resume), ("cancel", operations.cancel)):
@@ -97,11 +83,9 @@ def router(services: Services) -> APIRouter:
             f"/{{name}}/{verb}",
             _transition(services, transition),
             methods=["POST"],
-            status_code=202,
             name=verb,
             summary=verb.capitalize(),
-            responses=answers(Receipt, status=202),
-            openapi_extra=takes(Reason, required=False),
+            **command(Reason, required=False),
         )
     return routes
 
@@ -112,35 +96,6 @@ def with_labels(body: Submit) -> dict[str, Any]:
     if not body.labels or not isinstance(own, dict | None):
         return body.config
     return {**body.config, "labels": {**(own or {}), **body.labels}}
-
-
-@asynccontextmanager
-async def bounded(timeout_s: float = COMMAND_TIMEOUT_S) -> AsyncIterator[None]:
-    """Ends a command that takes too long. Raises WaitTimeoutError: it may or may not be in the log."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError as error:
-        raise WaitTimeoutError(
-            f"the command was not in the log after {timeout_s:g} s", fix="send it again with the same Idempotency-Key"
-        ) from error
-
-
-def receipt_of(experiment: UUID, done: Done) -> Receipt:
-    """What is answered to a command that took effect."""
-    return Receipt(id=str(experiment), event=str(done.event), position=show(done.position))
-
-
-def request_id(key: str | None, ids: Ids) -> UUID:
-    """The key of a command as the log keeps it: itself if it is a UUID, one that follows from it, or a new one."""
-    if key is None:
-        return ids.new()
-    if not key.strip():
-        raise UsageError("an empty key", field="Idempotency-Key", fix="leave it out, or send a UUID")
-    try:
-        return UUID(key)
-    except ValueError:
-        return derive(_REQUESTS, key)
 
 
 def _summary(services: Services) -> Callable[..., Awaitable[Response]]:

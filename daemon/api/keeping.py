@@ -11,10 +11,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.api.body import From, Remove, To, read
-from rftd.daemon.api.experiments import bounded, receipt_of, request_id
+from rftd.daemon.api.commands import bounded, command, receipt_of, request_id
 from rftd.daemon.api.parameters import Key, Name
-from rftd.daemon.api.receipts import Receipt
-from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 from rftd.daemon.operations import Done
@@ -45,11 +43,9 @@ def router(services: Services) -> APIRouter:
             f"/{{name}}/{verb}",
             _route(services, kind, default, work),
             methods=["POST"],
-            status_code=202,
             name=verb,
             summary=verb.capitalize(),
-            responses=answers(Receipt, status=202),
-            openapi_extra=takes(kind, required=False),
+            **command(kind, required=False),
         )
 
     add("archive", To, To(), archive)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.api.body import Prioritize, read
-from rftd.daemon.api.experiments import bounded, receipt_of, request_id
+from rftd.daemon.api.commands import bounded, command, receipt_of, request_id
 from rftd.daemon.api.parameters import Key, Name
-from rftd.daemon.api.receipts import Receipt
-from rftd.daemon.api.schema import answers, takes
 from rftd.daemon.api.services import Services
 from rftd.daemon.api.wire import respond
 
@@ -17,12 +15,7 @@ def router(services: Services) -> APIRouter:
     """The route of who goes first."""
     routes = APIRouter(prefix="/v1/experiments/{name}", tags=["experiments"])
 
-    @routes.post(
-        "/prioritize",
-        status_code=202,
-        responses=answers(Receipt, status=202),
-        openapi_extra=takes(Prioritize, required=True),
-    )
+    @routes.post("/prioritize", **command(Prioritize, required=True))
     async def prioritize(name: Name, request: Request, key: Key = None) -> Response:
         """Change the priority of an experiment: of those that wait for their turn, the highest goes first."""
         body = await read(request, Prioritize)
