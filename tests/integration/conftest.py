@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -201,14 +202,22 @@ class FakeWorld:
     verified = staticmethod(verified)
 
     @staticmethod
-    async def run(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> Run:
-        """The run of an experiment that was just taken in; it is not driven yet."""
+    async def submitted(log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids) -> UUID:
+        """An experiment that was just taken in."""
         writer = Writer(source="test", clock=clock, ids=ids)
         experiment = derive(ids.new(), "experiment")
         await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
         heads = as_refs(await log.heads())
         await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
-        executor = TaskExecutor(log, clock, ids)
+        return experiment
+
+    @staticmethod
+    async def run(
+        log: EventLog, spec: ExperimentSpec, clock: Clock, ids: Ids, executor: TaskExecutor | None = None
+    ) -> Run:
+        """The run of an experiment that was just taken in; it is not driven yet."""
+        experiment = await FakeWorld.submitted(log, spec, clock, ids)
+        executor = executor or TaskExecutor(log, clock, ids)
         return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
 
     @staticmethod

@@ -10,15 +10,11 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon.supervisor.run import Run
-from rftd.ops.ids import derive
-from rftd.ops.logs import logger
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec, PolicySpec, RolloutSpec, SyncSpec, TrainerSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.fake import FakeRolloutEngine
@@ -109,12 +105,8 @@ def colocated(tmp_path: Path, fake_world, *, turns: bool) -> ExperimentSpec:
     )
 
 
-async def driven(log: EventLog, spec: ExperimentSpec, executor, clock, ids) -> Run:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    await log.append([writer.draft(life.ExperimentAccepted(start=as_refs(await log.heads())), experiment=experiment)])
-    run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
+async def driven(world, log: EventLog, spec: ExperimentSpec, clock, ids) -> Run:
+    run = await world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
     spine = run.state.spine
@@ -147,9 +139,7 @@ def overlaps(rollouts: list[tuple[float, float]], steps: list[tuple[float, float
 async def test_no_rollout_overlaps_a_training_step(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, device: Device
 ) -> None:
-    run = await driven(
-        log, colocated(tmp_path, fake_world, turns=True), fake_world.executor(log, clock, ids), clock, ids
-    )
+    run = await driven(fake_world, log, colocated(tmp_path, fake_world, turns=True), clock, ids)
     rollouts, steps = await intervals(log)
     assert len(rollouts) >= 5 * 16 and len(steps) == 5
     assert overlaps(rollouts, steps) == 0
@@ -179,6 +169,6 @@ async def test_without_turns_they_do_overlap(
 
     monkeypatch.setattr(FakeRolloutEngine, "generate", generated)
     monkeypatch.setattr(FakeTrainerEngine, "train", trained)
-    await driven(log, colocated(tmp_path, fake_world, turns=False), fake_world.executor(log, clock, ids), clock, ids)
+    await driven(fake_world, log, colocated(tmp_path, fake_world, turns=False), clock, ids)
     assert seen == [True]
     assert overlaps(*await intervals(log)) > 0

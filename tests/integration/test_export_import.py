@@ -12,7 +12,6 @@ from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError
-from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.storage.archive import Imported, export_experiment, import_experiment
 from rftd.storage.experiment_digest import experiment_digest
@@ -21,27 +20,16 @@ from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.chain import Mark
-from rftd.streams.codec import Writer, decode
+from rftd.streams.codec import decode
 from rftd.streams.events import experiment as life
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog, start_of
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import EXPERIMENTS, TRUTH, Partition, partition_of
 from rftd.streams.transfer.own import OwnRecords
 from rftd.streams.verify.checker import verify
-
-
-async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    heads = as_refs(await log.heads())
-    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
-    return experiment
 
 
 async def driven(log: EventLog, experiment: UUID, executor, clock, ids, *, until_step: int | None = None) -> RunState:
@@ -83,8 +71,8 @@ async def test_a_finished_experiment_is_the_same_in_every_log(
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     source = await SqliteLog.open(tmp_path / "log")
-    other = await submitted(source, fake_world.spec(tmp_path / "b"), clock, ids)
-    experiment = await submitted(source, fake_world.spec(tmp_path / "a"), clock, ids)
+    other = await fake_world.submitted(source, fake_world.spec(tmp_path / "b"), clock, ids)
+    experiment = await fake_world.submitted(source, fake_world.spec(tmp_path / "a"), clock, ids)
     executor = fake_world.executor(source, clock, ids)
     # Two at once, so that records of the other lie between those of this one.
     async with asyncio.TaskGroup() as tasks:
@@ -99,7 +87,7 @@ async def test_a_finished_experiment_is_the_same_in_every_log(
     busy = await SqliteLog.open(tmp_path / "busy")
     await driven(
         busy,
-        await submitted(busy, fake_world.spec(tmp_path / "b"), clock, ids),
+        await fake_world.submitted(busy, fake_world.spec(tmp_path / "b"), clock, ids),
         fake_world.executor(busy, clock, ids),
         clock,
         ids,
@@ -144,7 +132,7 @@ async def check_remembered(log: EventLog, experiment: UUID) -> None:
 async def test_a_half_run_goes_on_elsewhere_and_ends_well(tmp_path: Path, clock, ids, fake_world) -> None:
     first = await SqliteLog.open(tmp_path / "one")
     spec = fake_world.spec(tmp_path)
-    experiment = await submitted(first, spec, clock, ids)
+    experiment = await fake_world.submitted(first, spec, clock, ids)
     state = await driven(first, experiment, fake_world.executor(first, clock, ids), clock, ids, until_step=5)
     assert state.spine.status is Status.RUNNING
     exported = await export_experiment(first, experiment, tmp_path / "x.rftd", release="1", clock=clock)

@@ -12,29 +12,17 @@ import pytest
 from until import until
 
 from rftd.daemon.supervisor.run import Run
-from rftd.ops.ids import derive
-from rftd.ops.logs import logger
 from rftd.streams import topics
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec, SyncSpec
+from rftd.streams.spec import SyncSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.weights import mapped_file, memory
 from rftd.workers.weights.channel import Exported
 
 E = TypeVar("E")
-
-
-async def begun(log: EventLog, spec: ExperimentSpec, executor, clock, ids) -> Run:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    await log.append([writer.draft(life.ExperimentAccepted(start=as_refs(await log.heads())), experiment=experiment)])
-    return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
 
 
 async def announced(log: EventLog, run: Run, kind: type[E]) -> list[E]:
@@ -62,7 +50,7 @@ async def test_a_run_through_memory_ends_and_leaves_nothing_there(
 ) -> None:
     place = tmp_path / "memory"
     spec = fake_world.spec(tmp_path, sync=memory_sync(place), evals=())
-    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
     check_completed(run)
@@ -84,7 +72,7 @@ async def test_versions_that_are_evaluated_outlive_the_memory(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:
     spec = fake_world.spec(tmp_path, sync=memory_sync(tmp_path / "memory"), eval_interval=2, eval_on_startup=True)
-    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
     check_completed(run)
@@ -98,7 +86,7 @@ async def test_without_room_weights_travel_as_files(tmp_path: Path, log: EventLo
     blocked = tmp_path / "memory"
     blocked.write_text("a file where a folder should be")
     spec = fake_world.spec(tmp_path, sync=memory_sync(blocked))
-    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(60):
         await run.drive()
     check_completed(run)
@@ -115,7 +103,7 @@ async def test_a_memory_that_was_emptied_is_filled_again(
     sync = SyncSpec(style="fixed", interval=2, offset=1, method="memory", memory_dir=str(place))
     spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], evals=())
     executor = fake_world.executor(log, clock, ids)
-    run = await begun(log, spec, executor, clock, ids)
+    run = await fake_world.run(log, spec, clock, ids, executor)
     emptied = asyncio.Event()
 
     async def empty() -> None:
@@ -154,7 +142,7 @@ async def test_a_worker_that_cannot_see_the_memory_ends_and_says_why(
 
     monkeypatch.setattr(memory.MemoryChannel, "publish", from_afar)
     spec = fake_world.spec(tmp_path, sync=memory_sync(tmp_path / "memory"), evals=())
-    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    run = await fake_world.run(log, spec, clock, ids)
 
     def refused() -> bool:
         return any(gone.code == "RFTD-WRK-010" for gone in run.state.roster.gone.values())

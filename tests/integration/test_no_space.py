@@ -13,15 +13,12 @@ from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.obstacle import DISK_FULL
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
-from rftd.ops.ids import derive
 from rftd.ops.logs import logger
 from rftd.storage.disk import Volume
-from rftd.streams.codec import Writer
 from rftd.streams.deadletters import decode_ours
 from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.streams.topics import EXPERIMENTS, partition_of
 
 
@@ -39,12 +36,8 @@ class Full:
 
 @pytest.mark.anyio
 async def test_a_run_waits_for_space(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
     spec = fake_world.spec(tmp_path)
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     disk = Full()
     guard = DiskGuard(disk, tmp_path, DiskLimits(reserve_bytes=100), clock=clock, logger=logger())
     executor = fake_world.executor(log, clock, ids)

@@ -19,7 +19,7 @@ from rftd.daemon.supervisor.run import Run
 from rftd.daemon.verbs.verify import files_of
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
-from rftd.ops.ids import SystemIds, derive
+from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
@@ -37,7 +37,6 @@ from rftd.streams.events.step import EvalCompleted, GenerationStarted, StepCompl
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
 from rftd.streams.topics import TRUTH, Partition
 from rftd.streams.verify.checker import verify
 
@@ -62,11 +61,7 @@ async def _run(root: Path, fake_world: Any) -> None:
     clock = SystemClock()
     ids = SystemIds(clock)
     log = await SqliteLog.open(root / "log")
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=fake_world.spec(root)), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
+    experiment = await fake_world.submitted(log, fake_world.spec(root), clock, ids)
     executor = fake_world.executor(log, clock, ids)
     driven = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.timeout(100):

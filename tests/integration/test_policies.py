@@ -14,21 +14,19 @@ from until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
-from rftd.ops.ids import SystemIds, derive
+from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.storage.queries.books import Books, books_of
 from rftd.storage.queries.experiences import list_experiences
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec, PolicySpec, PrioritySpec, SyncSpec
+from rftd.streams.spec import PolicySpec, PrioritySpec, SyncSpec
 from rftd.workers.policies.registry import POLICIES
 
 on_a_file = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
@@ -49,15 +47,6 @@ def limited(uses: int = 3, *, cooldown_s: float = 0.02, **changes: Any) -> Polic
         "evict_when_full": True,
     }
     return PolicySpec(**fields | changes)
-
-
-async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
-    return experiment
 
 
 async def driven(log: EventLog, experiment: UUID, world: Any, clock: SystemClock, ids: SystemIds) -> RunState:
@@ -128,7 +117,7 @@ async def test_a_run_under_each_policy(tmp_path: Path, log: EventLog, clock, ids
         kind=kind, max_staleness_versions=1, bounded=kind in SWEEPING, max_inflight_batches=2, args=args
     )
     spec = fake_world.spec(tmp_path, policy=policy, sync=SyncSpec(style="fully_async", interval=2))
-    experiment = await submitted(log, spec, clock, ids)
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
     assert again.ledger.counts() == state.ledger.counts()
@@ -148,7 +137,7 @@ async def test_experiences_that_are_used_again(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, policy: PolicySpec
 ) -> None:
     spec = fake_world.spec(tmp_path, policy=policy, total_steps=8)
-    experiment = await submitted(log, spec, clock, ids)
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
     assert again.ledger.counts() == state.ledger.counts() and again.ledger.books == state.ledger.books
@@ -167,7 +156,7 @@ async def test_what_rests_survives_a_restart(tmp_path: Path, log: EventLog, cloc
     """Drained in its middle, with experiences that rest for longer than the restart takes: from a snapshot on."""
     policy = limited(0, cooldown_s=3600.0, capacity=0)
     spec = fake_world.spec(tmp_path, policy=policy, total_steps=16)
-    experiment = await submitted(log, spec, clock, ids)
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     run = Run(
         log, experiment, fake_world.executor(log, clock, ids), owner=ids.new(), clock=clock, ids=ids, logger=logger()
     )
@@ -195,7 +184,7 @@ async def test_a_batch_that_cannot_be_filled_in_time_takes_what_has_rested(
     """A time-out that is shorter than a batch takes: what is there is planned, the rest later, and nothing is lost."""
     policy = limited(2, cooldown_s=0.5, kind="areal", max_staleness_versions=0, capacity=0, evict_when_full=False)
     spec = fake_world.spec(tmp_path, policy=policy, total_steps=4, max_read_timeout_s=0.05)
-    experiment = await submitted(log, spec, clock, ids)
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     await driven(log, experiment, fake_world, clock, ids)
     _, plans = await folded(log, experiment)
     assert len(plans) == 4 and max(used(plans, 2).values()) <= 2

@@ -12,15 +12,11 @@ import pytest
 from rftd.daemon.supervisor.registry import Registry
 from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
-from rftd.ops.ids import derive
 from rftd.ops.logs import logger
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.chain import GENESIS, Heads, Mark, link
-from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
 from rftd.streams.topics import Partition
 from rftd.streams.verify.checker import verify
 
@@ -67,12 +63,8 @@ class EchoingLog(MemoryLog):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_repeated_records_change_nothing(tmp_path: Path, clock, ids, fake_world, seed: int) -> None:
     log = EchoingLog(seed)
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
     spec = fake_world.spec(tmp_path)
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     executor = fake_world.executor(log, clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.timeout(90):

@@ -18,20 +18,18 @@ from rftd.daemon.cli import main
 from rftd.daemon.supervisor.run import Run
 from rftd.ops import faults, limits
 from rftd.ops.clock import SystemClock
-from rftd.ops.ids import SystemIds, derive
+from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams.arrays import Array
 from rftd.streams.backends.sqlite import SqliteLog
 from rftd.streams.backends.sqlite_table import row_sum
 from rftd.streams.backends.sqlite_values import unpacked
-from rftd.streams.codec import Writer, decode
+from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
-from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec, TrainerSpec
 from rftd.streams.topics import Partition
 from rftd.workers.trainer.engines.fake import FakeTrainerEngine
@@ -63,11 +61,7 @@ def play(tmp_path: Path, fake_world: Any, monkeypatch: pytest.MonkeyPatch) -> Pl
         clock = SystemClock()
         ids = SystemIds(clock)
         log = await SqliteLog.open(tmp_path / "log")
-        writer = Writer(source="test", clock=clock, ids=ids)
-        experiment = derive(ids.new(), "experiment")
-        await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-        heads = as_refs(await log.heads())
-        await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+        experiment = await fake_world.submitted(log, spec, clock, ids)
         executor = fake_world.executor(log, clock, ids)
         driven = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
         steps: list[str] = []

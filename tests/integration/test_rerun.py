@@ -12,14 +12,10 @@ import pytest
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import DataError, NotFoundError
-from rftd.ops.ids import derive
 from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.workers.trainer import trainer
 from rftd.workers.trainer.engines.fake import FakeTrainerEngine
 from rftd.workers.trainer.record import TrainingRecord, read_record
@@ -30,12 +26,8 @@ from rftd.workers.trainer.rerun import Compared, Rerun
 async def ran(tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch):
     """(log, experiment) of a run whose trainer died in the middle and was started again."""
     log = await SqliteLog.open(tmp_path / "log")
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
     spec = fake_world.spec(tmp_path)
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    heads = as_refs(await log.heads())
-    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     executor = fake_world.executor(log, clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
 

@@ -13,26 +13,19 @@ from until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
-from rftd.ops.ids import SystemIds, derive
+from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.storage.snapshots import SnapshotFolder
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.run_state import RunParts
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.workers.taking_up import snapshots_of
 
 
 async def begun(log: EventLog, spec, world, clock: SystemClock, ids: SystemIds) -> UUID:
     """Submitted, run for a while, and drained."""
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    heads = as_refs(await log.heads())
-    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+    experiment = await world.submitted(log, spec, clock, ids)
     run = Run(log, experiment, world.executor(log, clock, ids), owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
         driving = tasks.create_task(run.drive())

@@ -11,13 +11,10 @@ from rftd.daemon.supervisor.run import Run
 from rftd.daemon.why.offline import why_offline
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops.errors import NotFoundError
-from rftd.ops.ids import derive
 from rftd.ops.logs import logger
-from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
 from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
 
 WANTED = {
@@ -69,12 +66,8 @@ class Deaf:
 
 @pytest.mark.anyio
 async def test_why_a_run_is_stuck(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> None:
-    experiment = derive(ids.new(), "experiment")
-    writer = Writer(source="test", clock=clock, ids=ids)
     spec = fake_world.spec(tmp_path)
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    accepted = life.ExperimentAccepted(start=as_refs(await log.heads()))
-    await log.append([writer.draft(accepted, experiment=experiment)])
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     run = Run(
         log,
         experiment,

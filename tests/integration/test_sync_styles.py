@@ -12,19 +12,17 @@ from until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
-from rftd.ops.ids import SystemIds, derive
+from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams import topics
-from rftd.streams.codec import Writer, decode
-from rftd.streams.events import experiment as life
+from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsAnswered, WeightsRequested
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec, PolicySpec, SyncSpec
+from rftd.streams.spec import PolicySpec, SyncSpec
 from rftd.streams.topics import TOPICS, Partition
 from rftd.workers.policies.schedule import needed_staleness, step_of_window, window_steps
 
@@ -42,16 +40,6 @@ def styled(sync: SyncSpec) -> dict[str, Any]:
         "sync": sync,
         "policy": PolicySpec(max_staleness_versions=needed_staleness(sync), max_inflight_batches=inflight),
     }
-
-
-async def submitted(log: EventLog, spec: ExperimentSpec, clock: SystemClock, ids: SystemIds) -> UUID:
-    """An experiment that waits for its turn."""
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    heads = as_refs(await log.heads())
-    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
-    return experiment
 
 
 async def events_of(log: EventLog, experiment: UUID) -> list[Event]:
@@ -107,7 +95,7 @@ async def test_each_style_runs_to_its_end(
     tmp_path: Path, log: EventLog, clock: SystemClock, ids: SystemIds, fake_world: Any, sync: SyncSpec
 ) -> None:
     spec = fake_world.spec(tmp_path, **styled(sync))
-    experiment = await submitted(log, spec, clock, ids)
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     executor = fake_world.executor(log, clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.timeout(60):
@@ -129,7 +117,7 @@ async def test_restarts_in_the_middle_of_a_window_change_nothing_of_the_schedule
 ) -> None:
     """Daemon, trainer and explorers leave and others come, at moments that the steps decide."""
     spec = fake_world.spec(tmp_path, **styled(sync))
-    experiment = await submitted(log, spec, clock, ids)
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     for version in (4, 6, 7, 9):
         executor = fake_world.executor(log, clock, ids)
         run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())

@@ -13,13 +13,9 @@ import torch
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.supervisor.run import Run
-from rftd.ops.ids import derive
 from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
 from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
 from rftd.workers.trainer.engines.registry import make_engine
 from rftd.workers.trainer.record import read_record
@@ -74,11 +70,7 @@ def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> Experimen
 async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world, variant: str) -> None:
     spec, switched = spec_of(tmp_path, fake_world, VARIANTS[variant]), torch.are_deterministic_algorithms_enabled()
     log = await SqliteLog.open(tmp_path / "log")
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    heads = as_refs(await log.heads())
-    await log.append([writer.draft(life.ExperimentAccepted(start=heads), experiment=experiment)])
+    experiment = await fake_world.submitted(log, spec, clock, ids)
     executor = fake_world.executor(log, clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
     async with asyncio.timeout(100):

@@ -10,26 +10,12 @@ from typing import Any
 import pytest
 from until import until
 
-from rftd.daemon.supervisor.run import Run
-from rftd.ops.ids import derive
-from rftd.ops.logs import logger
-from rftd.streams.codec import Writer
-from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec, SyncSpec
+from rftd.streams.spec import SyncSpec
 from rftd.workers.trainer import publishing
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import Exported
-
-
-async def begun(log: EventLog, spec: ExperimentSpec, executor, clock, ids) -> Run:
-    writer = Writer(source="test", clock=clock, ids=ids)
-    experiment = derive(ids.new(), "experiment")
-    await log.append([writer.draft(life.ExperimentSubmitted(spec=spec), experiment=experiment)])
-    await log.append([writer.draft(life.ExperimentAccepted(start=as_refs(await log.heads())), experiment=experiment)])
-    return Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger())
 
 
 @pytest.mark.anyio
@@ -41,7 +27,7 @@ async def test_weights_that_are_gone_from_the_disk_are_published_again(
     sync = SyncSpec(style="fixed", interval=2, offset=1)
     changes = {"eval_interval": 2, "eval_on_startup": True} if evaluated else {"evals": ()}
     spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 1)["policy"], **changes)
-    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    run = await fake_world.run(log, spec, clock, ids)
     removed: set[str] = set()
 
     async def remove() -> None:
@@ -86,7 +72,7 @@ async def test_weights_whose_bytes_are_damaged_are_published_again_under_another
     monkeypatch.setattr(checkpoint, "export", exported)
     sync = SyncSpec(style="fixed", interval=2, offset=0)
     spec = fake_world.spec(tmp_path, sync=sync, policy=fake_world.fixed(2, 0)["policy"], evals=())
-    run = await begun(log, spec, fake_world.executor(log, clock, ids), clock, ids)
+    run = await fake_world.run(log, spec, clock, ids)
     async with asyncio.timeout(90):
         await run.drive()
     assert run.state.spine.status is Status.COMPLETED
