@@ -24,6 +24,33 @@ _WANTED: Final = {
     REFUSED: "what its workers refuse to work without",
     ERROR: "an error in the daemon",
 }
+_PASSING: Final = {
+    Phase.READING: Wait(
+        role="experiment",
+        level=Level.WAITS,
+        state="reading",
+        waiting_for="its events: this daemon folds what the log holds of it",
+        on_whom="the log",
+        unblock="the log is read to its end",
+    ),
+    Phase.FENCING: Wait(
+        role="experiment",
+        level=Level.WAITS,
+        state="fencing",
+        waiting_for="its roles: the fences are not read back yet",
+        on_whom="the log",
+        unblock="the log acknowledges and delivers them",
+    ),
+    Phase.DRAINING: Wait(
+        role="experiment",
+        level=Level.WAITS,
+        state="draining",
+        waiting_for="its workers to finish what is under way and leave",
+        on_whom="trainer and explorers",
+        unblock="about ten seconds, then they are ended",
+    ),
+}
+"""What an experiment waits for in the phases that end by themselves."""
 
 
 class Line(NamedTuple):
@@ -190,33 +217,8 @@ def experiment_wait(scene: Scene) -> Wait:
     spine = scene.state.spine
     if spine.status is not None and spine.status.ended:
         return ended(spine)
-    if scene.phase is Phase.READING:
-        return Wait(
-            role="experiment",
-            level=Level.WAITS,
-            state="reading",
-            waiting_for="its events: this daemon folds what the log holds of it",
-            on_whom="the log",
-            unblock="the log is read to its end",
-        )
-    if scene.phase is Phase.FENCING:
-        return Wait(
-            role="experiment",
-            level=Level.WAITS,
-            state="fencing",
-            waiting_for="its roles: the fences are not read back yet",
-            on_whom="the log",
-            unblock="the log acknowledges and delivers them",
-        )
-    if scene.phase is Phase.DRAINING:
-        return Wait(
-            role="experiment",
-            level=Level.WAITS,
-            state="draining",
-            waiting_for="its workers to finish what is under way and leave",
-            on_whom="trainer and explorers",
-            unblock="about ten seconds, then they are ended",
-        )
+    if (passing := _PASSING.get(scene.phase)) is not None:
+        return passing
     if spine.status is Status.PAUSED and spine.cause:
         return obstructed(spine)
     if spine.status is Status.PAUSED:
