@@ -24,6 +24,16 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def check_the_ends_of(zombie: Workplace, successor: Workplace, named: Path, files: tuple[FileRef, ...]) -> None:
+    """What events name is whole before either closes and between, and all that is left after both."""
+    verify(named, files)
+    zombie.close()
+    verify(named, files)
+    successor.close()
+    verify(named, files)
+    assert names(named.parent) == [named.name]
+
+
 def test_a_woken_trainer_removes_nothing_once_its_workplace_was_taken(tmp_path: Path) -> None:
     folder = tmp_path / "global_step_3"
     files = saved(folder, "new")
@@ -32,10 +42,7 @@ def test_a_woken_trainer_removes_nothing_once_its_workplace_was_taken(tmp_path: 
     assert successor.take_over({str(folder): files}) == []
     with pytest.raises(FencedError):
         zombie.discard([folder])
-    verify(folder, files)
-    zombie.close()
-    successor.close()
-    assert names(tmp_path) == ["global_step_3"]
+    check_the_ends_of(zombie, successor, folder, files)
 
 
 @pytest.mark.parametrize("nested", [1, 2], ids=["its successor", "the one after a successor that died"])
@@ -50,11 +57,7 @@ def test_what_was_taken_from_its_name_is_put_back_if_events_name_it(tmp_path: Pa
         Workplace(tmp_path, epoch).take_over({})
     last = Workplace(tmp_path, 5)
     assert last.take_over({str(named): files}) == [named]
-    verify(named, files)
-    zombie.close()
-    verify(named, files)
-    last.close()
-    assert names(tmp_path) == ["global_step_3"]
+    check_the_ends_of(zombie, last, named, files)
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "renamed twice"])
@@ -75,11 +78,7 @@ def test_what_was_replaced_and_never_committed_comes_back(
     )
     successor = Workplace(tmp_path, 4)
     assert successor.take_over({str(folder): files}) == [folder]
-    verify(folder, files)
-    zombie.close()
-    verify(folder, files)
-    successor.close()
-    assert names(tmp_path) == ["global_step_3"]
+    check_the_ends_of(zombie, successor, folder, files)
 
 
 def test_what_is_half_written_is_not_put_back(tmp_path: Path) -> None:
