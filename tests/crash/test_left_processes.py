@@ -6,13 +6,14 @@ import os
 import re
 import signal
 import socket
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from scene import EXPERIMENT, Scene
 from third_party import install
+from until import poll
 
 PARTS = '''
 import os, subprocess, sys, threading, time
@@ -71,26 +72,26 @@ def test_no_engine_outlives_its_worker_until_the_next(tmp_path: Path, monkeypatc
         lines = [line.split() for line in told.read_text().splitlines()]
         return [(int(worker), _living(int(pid)), said) for worker, pid, said in lines]
 
+    def tended_until(condition: Callable[[], object]) -> None:
+        """A daemon that was killed is started again while this waits."""
+
+        def holds() -> object:
+            scene.host.tend()
+            return condition()
+
+        poll(holds, 90.0, told=lambda: daemon_log.read_text()[-3000:])
+
     def after(number: int) -> int:
         """The worker whose engine was started as that one: it alone lives, and holds the port."""
-        deadline_s = time.monotonic() + 90.0
-        while len(engines()) < number:
-            assert time.monotonic() < deadline_s, daemon_log.read_text()[-3000:]
-            scene.host.tend()
-            time.sleep(0.02)
+        tended_until(lambda: len(engines()) >= number)
         *before, (worker, engine, said) = engines()
         assert len(before) == number - 1 and all(each is None for _, each, _ in before)
         assert engine is not None and said == "held"
         return worker
 
     def until_adopted(worker: int) -> None:
-        deadline_s = time.monotonic() + 90.0
-        while not re.search(
-            rf"worker\.adopted.*pid=.*\b{worker}\b", re.sub(r"\x1b\[[0-9;]*m", "", daemon_log.read_text())
-        ):
-            assert time.monotonic() < deadline_s, daemon_log.read_text()[-3000:]
-            scene.host.tend()
-            time.sleep(0.02)
+        adopted = re.compile(rf"worker\.adopted.*pid=.*\b{worker}\b")
+        tended_until(lambda: adopted.search(re.sub(r"\x1b\[[0-9;]*m", "", daemon_log.read_text())))
 
     with scene.host:
         name = scene.submit(EXPERIMENT, *LONG, reward)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from scene import EXPERIMENT, SHORT, Scene
+from until import poll
 
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 
@@ -35,10 +35,7 @@ def worker(scene: Scene, name: str, role: str, *, within: Sequence[str] = ()) ->
 
 
 def until_said(path: Path, text: str, timeout_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not (path.exists() and text in path.read_text()):
-        assert time.monotonic() < deadline_s, f"{path} does not say {text}"
-        time.sleep(0.05)
+    poll(lambda: path.exists() and text in path.read_text(), timeout_s, told=lambda: f"{path} does not say {text}")
 
 
 @pytest.mark.e2e

@@ -168,7 +168,7 @@ async def test_whoever_asks_a_run_that_ends_or_hangs_up_is_no_harm(desk: ForkDes
         experiment = await desk.hand_in(supervisor, LONG)
         run = await under_way(supervisor, experiment)
         asking = asyncio.ensure_future(run.command(ExperimentPaused(), ids.new()))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it asks, and waits for the answer, in its first turn of the loop
         asking.cancel()  # a client whose time is over
         asked = [supervisor.cancel(experiment, reason="", request_id=derive(experiment, n)) for n in range(3)]
         answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -6,9 +6,6 @@ The long version is tests/property/torture_http.py.
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("schemathesis", reason="this environment was made before the lock named it: install the lock")
-
 from http_probe import probed
 
 

@@ -7,14 +7,14 @@ import platform
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
 import psutil
 import pytest
+from until import poll
 
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
@@ -89,12 +89,12 @@ class Machine:
     def started(self) -> tuple[Handle, psutil.Process]:
         """A worker that runs, and its engine."""
         handle = self.executor.start(self.order)
-        until(lambda: handle.pid is not None)
+        poll(lambda: handle.pid is not None)
         assert handle.pid is not None
         return handle, self.engine_of(handle.pid)
 
     def engine_of(self, pid: int) -> psutil.Process:
-        until((self.folder / f"engine-{pid}").exists)
+        poll((self.folder / f"engine-{pid}").exists)
         return psutil.Process(int((self.folder / f"engine-{pid}").read_text()))
 
     def close(self) -> None:
@@ -102,13 +102,6 @@ class Machine:
             for pid in (int(path.read_text()), int(path.name.partition("-")[2])):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def until(so: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def gone(process: psutil.Process) -> bool:
@@ -148,12 +141,12 @@ def test_what_a_killed_worker_left_has_ended_before_its_successor_starts(machine
     handle, engine = machine.started()
     assert handle.pid is not None and not gone(engine)
     os.kill(handle.pid, signal.SIGKILL)
-    until(lambda: handle.exit_code() == -signal.SIGKILL)
+    poll(lambda: handle.exit_code() == -signal.SIGKILL)
     after, successor = machine.started()
     assert gone(engine) and not gone(successor), "the device was free, or the successor would have ended"
     assert after.exit_code() is None
     after.kill()
-    until(lambda: after.exit_code() is not None and gone(successor))
+    poll(lambda: after.exit_code() is not None and gone(successor))
 
 
 @MANNERS
@@ -172,10 +165,10 @@ def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) ->
         handle = machine.executor.adopt(machine.order, started)
         assert handle is not None and handle.pid == pid and handle.exit_code() is None
         os.kill(pid, signal.SIGKILL)
-        until(lambda: handle.exit_code() is not None)
+        poll(lambda: handle.exit_code() is not None)
     else:
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not machine.executor.lives(started))
+        poll(lambda: not machine.executor.lives(started))
         assert machine.executor.adopt(machine.order, started) is None
     after, successor = machine.started()
     assert gone(engine) and not gone(successor) and after.exit_code() is None
@@ -187,9 +180,9 @@ def test_what_is_waited_for_is_named(machine: Machine, monkeypatch: pytest.Monke
     handle, engine = machine.started()
     assert handle.pid is not None
     os.kill(handle.pid, signal.SIGKILL)
-    until(lambda: handle.exit_code() is not None)
+    poll(lambda: handle.exit_code() is not None)
     successor = machine.executor.start(machine.order)
-    until(lambda: f"{engine.pid} (" in successor.waits_for)
+    poll(lambda: f"{engine.pid} (" in successor.waits_for)
     assert successor.pid is None and successor.exit_code() is None and not gone(engine)
     successor.terminate()
     assert successor.exit_code() == -1, "it was never started"
@@ -211,8 +204,8 @@ def test_processes_of_others_are_left_alone(machine: Machine) -> None:
     fresh.adopt(machine.order, former)
     clearing = fresh.clear(machine.order)
     assert clearing is not None
-    until(lambda: clearing.exit_code() is not None)
-    until(lambda: gone(engine) and handle.exit_code() is not None)
+    poll(lambda: clearing.exit_code() is not None)
+    poll(lambda: gone(engine) and handle.exit_code() is not None)
     assert [each.poll() for each in others] == [None, None, None]
     for each in others:
         each.kill()
@@ -231,10 +224,10 @@ def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
     assert again.pid is None and again.exit_code() is None
     reader = os.open(machine.order.log_path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        until(lambda: again.pid is not None)
+        poll(lambda: again.pid is not None)
         assert handle.pid is None or handle.exit_code() is not None
         again.kill()
-        until(lambda: again.exit_code() is not None)
+        poll(lambda: again.exit_code() is not None)
     finally:
         os.close(reader)
 
@@ -242,7 +235,7 @@ def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
 def test_one_that_cannot_be_started_says_why(machine: Machine) -> None:
     (machine.folder / "log").write_text("no folder")
     handle = machine.executor.start(machine.order)
-    until(lambda: handle.exit_code() is not None)
+    poll(lambda: handle.exit_code() is not None)
     assert handle.exit_code() == NOT_STARTED and "cannot start the explorer" in handle.waits_for
 
 
@@ -250,7 +243,7 @@ def test_ending_what_is_left_needs_no_turn_of_the_one_that_came_after(machine: M
     handle, engine = machine.started()
     assert handle.pid is not None
     handle.kill()
-    until(lambda: handle.exit_code() is not None and gone(engine))
+    poll(lambda: handle.exit_code() is not None and gone(engine))
     after, successor = machine.started()
     for _ in range(3):
         assert handle.exit_code() == -signal.SIGKILL
