@@ -19,10 +19,11 @@ from rftd.ops.errors import UsageError
 T = TypeVar("T")
 
 _DEPTH: Final = limits.CONFIG_DEPTH + 2
-"""The config is itself a field of the body."""
+"""Levels of a body: those of an experiment file, which is itself a field of it."""
 MOST_PRIORITY: Final = 1_000_000
-"""As in an experiment file."""
+"""The largest priority of an experiment, either way, as in an experiment file."""
 MOST_TAG: Final = 1e15
+"""The largest priority of an experience, either way."""
 MOST_CHARACTERS: Final = 1000
 _PATH_CHARACTERS: Final = 4096
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
@@ -49,9 +50,9 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     set: list[str] = []
     """`key=value` overrides of the parent's configuration, the value as YAML; paths absolute, no `${...}`."""
     name: Annotated[str, Meta(max_length=NAME_CHARACTERS)] | None = None
-    """Without one: PARENT-fork-STEP."""
+    """The fork's name; PARENT-fork-STEP if it is left out."""
     labels: dict[str, str] = {}
-    """Added to the parent's."""
+    """Labels that are added to the parent's."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,14 +94,14 @@ class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     reason: Text = ""
     archive: bool = False
-    """Archive it first."""
+    """True: it is archived before it is removed."""
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/dead-letters/retry."""
 
     id: Said
-    """Which: as GET /v1/dead-letters/one takes it."""
+    """The dead letter's id, as GET /v1/dead-letters/one takes it."""
     reason: Text = ""
     by: Text = ""
     """Who decided; kept with the event."""
@@ -110,7 +111,7 @@ class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/dead-letters/drop."""
 
     id: Said
-    """Which: as GET /v1/dead-letters/one takes it."""
+    """The dead letter's id, as GET /v1/dead-letters/one takes it."""
     reason: Said
     """Why it needs no more attention."""
 
@@ -141,20 +142,17 @@ def _decode(body: bytes, kind: type[T]) -> T:
 
 
 def _check_depth(value: Any) -> None:
-    layer = [value]
+    layer = _containers([value])
     for _ in range(_DEPTH):
-        layer = (
-            [
-                inner
-                for outer in layer
-                for inner in (outer.values() if isinstance(outer, dict) else outer)
-                if isinstance(inner, dict | list)
-            ]
-            if layer and isinstance(layer[0], dict | list)
-            else []
-        )
+        layer = [inner for outer in layer for inner in _containers(outer)]
     if layer:
         raise _too_deep()
+
+
+def _containers(outer: dict[str, Any] | list[Any]) -> list[Any]:
+    """The objects and lists directly within one."""
+    values = outer.values() if isinstance(outer, dict) else outer
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def _too_deep() -> TooLargeError:

@@ -45,7 +45,7 @@ async def bounded(timeout_s: float = COMMAND_TIMEOUT_S) -> AsyncIterator[None]:
 
 
 def receipt_of(experiment: UUID, done: Done) -> Receipt:
-    """What is answered to a command that took effect."""
+    """The answer to a command that took effect."""
     return Receipt(id=str(experiment), event=str(done.event), position=show(done.position))
 
 

@@ -100,7 +100,7 @@ def with_labels(body: Submit) -> dict[str, Any]:
 
 def _summary(services: Services) -> Callable[..., Awaitable[Response]]:
     async def route(name: Name, after: After = None) -> Response:
-        """Its line of the list: for who asks often how far it is, and needs no page."""
+        """Answers one line of the list of experiments, for whoever asks often how far this one is and needs no page."""
         async with services.read(after) as connection:
             return respond(await get_summary(connection, await resolve_experiment(connection, name)))
 

@@ -24,9 +24,9 @@ Offset = Annotated[int, Query(ge=0, le=MOST)]
 Int = Annotated[int | None, Query(ge=0, le=MOST)]
 Real = Annotated[float | None, Query(allow_inf_nan=False)]
 Word = Annotated[str | None, Query(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
-"""Text that a table may hold."""
+"""Text without NUL characters, which PostgreSQL cannot hold."""
 Order = Literal["oldest", "newest", "reward", "-reward", "staleness", "-staleness"]
-"""Of experiences; those with a minus sign are descending."""
+"""How a list of experiences is sorted: by a name with a minus sign from the highest down."""
 ExperienceState = Literal["open", "late", "waiting", "cooling", "planned", "retired"]
 Step = Annotated[int, Path(ge=0, le=MOST)]
 Key = Annotated[

@@ -24,7 +24,7 @@ from rftd.storage.lineage.graph import LineageGraph
 from rftd.storage.queries.lengths import Lengths
 
 ASKED: Final[list[type[msgspec.Struct]]] = [Decide, Drop, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To]
-"""What requests bring: a field that has a default may be left out."""
+"""The bodies of requests: a field that has a default may be left out of them."""
 KINDS: Final[list[type[msgspec.Struct]]] = [
     *ASKED,
     BatchPage,
@@ -50,6 +50,7 @@ KINDS: Final[list[type[msgspec.Struct]]] = [
     VersionView,
     Why,
 ]
+"""Every struct that a route reads or answers; those within them follow."""
 
 
 def answers(
