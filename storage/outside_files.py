@@ -16,7 +16,7 @@ from rftd.streams.topics import Partition
 from rftd.streams.verify.outside import Memory, Missing, Outside
 
 _REMEMBERED_ARTIFACTS: Final = 1 << 17
-"""Of equal arrays in a row the file is read once."""
+"""So many digests are remembered, for the file of arrays that are equal is read once."""
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
 
 
@@ -45,14 +45,8 @@ def memories(outside: Outside) -> list[Memory]:
         witness = read_witness(path)
         if witness is not None and witness.experiment == outside.experiment:
             heads = {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in witness.heads}
-            found.append(
-                (
-                    witness.step,
-                    witness.generation,
-                    Memory(str(path), witness.step, witness.generation, heads, witness.spine),
-                )
-            )
-    return [memory for _, _, memory in sorted(found, key=lambda each: each[:2])]
+            found.append(Memory(str(path), witness.step, witness.generation, heads, witness.spine))
+    return sorted(found, key=lambda each: (each.step, each.generation))
 
 
 def missing_artifacts(outside: Outside) -> Iterator[Missing]:

@@ -44,7 +44,7 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import TRUTH
 
 REMEMBER_S: Final = 2.0
-"""A job's folder remembers what the log held so long ago, or since."""
+"""The least time between two writes of what a job's folder remembers of the log."""
 
 
 class Job(NamedTuple):

@@ -32,7 +32,7 @@ GONE: Final = ".gone"
 
 
 class Workplace:
-    """Of one holder, beside what it changes in `folder`. It is there only while the holder changes something."""
+    """The workplace of one holder, beside what it changes in `folder`; it is there only while something is changed."""
 
     def __init__(self, folder: Path, epoch: int) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ class Workplace:
 
 
 def epoch_of(name: str) -> int:
-    """Whose workplace a folder of this name is; 0: nobody's."""
+    """The epoch of the holder whose workplace has this name; 0 if it is the name of none."""
     found = NAME.fullmatch(name)
     return int(found[1]) if found else 0
 
@@ -123,7 +123,7 @@ def original_of(name: str) -> str:
 
 
 def taken_over(path: Path) -> FencedError:
-    """For who finds its workplace gone."""
+    """The error of a holder that finds its workplace gone."""
     return FencedError(
         "a later trainer has these files now",
         where=str(path),

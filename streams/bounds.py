@@ -22,23 +22,23 @@ Index: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 40)]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
 """An index where there is always one."""
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
-"""How many."""
+"""A number of things."""
 Rollouts: TypeAlias = Annotated[int, Meta(ge=0, le=ROLLOUTS)]
 """Rollouts of a group, or the number of one."""
 Offset: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 62)]
-"""Of a record in its partition; -1 where none is known."""
+"""The offset of a record in its partition; -1 where none is known."""
 Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""A size."""
+"""A size in bytes."""
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""Of a role."""
+"""The epoch of a role."""
 Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LAST_NS)]
 """A reading of the wall clock."""
 Difference: TypeAlias = Annotated[int, Meta(ge=-(1 << 41), le=1 << 41)]
-"""Of two versions."""
+"""The difference of two versions."""
 Integer: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""Whatever a column of the tables holds."""
+"""A whole number that a column of the tables holds."""
 Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
-"""Neither infinite nor NaN."""
+"""A number that is neither infinite nor NaN."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e9)]
 """A duration that was measured."""
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]

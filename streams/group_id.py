@@ -16,12 +16,13 @@ from rftd.ops.ids import derive
 _SEQUENCES: Final = 1 << 48
 _STAGES: Final = 1 << 12
 _TAKEN: Final = (1 << 48) - 1 << 80 | (1 << 14) - 1 << 48
-"""Of the derived id."""
+"""The bits that are those of the derived id."""
 _FIXED: Final = 8 << 76 | 2 << 62
+"""The version and the variant of a UUID of this form."""
 
 
 class Place(NamedTuple):
-    """Of a group."""
+    """The place of a group in its experiment."""
 
     stage: int
     sequence: int

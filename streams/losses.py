@@ -35,12 +35,12 @@ class Loss(msgspec.Struct, frozen=True):
 
     @property
     def partition(self) -> Partition:
-        """Which lost records."""
+        """The partition that lost records."""
         return Partition(self.head.stream, self.head.partition)
 
     @property
     def mark(self) -> Mark:
-        """As a log compares it."""
+        """The head in the form in which a log compares it."""
         return Mark(self.head.next_offset, self.head.chain)
 
     @property
@@ -50,7 +50,7 @@ class Loss(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is lost and who remembers it, in words."""
         if not self.head.chain:
             return f"{self.where} and all before it was deleted: {self.head.by} says so"
         if self.head.end < self.head.next_offset:
@@ -143,7 +143,7 @@ async def remembered_within(log: EventLog) -> list[Witness]:
 
 
 def heads_of(refs: Iterable[HeadRef]) -> Heads:
-    """Heads as events hold them."""
+    """The heads that an event holds, by partition."""
     return {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in refs}
 
 
@@ -164,7 +164,7 @@ _HOLDING = frozenset({"fence", "checkpoint.committed"})
 
 
 def _layers(wanted: Iterable[HeadRef]) -> Iterator[Heads]:
-    """The remembered heads as few as may be asked for at once: one for each partition."""
+    """The remembered heads in parts that may be asked for at once: of each partition one."""
     left: dict[Partition, list[Mark]] = {}
     for ref in wanted:
         left.setdefault(Partition(ref.stream, ref.partition), []).append(Mark(ref.next_offset, ref.chain))

@@ -10,7 +10,7 @@ from rftd.ops.errors import NotFoundError, UsageError
 
 _CANDIDATES = 8
 _DIGITS = 9
-"""Of the number in `NAME@N`: longer ones are part of a name."""
+"""Most digits of the number in `NAME@N`; with more of them it is part of a name."""
 
 
 class Named(NamedTuple):

@@ -49,7 +49,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
     records: int
     size_bytes: int
-    """By which the records shrank, or grew where their payload came back."""
+    """How much the records shrank, or grew where their payload came back."""
 
     def __add__(self, other: Dropped) -> Dropped:
         return Dropped(self.records + other.records, self.size_bytes + other.size_bytes)

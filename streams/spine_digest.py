@@ -20,8 +20,9 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import EXPERIMENTS, Partition, partition_of
 
 _IDS: Final = 16_384
-"""As far apart two records with one id may be for the second to be left out (see `rftd.streams.log`)."""
+"""So far apart two records with one id may be for the second to be left out (see `rftd.streams.log`)."""
 _BEFORE_RECORDS: Final = 2_000
+"""So many records before a mark are read again for their ids."""
 
 
 class SpineDigest:
@@ -97,7 +98,7 @@ class SpineTrail:
 
     def __init__(self) -> None:
         self.mark: SpineMark | None = None
-        """The newest that was judged."""
+        """The newest mark that was judged."""
         self.broken = False
         self._start = -1
         self._digest = GENESIS

@@ -107,9 +107,10 @@ class Hearing:
         return found
 
     async def hear(self, entries: Mapping[UUID, Entry], stop: Callable[[UUID], None]) -> None:
-        """Hears the folders of all experiments, what their newest fences remember, and who came back; then others may
-        append. `entries` are looked at again whenever somebody is heard; `stop` ends a run before its next append. Once
-        is enough.
+        """Hears the folders of all experiments, their newest fences and who came back; then others may append.
+
+        `entries` are looked at again whenever somebody is heard; `stop` ends a run before its next append. Once is
+        enough.
         """
         if self._heard:
             return
@@ -160,7 +161,7 @@ class Hearing:
         return None
 
     def free(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those that may go on, and the door is open to no others."""
+        """The entries that may go on; the door is closed to the others."""
         self._let_in()
         stopped = self.stopped()
         return [entry for entry in entries if entry.id not in stopped]

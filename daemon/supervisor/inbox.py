@@ -13,6 +13,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.role import RoleLease
 
 PLACES = 64
+"""Most commands that wait at once; who asks beyond that is told to ask again."""
 
 
 class _Asked(NamedTuple):

@@ -25,9 +25,9 @@ from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import Commands, Use
 
 AGAIN_S: Final = 0.2
-"""Between two attempts, while a run changes hands."""
+"""The pause between two attempts, while a run changes hands."""
 PATIENCE_S: Final = 15.0
-"""So long is a run that changes hands waited for; then the caller is told to ask again."""
+"""The longest wait for a run that changes hands; then the caller is told to ask again."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -36,9 +36,9 @@ class Order(msgspec.Struct, frozen=True):
     key: UUID
     verb: str
     experiment: UUID | None
-    """Which it is about, or which it makes."""
+    """The experiment that it is about; None if it makes one."""
     digest: str
-    """Of everything that the command says."""
+    """The sha256 of everything that the command says."""
     base: UUID | None = None
     """The first event id of a command of which there can be but one, whoever gives it; else it follows from the key."""
 
@@ -129,7 +129,7 @@ class Orders:
         raise _used(order, uses)
 
     def _next_id(self, order: Order) -> UUID:
-        """Of the attempt that is in effect, or that is still to be made."""
+        """The event id of the attempt that is in effect, or that is still to be made."""
         ids = (order.id(attempt) for attempt in count())
         return next(id for id in ids if (seen := self._at(id)) is None or seen.effective)
 

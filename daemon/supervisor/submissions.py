@@ -27,14 +27,14 @@ class Submissions:
         registry: Registry,
         orders: Orders,
         refresh: Callable[[], Awaitable[None]],
-        one: asyncio.Lock,
+        folders: asyncio.Lock,
     ) -> None:
-        """`one` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date."""
+        """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date."""
         self._intake = intake
         self._registry = registry
         self._orders = orders
         self._refresh = refresh
-        self._one = one
+        self._folders = folders
 
     async def submit(self, config: dict[str, Any], key: UUID) -> Accepted:
         """See `Operations.submit`."""
@@ -44,7 +44,7 @@ class Submissions:
 
         async def write(id: UUID) -> Position:
             spec = await asyncio.to_thread(lambda: preflight(check_config(config)))
-            async with self._one:
+            async with self._folders:
                 await self._refresh()
                 made[id] = await self._intake.submit(spec, key=key, id=id)
             faults.point("submission.after_append")
@@ -57,7 +57,7 @@ class Submissions:
         """See `Operations.fork`."""
 
         async def write(id: UUID) -> Position:
-            async with self._one:
+            async with self._folders:
                 await self._refresh()
                 return await self._intake.fork(wanted, key=key, id=id)
 
@@ -76,7 +76,7 @@ class Submissions:
         )
 
     def _whole(self, use: Use) -> bool:
-        """True for what is accepted too; one half of two is looked at again."""
+        """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""
         entry = self._registry.entries.get(use.experiment) if use.experiment is not None else None
         return entry is not None and entry.status is not Status.SUBMITTED and entry.spec.half == "both"
 

@@ -43,7 +43,9 @@ def check_command(state: RunState, event: Event) -> None:
 
 def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
     """Raises ConflictError if nothing comes of it: it was trained, or it is gone already."""
-    id, spine, ledger = event.experience, state.spine, state.ledger
+    id = event.experience
+    spine = state.spine
+    ledger = state.ledger
     if id in ledger.waiting or id in ledger.cooling:
         return
     plans = [plan.event for step, plan in spine.plans.items() if step > spine.furthest]
@@ -60,7 +62,8 @@ def check_transition(spine: Spine, event: Event) -> None:
 
     A pause for an obstacle becomes one by command, but no command ends it, unless it ends by trying again.
     """
-    legal, status = LEGAL[type(event)], spine.status
+    legal = LEGAL[type(event)]
+    status = spine.status
     if spine.cause and isinstance(event, life.ExperimentPaused):
         return
     if spine.cause and spine.cause not in TRIED_AGAIN and isinstance(event, life.ExperimentResumed):
@@ -74,7 +77,8 @@ def check_transition(spine: Spine, event: Event) -> None:
 
 def paused_for(error: BaseException, experiment: UUID, fences: FenceView, writer: Writer, owner: UUID) -> list[Draft]:
     """The pause of an experiment whose run an error ended, under a controller's fence of its own."""
-    found, role = of_error("daemon", error), Role(experiment, "controller")
+    found = of_error("daemon", error)
+    role = Role(experiment, "controller")
     before = fences.epoch(partition_of(topics.EXPERIMENTS, experiment), role)
     fence = life.Fence(role=role.name, epoch=before + 1, previous=before, owner=owner)
     paused = life.ExperimentPaused(reason=f"{found.reason}; fix: {found.fix}", cause=found.cause)

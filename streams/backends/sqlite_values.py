@@ -26,7 +26,7 @@ _HALF_PAGE_BYTES: Final = 7900
 """Two rows with so long values share a page."""
 _WHOLE_PAGE_BYTES: Final = 14 * 1024
 _WORTH_IT: Final = 0.9
-"""Of its size a value must shrink to, at most; one that does not is no better for zstd."""
+"""The largest share of its size to which a value may shrink; what snappy leaves larger, zstd hardly shrinks either."""
 _ZSTD_LEVEL: Final = 1
 
 

@@ -23,8 +23,10 @@ LOCKS: Final = Path("/proc/locks")
 _READ_MARKS: Final = range(123, 128)
 """Bytes of the `-shm` file that SQLite's readers lock while a transaction of theirs is open."""
 FIRST_WAIT_S: Final = 0.05
+"""Between the first two tries to empty a large one; each later wait is twice as long."""
 LONGEST_WAIT_S: Final = 2.0
 GROWTH: Final = 1.25
+"""Once it has grown by this factor since the last try, the next does not wait."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -32,7 +34,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     pid: int
     name: str
-    """Of its program."""
+    """The name of its program."""
 
 
 class Blocked(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
     size_bytes: int
     since_s: float
-    """On the monotonic clock."""
+    """When that began, on the monotonic clock."""
     holders: tuple[Holder, ...]
     """Empty where the system does not tell, and once they have left."""
 
@@ -52,7 +54,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """The whole of it, for people."""
+        """What is in the way and what to do about it, for people."""
         return (
             f"the log's write-ahead file has {self.size_bytes >> 20} MiB and cannot be emptied while {self.who} "
             "keeps a transaction open on it; appends go on; fix: end that process, or its transaction"
@@ -80,7 +82,7 @@ class WalKeeper:
     def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.blocked: Blocked | None = None
         self.pages = 0
-        """In the write-ahead log, as the last commit left it."""
+        """Pages of the write-ahead log, as the last commit left it."""
         self.tries = 0
         """How often a large one was tried to be emptied since it was last small."""
         self._path = path
@@ -133,8 +135,11 @@ class WalKeeper:
 
     def _emptied(self) -> None:
         if self.tries:
-            self.blocked, self.tries = None, 0
-            self._next_s, self._next_pages, self._wait_s = 0.0, 0, FIRST_WAIT_S
+            self.blocked = None
+            self.tries = 0
+            self._next_s = 0.0
+            self._next_pages = 0
+            self._wait_s = FIRST_WAIT_S
         self._checkpointer.copied = min(self._checkpointer.copied, self.pages)
 
     def _refused(self) -> None:

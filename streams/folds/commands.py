@@ -24,7 +24,7 @@ VERBS: Final = {
     "task.retried": "retry",
     "record.dropped": "drop",
 }
-"""By the type of the event that a command becomes."""
+"""What a command asks for, by the type of the event that it becomes."""
 
 
 class Use(msgspec.Struct, frozen=True, gc=False):

@@ -37,7 +37,7 @@ class _Former(msgspec.Struct, kw_only=True):
 
 
 class _Waiting(msgspec.Struct):
-    """As it was kept: with the names of its fields."""
+    """An experience that waits, as that version kept it: with the names of its fields."""
 
     member: Member
     group: GroupRef
@@ -50,7 +50,7 @@ class _Waiting(msgspec.Struct):
     eligible_at_ns: int
 
     def now(self) -> Waiting:
-        """As it is kept."""
+        """The same as this release keeps it."""
         return Waiting(*msgspec.structs.astuple(self))
 
 
@@ -60,7 +60,7 @@ class _Item(msgspec.Struct):
     last: bool
 
     def now(self) -> Item:
-        """As it is kept."""
+        """The same as this release keeps it."""
         return Item(self.entry.now() if self.entry else None, self.use, self.last)
 
 

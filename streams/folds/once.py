@@ -16,7 +16,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.ranges import Ranges
 
 REMEMBERED: Final = 4096
-"""Ids, and steps, that are known at least; twice as many at most."""
+"""So many of the newest ids, and of the newest steps, are known at least; twice as many at most."""
 
 
 class Recent(msgspec.Struct):
@@ -44,7 +44,7 @@ class Batches(msgspec.Struct):
 
     steps: Ranges = msgspec.field(default_factory=Ranges)
     newest: dict[int, UUID] = {}
-    """Which batch, of the newest steps."""
+    """The batches of the newest steps."""
     abandoned: set[UUID] = set()
     furthest: int = 0
     """The last step that was executed."""

@@ -16,9 +16,9 @@ import msgspec
 from rftd.ops.decoding import msgpack_decoder
 
 ENTRIES: Final = 512
-"""Of a container; one with more is not part of the first piece."""
+"""A container with more entries, counted with what they hold, is not part of the first piece."""
 _MANY: Final = 8 * ENTRIES
-"""Then the entries are small."""
+"""The entries of a container with more of them are small, so they are not weighed."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -77,7 +77,7 @@ def _without_large(part: Any, path: tuple[str, ...], large: list[tuple[tuple[str
 
 
 def _weight_of(container: Any) -> int:
-    """Entries, counting what they hold."""
+    """The number of a container's entries and of what they hold."""
     return sum(map(_weight, container.values() if isinstance(container, dict) else container))
 
 

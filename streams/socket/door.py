@@ -25,7 +25,7 @@ class Door:
         self.listener: Callable[[Witness], Awaitable[None]] | None = None
         """Hears at once of a client that remembers what the log does not hold, before that client is answered."""
         self.witnesses: list[Witness] = []
-        """All of them."""
+        """What such clients remembered, in the order in which they came."""
         self._barred: frozenset[UUID] = frozenset()
         self._opened = asyncio.Event()
         self._came: set[int] = set()

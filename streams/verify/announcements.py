@@ -26,19 +26,19 @@ def published(facts: Facts, evidence: Evidence, event: weights.WeightsPublished,
 
 
 def weights_retired(_facts: Facts, evidence: Evidence, event: weights.WeightsRetired, _decoded: Decoded) -> None:
-    """Their files are gone."""
+    """Forgets weights whose files are gone."""
     evidence.weights.pop((event.version, event.generation), None)
 
 
 def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated, _decoded: Decoded) -> None:
-    """A worker has them."""
+    """Keeps which weights a worker has loaded."""
     key = (evidence.index, f"explorer/{event.worker}")
     facts.activated.add(key, event.version)
     facts.newest_activated[key] = max(event.version, facts.newest_activated.get(key, -1))
 
 
 def committed(facts: Facts, evidence: Evidence, event: checkpoint.CheckpointCommitted, _decoded: Decoded) -> None:
-    """Rule 3 for checkpoints."""
+    """Rule 3: a checkpoint of a completed experiment names a step, and the digest of the spine that its step has."""
     if evidence.state == "completed" and evidence.checksum(facts, event.step, event.generation) != hashed(
         event.checksum
     ):
@@ -54,12 +54,12 @@ def committed(facts: Facts, evidence: Evidence, event: checkpoint.CheckpointComm
 
 
 def deleted(_facts: Facts, evidence: Evidence, event: checkpoint.CheckpointDeleted, _decoded: Decoded) -> None:
-    """Its folder is gone."""
+    """Forgets a checkpoint whose folder is gone."""
     evidence.checkpoints.pop((event.step, event.generation), None)
 
 
 def started(_facts: Facts, evidence: Evidence, event: worker.WorkerStarted, _decoded: Decoded) -> None:
-    """A process joined."""
+    """Keeps a process that joined."""
     evidence.workers.add(event.worker)
 
 

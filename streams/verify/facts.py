@@ -21,7 +21,7 @@ SHOWN: Final = 200
 _PLACE_BITS: Final = 44
 
 ORIGIN: Final = Struct("<QQddIiiI")
-"""Of an experience as it was produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
+"""An experience as it was produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
 FATE: Final = Struct("<IIIIQQqII")
 """What became of it: experiment, flags, index among the group's members, stage, sequence and place of the group that
 closed with it, when it may be used again, uses, nothing."""
@@ -55,7 +55,7 @@ GONE: Final = 8
 RETIRED: Final = 16
 
 GROUP: Final = Struct("<QqqQQqqIIII")
-"""Of a group by its sequence: id, row, epoch, place and event of its close, where on the spine the first of it was
+"""A group, by its sequence: id, row, epoch, place and event of its close, where on the spine the first of it was
 retired, the first step that used it, members, failed rollouts, flags, 1 once its row is known."""
 GROUPS: Final = np.dtype(
     [
@@ -76,7 +76,7 @@ LEASED: Final = 1
 CLOSED: Final = 2
 
 STEP: Final = Struct("<QqQqII")
-"""Of a step: its planned batch, the offset of the plan and one, the checksum and the generation of its first execution,
+"""A step: its planned batch, the offset of the plan plus one, the checksum and the generation of its first execution,
 how often it was executed, its stage."""
 STEPS: Final = np.dtype(
     [
@@ -89,7 +89,7 @@ STEPS: Final = np.dtype(
     ]
 )
 WINDOW: Final = Struct("<q")
-"""Of a window: the version that its groups begin on, and two; 0: no group of it is known."""
+"""A window: the version that its groups begin on, plus two; 0: no group of it is known."""
 RETIREMENT: Final = Struct("<16sQII")
 """An experience, where on the spine it was retired, its experiment, the number of the reason."""
 ARTIFACT: Final = Struct("<32sI")

@@ -109,7 +109,8 @@ async def _settled(facts: Facts, parent: Evidence, forked: ExperimentForked, rea
         for each in own.redo:
             if 0 <= each < forked.next_sequence:
                 settled[each] = False
-    plan, offset = await read(parent, forked.at_step), parent.plan_place(facts, forked.at_step)
+    plan = await read(parent, forked.at_step)
+    offset = parent.plan_place(facts, forked.at_step)
     if plan is None or offset is None:
         return settled
     ends = {seen.partition: seen.next_offset for seen in plan.observed if seen.stream == topics.TASKS}

@@ -13,7 +13,7 @@ from rftd.streams.topics import EVERY_PARTITION, Partition
 from rftd.streams.verify.scratch import Scratch
 
 _WINDOW_IDS: Final = 1 << 16
-"""So many newest ids of a partition, twice, are known exactly."""
+"""So many of the newest ids of a partition are known exactly at least; twice as many at most."""
 _RUN_IDS: Final = 1 << 18
 _ROW: Final = np.dtype([("low", "<u8"), ("place", "<u8")])
 _PLACE_BITS: Final = 48

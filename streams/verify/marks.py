@@ -43,7 +43,7 @@ def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted
 async def _read_again(
     log: EventLog, facts: Facts, evidence: Evidence, mark: SpineMark, where: str, offset: int
 ) -> None:
-    """For the first mark of a history that began without."""
+    """Judges the first mark of a history that began without marks: reads again what it covers."""
     digest = SpineDigest(evidence.id, SpineMark(mark.start, mark.start, bytes(16)))
     rest: list[Record] = []
     at = mark.start

@@ -42,7 +42,7 @@ class Missing(NamedTuple):
     """A file that is not there, or not what it was."""
 
     path: str
-    """Of the checkpoint, the weights or the artifact."""
+    """The path of the checkpoint, the weights or the artifact."""
     what: str
 
 
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
     """What a file remembers of the log."""
 
     by: str
-    """Which, in words."""
+    """The file, in words."""
     step: int
     generation: int
     heads: Heads

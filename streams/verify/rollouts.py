@@ -13,8 +13,9 @@ from rftd.streams.verify.facts import ARTIFACT, FATE, FATE_AT, ORIGIN, PRESENT, 
 from rftd.streams.verify.identities import low, mixed
 
 _TOLERANCE: Final = 1e-4
-"""Of a mean that was computed in single precision."""
+"""The largest relative error of a mean that was computed in single precision."""
 _I31: Final = (1 << 31) - 1
+"""The largest version or rollout that a row can hold."""
 
 
 def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProduced, decoded: Decoded) -> None:

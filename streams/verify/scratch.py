@@ -23,7 +23,7 @@ class Scratch:
         self.size_bytes = 0
 
     def add(self, data: bytes | bytearray) -> int:
-        """Where the bytes begin, from now on."""
+        """Appends the bytes, and returns where they begin."""
         start = self.size_bytes
         self.size_bytes += len(data)
         self.write(start, data)
@@ -65,7 +65,7 @@ class Table:
         self._page_size_bytes = page_rows * row_size_bytes
         self._limit = max(2, memory_size_bytes // self._page_size_bytes)
         self._hot: dict[tuple[int, int], bytearray] = {}
-        """By their last use."""
+        """The pages in memory, the one used last at the end."""
         self._cold: dict[tuple[int, int], int] = {}
         """Where pages lie that were put away at least once."""
         self._numbers: dict[int, list[int]] = {}

@@ -26,6 +26,7 @@ from rftd.streams.verify.report import accepted_losses
 
 RECENT_PLANS: Final = 16
 _ABSURD: Final = 1 << 40
+"""No experiment has so many steps or generations."""
 
 
 def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded: Decoded) -> None:
@@ -60,7 +61,7 @@ def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: ba
 
 
 def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, plan: batch.BatchPlanned | None) -> None:
-    """Its items return unused. `plan` is what it was, if there is one."""
+    """Takes back the uses of an abandoned plan's items. `plan` is the plan of its step, if there is one."""
     if plan is None or plan.batch != event.batch:
         return
     page, at = facts.steps.row(evidence.index, plan.step)
@@ -124,7 +125,8 @@ def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
             what = f"experience {item.experience} had not rested when step {plan.step} was planned"
             facts.note("books-balance", evidence.id, what)
         flags |= PLANNED | (GONE if item.use >= plan.max_uses > 0 else 0)
-        eligible, uses = _bounded(plan.eligible_at_ns), min(max(item.use, uses, 0), 1 << 31)
+        eligible = _bounded(plan.eligible_at_ns)
+        uses = min(max(item.use, uses, 0), 1 << 31)
         FATE.pack_into(page, at, number, flags, member, stage, sequence, closed, eligible, uses, nothing)
     for stage, sequence in first_of.values():
         page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
@@ -193,7 +195,8 @@ def completed(facts: Facts, evidence: Evidence, event: step.StepCompleted, _deco
         evidence.marks[event.step, event.generation] = event.spine
     if not executed:
         evidence.steps_executed += 1
-        checksum, generation = hashed(event.checksum), min(max(event.generation, -_ABSURD), _ABSURD)
+        checksum = hashed(event.checksum)
+        generation = min(max(event.generation, -_ABSURD), _ABSURD)
     elif generation != event.generation:
         evidence.checksums[event.step, event.generation] = hashed(event.checksum)
     STEP.pack_into(page, at, planned, place, checksum, generation, min(executed + 1, 1 << 31), stage)
@@ -207,7 +210,8 @@ def _is_to_be_saved(evidence: Evidence, number: int) -> bool:
     if number <= evidence.shared or evidence.spec is None or not 0 <= stage < len(evidence.spec.stages):
         return False
     spec = evidence.spec.stages[stage]
-    done, interval = number - starts[stage], spec.trainer.save_interval
+    done = number - starts[stage]
+    interval = spec.trainer.save_interval
     return done == spec.total_steps or (interval > 0 and done % interval == 0)
 
 
@@ -226,7 +230,7 @@ def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationS
 
 
 def retired(facts: Facts, evidence: Evidence, event: batch.ExperienceRetired, decoded: Decoded) -> None:
-    """Kept until everything was read: it names experiences by their id alone."""
+    """Keeps retirements until everything was read: they name experiences by their ids alone."""
     reason = facts.reason(event.reason)
     for id in event.experiences:
         facts.retirements.add(RETIREMENT.pack(id.bytes, decoded.offset, evidence.index, reason))
@@ -244,7 +248,7 @@ STATES: Final[dict[type, str]] = {
 
 
 def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> None:
-    """Where the experiment stands."""
+    """Keeps where the experiment stands."""
     if decoded.head.id in evidence.life:
         return
     evidence.life.add(decoded.head.id)

@@ -42,7 +42,7 @@ def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: D
 
 
 def eval_leased(_facts: Facts, evidence: Evidence, event: task.EvalLeased, _decoded: Decoded) -> None:
-    """Something is being evaluated."""
+    """Keeps that an evaluation was begun."""
     evidence.evals.setdefault(event.eval, {})
 
 
@@ -74,7 +74,7 @@ def closed(facts: Facts, evidence: Evidence, event: task.GroupClosed, decoded: D
 
 
 def overdue(_facts: Facts, evidence: Evidence, event: weights.WeightsOverdue, _decoded: Decoded) -> None:
-    """A window may run on other weights than its first groups."""
+    """Keeps a window that may run on other weights than its first groups did."""
     evidence.overdue.add((event.stage, event.window))
 
 

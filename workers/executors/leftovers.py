@@ -20,6 +20,7 @@ from rftd.ops import limits
 MARK: Final = "RFTD_WORKER"
 """The environment variable that says for which place, and of which daemon's folder, a process was started."""
 LOOK_S: Final = 0.05
+"""The pause between two looks at what is left."""
 _SHOWN: Final = 8
 
 

@@ -14,6 +14,7 @@ from rftd.workers.executors.leftovers import LOOK_S, Leftovers
 Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
 UNKNOWN: Final = -1
+"""The exit code of a child whose status somebody else has collected."""
 
 
 class Place:

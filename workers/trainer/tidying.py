@@ -18,9 +18,10 @@ from rftd.streams.spec import ExperimentSpec
 
 
 async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> None:
-    """Leaves of those before only what events name, whole where they left a copy that is, and markers that point at it.
+    """Removes what trainers before this one left and no event names, and puts back what one does.
 
-    Raises FencedError if a successor has come: then nothing of its files was touched.
+    Markers that name a folder which is gone are mended. Raises FencedError if a successor has come: then nothing of its
+    files was touched.
     """
     places = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
     for path in await asyncio.to_thread(_take_over, places, state):
