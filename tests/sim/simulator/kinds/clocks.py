@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 ALLOWED_S: Final = 1.0
-"""By which a reading may lag behind: a recorded one is seen a turn after it was made."""
+"""So much may a reading lag behind: a recorded one is seen a turn after it was made."""
 
 
 class Jump(NamedTuple):
@@ -37,10 +37,11 @@ class Clocks(Kind):
     share = 0.15
 
     def draw(self, scenario: Scenario, chance: random.Random) -> list[Jump]:
-        """When, by how much, and whose; half of these worlds reuse experiences that have to rest first."""
+        """Which clocks are set when and by how much; half of these worlds reuse experiences that have to rest first."""
         jumps = []
         for _ in range(chance.randint(1, 3)):
-            at_s, role = chance.uniform(0.5, scenario.calm_s), chance.choice(["", "daemon", "daemon", "trainer"])
+            at_s = chance.uniform(0.5, scenario.calm_s)
+            role = chance.choice(["", "daemon", "daemon", "trainer"])
             by_s = chance.choice([-HOUR_S, -HOUR_S, HOUR_S, -60.0, 60.0])
             jumps.append(Jump(at_s, by_s, role))
             if by_s > 0 and chance.random() < 0.7:
@@ -52,7 +53,7 @@ class Clocks(Kind):
         return sorted(jumps)
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
-        """What processes read, and a note of every reading that a planner was given."""
+        """Sets what processes read, and notes every reading that a planner is given."""
         jumps: list[Jump] = plot
         kind = type(world.clock)  # what a machine is knows what a scenario is, so it cannot be imported here
         read, decide = kind.now_ns, Planner.decide
@@ -95,8 +96,9 @@ class Watch:
         self._said = False
 
     def note(self, planner: Planner, now_ns: int) -> None:
-        """A planner was given a reading of its clock."""
-        spine, passed_s = planner._state.spine, self._world.loop.time()
+        """Takes in a reading of its clock that a planner was given."""
+        spine = planner._state.spine
+        passed_s = self._world.loop.time()
         recorded_ns = max(spine.decided_at_ns, spine.stage_started_ns)
         if not recorded_ns:
             return

@@ -37,18 +37,20 @@ if TYPE_CHECKING:
 DOWN_S = 45.0
 """What was under way is lost or has arrived by then."""
 WATCHED_S = 20.0
+"""So long no daemon may append to the experiment, if somebody remembers what is lost."""
 
 
 class Plot(msgspec.Struct, frozen=True):
     """When the copy is made and when it is put back, of which partitions, and what else survives."""
 
     copied_records: int
-    """So many of truth are in the copy, at least, and so many more are lost."""
+    """So many records of truth are in the copy, at least."""
     lost_records: int
+    """So many more than those are lost, at least."""
     share: float
-    """Of the partitions; 1: the whole log, as it was."""
+    """The share of the partitions that are cut; 1: the whole log, as it was."""
     survivors: tuple[str, ...]
-    """Of the files in the job's folder: `snapshots`, `memory`."""
+    """The files in the job's folder that are left there: `snapshots`, `memory`."""
     seed: int
 
 
@@ -58,12 +60,12 @@ class Outcome(msgspec.Struct):
     whole: bool
     remembered: str
     appended: list[str] = []
-    """By a daemon, to the experiment, before a person had decided."""
+    """What daemons appended to the experiment before a person had decided."""
     accepted: bool = False
 
 
 _outcomes: WeakKeyDictionary[World, Outcome] = WeakKeyDictionary()
-"""Of worlds that are under way. (The id of one that is gone is soon that of another.)"""
+"""The outcomes of worlds that are under way. (The id of one that is gone is soon that of another.)"""
 
 
 def noticed(world: World) -> Iterator[str]:
@@ -86,7 +88,10 @@ class CutLogs(Kind):
     oracles = (noticed,)
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """Not with a fork, whose parent may be lost under it, nor with callers to whom the lost part was said."""
+        """When and how the log is cut.
+
+        Never with a fork, whose parent may be lost under it, nor with callers to whom the lost part was said.
+        """
         if scenario.fork_at_s is not None or "colliding keys" in scenario.extras:
             return None
         return Plot(
@@ -98,7 +103,7 @@ class CutLogs(Kind):
         )
 
     def around(self, world: World, plot: Plot) -> AbstractContextManager[Any]:
-        """What is left of a log that lost parts of its partitions need not fit together: it is only to be noticed."""
+        """Judges a log that lost some of its partitions by whether that is noticed: the rest need not fit together."""
 
         async def judged(world: World) -> None:
             outcome = _outcomes.get(world)
@@ -114,7 +119,7 @@ class CutLogs(Kind):
         return mock.patch("simulator.world.judge", judged)
 
     def begin(self, world: World, plot: Plot) -> None:
-        """In a process of the world's own."""
+        """Plays it in a process of the world's own."""
         world.process.spawn(_play(world, plot))
 
 
@@ -145,7 +150,9 @@ async def _play(world: World, plot: Plot) -> None:
     world.network.acked = [each for each in world.network.acked if each[1].offset < _end(log, each[1].partition)]
     world.chaos.damaged.update(world.job.rglob("global_step_*"))  # of a time that is no more
     world.chaos.damaged.update((world.job / "weights").glob("*"))
-    world.state, world._fences, world._read = RunState(world.experiment), FenceView(), {}
+    world.state = RunState(world.experiment)
+    world._fences = FenceView()
+    world._read = {}
     world.observe()
     outcome = _outcomes[world] = Outcome(cut == whole, remembered)
     machine.start_daemon, machine.start_worker = start_daemon, start_worker  # type: ignore[method-assign]

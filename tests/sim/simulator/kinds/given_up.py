@@ -35,11 +35,11 @@ class GivenUp(Kind):
     oracles = (given_up_is_gone,)
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """When."""
+        """The moments at which something is given up."""
         return sorted(chance.uniform(1.0, min(scenario.calm_s, 40.0)) for _ in range(chance.randint(1, 4)))
 
     def begin(self, world: World, plot: Any) -> None:
-        """One task for each."""
+        """Spawns a task for each moment."""
         for at_s in plot:
             world.process.spawn(self._give_up(world, at_s))
 

@@ -16,9 +16,9 @@ class Kind:
     """Does nothing; every method is one that a kind may have."""
 
     name: ClassVar[str]
-    """Under which `chaos.hits` counts it, and its draws lie in `Scenario.extras`."""
+    """The name under which `chaos.hits` counts it, and its draws lie in `Scenario.extras`."""
     share: ClassVar[float] = 0.1
-    """Of the worlds of `modes` that have it."""
+    """The share of the worlds of `modes` that have it."""
     modes: ClassVar[tuple[str, ...]] = ("swarm",)
     oracles: ClassVar[tuple[Callable[[World], Iterator[str]], ...]] = ()
     """What must hold at the end of every world, with this kind or without: each yields what is wrong."""

@@ -21,11 +21,11 @@ class Mood(Exception):
 
 
 class MoodyExit(SystemExit):
-    """As `sys.exit` does."""
+    """What `sys.exit` raises."""
 
 
 class MoodyCancel(asyncio.CancelledError):
-    """As a policy does that waits for something of its own."""
+    """What a policy raises that waits for something of its own which is cancelled."""
 
 
 class _Forgiving(list[str]):
@@ -44,13 +44,13 @@ class MoodyPolicies(Kind):
     modes: ClassVar[tuple[str, ...]] = ("swarm", "zombies")
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """Which question, how often it raises, and from when to when."""
+        """The question that raises, how often it does, and from when to when."""
         begin_s = chance.uniform(0.0, min(0.5 * scenario.calm_s, 10.0))
         end_s = begin_s + chance.uniform(0.5, 1.0) * min(scenario.calm_s - begin_s, 20.0)
         return chance.choice(("admit", "admit", "admit", "select", "evict")), chance.choice((0.3, 1.0)), begin_s, end_s
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
-        """The policies of our own, as if they were somebody's."""
+        """Makes our own policies raise as somebody's may."""
         method, share, begin_s, end_s = plot
         chance = random.Random(f"moods {world.scenario.seed}")
         raised: tuple[type[BaseException], ...] = (Mood, Mood, MoodyExit, MoodyCancel)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 DELAYS_S: Final = (0.0, 0.0, 0.3, 1.0, 3.0, 6.0)
 HUNG_S: Final = 1e9
+"""Longer than any world lasts: the start hangs."""
 START_TIMEOUT_S: Final = 8.0
-"""For a start that hangs: worlds are short."""
+"""The daemon's patience with a start that hangs: worlds are short."""
 
 Place = tuple[str, int]
 
@@ -59,7 +60,7 @@ class LateHandle:
             self._handle.kill()
 
     async def start(self) -> None:
-        """What the thread of an executor does."""
+        """Starts the worker after its delay, as the thread of an executor does."""
         await asyncio.sleep(self._delay_s)
         if not self._given_up:
             self._handle = self._begin()
@@ -68,17 +69,18 @@ class LateHandle:
 class LateExecutor:
     """The executor of one fleet, whose workers start late. Their places are as exclusive as those of real ones."""
 
-    def __init__(self, executor: Executor, world: World, plot: Any) -> None:
+    def __init__(self, executor: Executor, world: World, chance: random.Random) -> None:
         self._executor = executor
         self._world = world
-        self._chance: random.Random = plot
+        self._chance = chance
         self._ordered: dict[Place, Handle] = {}
         self.adopt = executor.adopt
         self.lives = executor.lives
         self.clear = executor.clear
 
     def start(self, order: WorkerOrder) -> Handle:
-        world, place = self._world, (order.role, order.slot)
+        world = self._world
+        place = (order.role, order.slot)
         before = self._ordered.get(place)
         if before is not None and before.exit_code() is None:
             world.failures.append(f"places: a second {order.role} was ordered for a place that has one")
@@ -109,7 +111,7 @@ class SlowStarts(Kind):
         return None if scenario.external else random.Random(chance.random())
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
-        """Each fleet gets such an executor, and less patience."""
+        """Gives each fleet such an executor, and less patience."""
         make = Fleet.__init__
 
         def made(fleet: Fleet, *args: Any, **more: Any) -> None:

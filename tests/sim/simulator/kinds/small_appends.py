@@ -23,10 +23,10 @@ class SmallAppends(Kind):
     modes: ClassVar[tuple[str, ...]] = ("swarm", "zombies")
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """How many records."""
+        """The most records of an append."""
         return chance.choice((1, 2, 3, 5))
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
-        """The bound, for all who append and for the log."""
+        """Lowers the bound, for all who append and for the log."""
         world.chaos.hits[self.name] += 1
         return mock.patch.object(limits, "APPEND_RECORDS", plot)

@@ -42,13 +42,13 @@ class Strangers(Kind):
     oracles = (their_own_affair,)
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """When they come; not where every worker is somebody else's, for then they are all there is."""
+        """The moments at which they come; none where all workers are somebody else's: they are all there is."""
         if scenario.external:
             return None
         return sorted(chance.uniform(0.5, min(scenario.calm_s, 40.0)) for _ in range(chance.randint(1, 5)))
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
-        """What they find in the place of the dataset."""
+        """Lets explorers elsewhere find another dataset than was accepted."""
         from simulator.machine import REMOTE
 
         original = Explorer._taskset
@@ -62,7 +62,7 @@ class Strangers(Kind):
         return mock.patch.object(Explorer, "_taskset", taskset)
 
     def begin(self, world: World, plot: Any) -> None:
-        """One task for each."""
+        """Spawns a task for each of them."""
         for number, at_s in enumerate(plot):
             world.process.spawn(self._come(world, at_s, number))
 

@@ -27,15 +27,16 @@ class VanishedWeights(Kind):
     modes: ClassVar[tuple[str, ...]] = ("swarm", "zombies")
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """Which publications, counted from 0; and when."""
+        """The publications whose weights vanish at once, counted from 0, and the moments at which others do."""
         at_once = {chance.randrange(8) for _ in range(chance.randint(1, 3))}
         later_s = sorted(chance.uniform(0.3, min(scenario.calm_s, 25.0)) for _ in range(chance.randint(0, 3)))
         return at_once, later_s
 
     def around(self, world: World, plot: Any) -> AbstractContextManager[Any]:
-        """Those that explorers have not seen when they go."""
+        """Removes weights that no explorer has seen yet."""
         chance = random.Random(f"what of weights vanishes {world.scenario.seed}")
-        publish, count = CheckpointChannel.publish, 0
+        publish = CheckpointChannel.publish
+        count = 0
 
         def published(*args: Any, **options: Any) -> Exported:
             nonlocal count
@@ -49,14 +50,15 @@ class VanishedWeights(Kind):
         return mock.patch.object(CheckpointChannel, "publish", published)
 
     def begin(self, world: World, plot: Any) -> None:
-        """Those that were loaded by then, or not."""
+        """Removes weights later, whether they were loaded by then or not."""
         for at_s in plot[1]:
             world.process.spawn(self._later(world, at_s))
 
     async def _later(self, world: World, at_s: float) -> None:
         await asyncio.sleep(at_s)
         world.observe()
-        weights, chance = world.state.weights, random.Random(f"which weights vanish {world.scenario.seed} {at_s}")
+        weights = world.state.weights
+        chance = random.Random(f"which weights vanish {world.scenario.seed} {at_s}")
         if weights.standing:
             self._remove(world, Path(weights.published[chance.choice(weights.standing)].path), chance)
 
@@ -64,7 +66,8 @@ class VanishedWeights(Kind):
         world.chaos.hits[self.name] += 1
         world.chaos.damaged.add(folder)
         world.tell(f"VANISH {folder.name}")
-        files, which = sorted(folder.glob("*")), chance.random()
+        files = sorted(folder.glob("*"))
+        which = chance.random()
         if files and which < 0.3:
             chance.choice(files).unlink()
         elif files and which < 0.6:

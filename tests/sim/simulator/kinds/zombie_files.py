@@ -59,7 +59,7 @@ class ZombieFiles(Kind):
     oracles = (readable, marked)
 
     def draw(self, scenario: Scenario, chance: random.Random) -> Any:
-        """Strikes beside those that the scenario has."""
+        """Adds strikes to those that the scenario has; how many."""
         from simulator.scenario import Strike
 
         which = chance.random()
