@@ -93,7 +93,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, list[str]]]:
 
 @contextmanager
 def beside() -> Iterator[tuple[str, list[str]]]:
-    """The same on a thread of its own."""
+    """What `served` yields, served on a thread of its own."""
     told: queue.SimpleQueue[tuple[str, list[str]] | BaseException] = queue.SimpleQueue()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 

@@ -47,7 +47,7 @@ def whole_run(seed: int) -> tuple[UUID, Tape]:
 
 
 def _with_tasks(record: Record) -> Record:
-    """The same, if it submits a run that only its tables are looked at: with data, as those that are driven have."""
+    """The record; a submission with the datasets that runs have which are driven."""
     if decode_type(record) != "experiment.submitted":
         return record
     spec = definition_named("experiment.submitted").decode(record.value).spec  # type: ignore[attr-defined]

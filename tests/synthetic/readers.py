@@ -50,7 +50,7 @@ def records_of(drafts: list[Draft]) -> list[Record]:
 
 
 def feed(records: list[Record], experiment: UUID, fold: Fold, each: Callable[[int, Record], None]) -> None:
-    """As a follower feeds a fold; `each` is called after every record."""
+    """Feeds a fold as a follower does; `each` is called after every record."""
     fences = FenceView()
     for number, record in enumerate(records):
         head = head_of(record)
@@ -65,12 +65,13 @@ def feed(records: list[Record], experiment: UUID, fold: Fold, each: Callable[[in
 
 
 def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
-    """What a run knows, and what its roles decide on the way."""
+    """Folds what a run knows, and lets its roles decide on the way."""
     chance = random.Random(f"decide {seed}")
     liveness, clock = Liveness(), ManualClock()
     state = RunState(experiment, on_heartbeat=liveness.note)
     state.touched = {}
-    planner, positions = Planner(state), dict[Partition, int]()
+    planner = Planner(state)
+    positions: dict[Partition, int] = {}
     controller, dispatcher = Controller(state), Dispatcher(state, liveness)
 
     def decide(number: int, record: Record) -> None:
@@ -109,10 +110,13 @@ def named(work: Callable[[], object]) -> None:
 
 
 def quietly(records: list[Record], experiment: UUID) -> None:
-    """The folds of workers, the registry, metrics and exports."""
+    """Feeds those who decide nothing: the folds of workers, the registry, metrics and exports."""
     for fold in (RunState(experiment, spine_only=True), ExplorerView(experiment)):
         feed(records, experiment, fold, lambda number, record: None)
-    registry, names, letters, metrics = Registry(MemoryLog()), Named(), Letters(), MetricsFeed(Metrics(version="1"))
+    registry = Registry(MemoryLog())
+    names = Named()
+    letters = Letters()
+    metrics = MetricsFeed(Metrics(version="1"))
     for record in records:
         try:
             registry._take(record)
@@ -142,7 +146,7 @@ def _newer(record: Record) -> bool:
 
 
 async def of_a_log(drafts: list[Draft], experiment: UUID, seed: int) -> None:
-    """Tables, verify, forks and failed tasks."""
+    """Appends the drafts to a log, which is projected, verified, forked and searched for failed tasks."""
     kept = [draft for draft, record in zip(drafts, records_of(drafts), strict=True) if not _newer(record)]
     log, ids = MemoryLog(), set[UUID]()
     for draft in kept:

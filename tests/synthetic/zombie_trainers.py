@@ -46,16 +46,16 @@ class Struck(msgspec.Struct, kw_only=True):
     spared: int = 0
     """Trainers whose run ended before their strike."""
     asleep_s: float = 0.0
-    """Of all that were stopped, together."""
+    """How long those that were stopped stood still, together."""
     at: Counter[str] = msgspec.field(default_factory=Counter)
-    """At which operations, numbers left out."""
+    """How many were struck at each operation, whose numbers are left out."""
     steps: int = 0
     executions: int = 0
     generations: int = 0
     weights: int = 0
-    """Announced, not retired, and read to the last tensor."""
+    """Weights that are announced and not retired, and were read to the last tensor."""
     checkpoints: int = 0
-    """Committed, not deleted, and whole."""
+    """Checkpoints that are committed and not deleted, and are whole."""
     broken: list[str] = []
     """Promises that were not kept. Must stay empty."""
     wall_s: float = 0.0
@@ -79,7 +79,8 @@ class Zombies:
 
     def series(self, strikes: int, *, per_run: int = 12) -> Struck:
         """Runs experiments one after the other until so many trainers were struck."""
-        began_s, counts = time.monotonic(), self.counts
+        began_s = time.monotonic()
+        counts = self.counts
         explorer = self._scene.spawn("explorer", "worker", "explorer", *self._log)
         try:
             while counts.stopped + counts.killed < strikes and len(counts.broken) < 5:
@@ -116,7 +117,8 @@ class Zombies:
         """One trainer more, until it is struck; False if the run ended before that."""
         self._number += 1
         how = "stop" if self._chance.random() < 0.75 else "kill"
-        nth, note = self._chance.randint(1, OPERATIONS), self._scene.folder / f"strike-{self._number}"
+        nth = self._chance.randint(1, OPERATIONS)
+        note = self._scene.folder / f"strike-{self._number}"
         arguments = (how, str(nth), str(self._scene.folder / "checkpoints"), str(note))
         process = self._trainer(*arguments)
         deadline_s = time.monotonic() + PATIENCE_S
