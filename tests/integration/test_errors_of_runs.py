@@ -65,7 +65,7 @@ def moods(tmp_path: Path, monkeypatch) -> Iterator[dict[str, BaseException]]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch) -> None:
-    """Pauses are short."""
+    """Makes pauses short."""
     monkeypatch.setattr(limits, "PAUSE_BACKOFF_S", (0.2, 0.4))
 
 

@@ -27,15 +27,15 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Payloads of fake engines are short, and these tests are: both count."""
+def _soon_and_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drops the short payloads of fake engines too, and looks for them often."""
     monkeypatch.setattr("rftd.streams.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
     monkeypatch.setattr("rftd.daemon.supervisor.payloads.EVERY_S", 0.02)
 
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[EventLog]:
-    """The embedded one: a record on Kafka stays what it was."""
+    """The embedded log: a record on Kafka stays what it was."""
     opened = await SqliteLog.open(tmp_path / "log")
     yield opened
     await opened.close()
@@ -54,7 +54,7 @@ async def keeping(desk: ForkDesk, keep: Keep) -> AsyncIterator[Supervisor]:
 
 
 async def experiences(log: EventLog, experiment: UUID) -> tuple[int, int]:
-    """How many there are, and how many have no payload."""
+    """How many experiences the experiment has, and how many of them have no payload."""
     whole = thin = 0
     for partition in topics.TRUTH:
         start = 0

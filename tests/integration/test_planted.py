@@ -104,7 +104,7 @@ def records_in(root: Path) -> dict[Partition, list[Record]]:
 
 
 def events(root: Path, kind: type[Any]) -> Iterator[tuple[Partition, int, Any]]:
-    """Of one type, with their places."""
+    """The events of one type, with their places."""
     for partition, records in records_in(root).items():
         for record in records:
             event = decode(record).event

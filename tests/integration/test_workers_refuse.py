@@ -40,7 +40,7 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch) -> None:
-    """Pauses are short."""
+    """Makes pauses short."""
     monkeypatch.setattr(limits, "PAUSE_BACKOFF_S", (0.2, 0.4))
 
 

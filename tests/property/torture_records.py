@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
 
 MEMORY_MIB = 512
-"""Beyond what it took before the first log."""
+"""The most memory that this process may take beyond what it took before the first log."""
 
 
 def main() -> int:

@@ -49,7 +49,7 @@ def fence(role: str, epoch: int, previous: int) -> experiment.Fence:
 
 
 def some(definition: Definition) -> Event:
-    """One of the type; what it says does not matter here."""
+    """An event of the type; what it says does not matter here."""
     golden = json.loads((ROOT / f"tests/golden/events/{definition.name}.v{definition.version}.json").read_text())
     return definition.decode(bytes.fromhex(golden["value_hex"]))
 

@@ -27,7 +27,7 @@ from rftd.streams.folds.snapshot import VERSION, Nothing, Snapshot, pack, unpack
 from rftd.streams.topics import Partition
 
 SHAPE = "b9575f3f276758a6"
-"""Of the parts of version 1. If this test fails, what folds keep has another shape: raise VERSION in
+"""The digest of the shape of version 1. If this test fails, what folds keep has another shape: raise VERSION in
 streams/folds/snapshot.py, convert the version before in streams/folds/former.py with a golden file of it, and only then
 write the new shape here. What folds mean may change without their shape: that needs a new version, too."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "folds"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def checked(seed: int) -> Report:
-    """Of a log with several experiments, some things in them being wrong."""
+    """What a check says of a log with several experiments, some things in them being wrong."""
     tape = Tape(seed)
     for number in range(3):
         SyntheticRun(tape, name=f"run{number}", steps=4, seed=seed + number).write()

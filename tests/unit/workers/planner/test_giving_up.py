@@ -24,7 +24,7 @@ def decided(desk: Desk) -> list[object]:
 
 
 def give_up(desk: Desk, experience: UUID) -> None:
-    """As a command does it."""
+    """Gives the experience up, as a command does."""
     event = ExperienceGivenUp(experience=experience, reason="the disk broke")
     check_giving_up(desk.state, event)
     desk.put(event)
