@@ -25,32 +25,26 @@ _WANTED: Final = {
     ERROR: "an error in the daemon",
 }
 _PASSING: Final = {
-    Phase.READING: Wait(
-        role="experiment",
-        level=Level.WAITS,
-        state="reading",
-        waiting_for="its events: this daemon folds what the log holds of it",
-        on_whom="the log",
-        unblock="the log is read to its end",
+    Phase.READING: (
+        "reading",
+        "its events: this daemon folds what the log holds of it",
+        "the log",
+        "the log is read to its end",
     ),
-    Phase.FENCING: Wait(
-        role="experiment",
-        level=Level.WAITS,
-        state="fencing",
-        waiting_for="its roles: the fences are not read back yet",
-        on_whom="the log",
-        unblock="the log acknowledges and delivers them",
+    Phase.FENCING: (
+        "fencing",
+        "its roles: the fences are not read back yet",
+        "the log",
+        "the log acknowledges and delivers them",
     ),
-    Phase.DRAINING: Wait(
-        role="experiment",
-        level=Level.WAITS,
-        state="draining",
-        waiting_for="its workers to finish what is under way and leave",
-        on_whom="trainer and explorers",
-        unblock="about ten seconds, then they are ended",
+    Phase.DRAINING: (
+        "draining",
+        "its workers to finish what is under way and leave",
+        "trainer and explorers",
+        "about ten seconds, then they are ended",
     ),
 }
-"""What an experiment waits for in the phases that end by themselves."""
+"""In the phases that end by themselves: the state, what an experiment waits for, on whom, and what ends it."""
 
 
 class Line(NamedTuple):
@@ -218,7 +212,10 @@ def experiment_wait(scene: Scene) -> Wait:
     if spine.status is not None and spine.status.ended:
         return ended(spine)
     if (passing := _PASSING.get(scene.phase)) is not None:
-        return passing
+        state, what, on_whom, unblock = passing
+        return Wait(
+            role="experiment", level=Level.WAITS, state=state, waiting_for=what, on_whom=on_whom, unblock=unblock
+        )
     if spine.status is Status.PAUSED and spine.cause:
         return obstructed(spine)
     if spine.status is Status.PAUSED:
