@@ -96,7 +96,7 @@ def _add_commands(routes: APIRouter, services: Services) -> None:
 def _give_up(services: Services) -> Callable[..., Awaitable[Response]]:
     async def route(name: Name, experience: UUID, request: Request, key: Key = None) -> Response:
         """Retire an experience whose payload is gone for good; a batch that it is in is abandoned, and made anew."""
-        body = await read(request, Reason)
+        body = await read(request, Reason, default=Reason())
         id = await services.find(name)
         async with services.read() as connection:
             await get_experience(connection, experience)

@@ -67,6 +67,8 @@ async def test_a_tag_needs_an_experience_and_a_number(client: httpx.AsyncClient)
     path = f"/v1/experiments/{(await submit(client)).json()['id']}/experiences/{UUID(int=7)}/prioritize"
     problem(await client.post(path, json={"priority": 2.5}), 404, "RFTD-NOF-001")
     problem(await client.post(path, json={"priority": "high"}), 422, "RFTD-USE-001", "priority")
+    given_up = path.replace("prioritize", "give-up")
+    problem(await client.post(given_up), 404, "RFTD-NOF-001")  # the reason may be missing, and so may the body
 
 
 async def test_transitions_and_their_conflicts(client: httpx.AsyncClient) -> None:
