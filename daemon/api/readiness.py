@@ -34,7 +34,7 @@ def readiness(
             async with asyncio.timeout(_LOG_TIMEOUT_S):
                 await log.heads()
         except TimeoutError:
-            fix = "see whether its brokers run, and the network to them"
+            fix = "see whether its brokers run and enough replicas are in sync, and the network to them"
             return said(
                 log.failure or UnreachableError(f"the log does not answer within {_LOG_TIMEOUT_S:g} s", fix=fix)
             )

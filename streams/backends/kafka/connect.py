@@ -17,6 +17,8 @@ CLIENT_ID: Final = "rftd"
 REQUEST_TIMEOUT_S: Final = 10.0
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
 _OLDEST_LIST_OFFSETS: Final = 7
+IN_SYNC: Final = "see whether its brokers run and enough replicas are in sync"
+"""The fix where a broker answers and does not do what was asked."""
 _WHERE: Final = "Kafka at {}"
 
 
@@ -141,6 +143,9 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
             )
         case kafka.UnknownTopicOrPartitionError():
             return UnreachableError(f"a topic is missing: {text}", where=where, fix="run `rftd doctor`")
+        case kafka.KafkaTimeoutError() | kafka.RequestTimedOutError() | kafka.NotEnoughReplicasError():
+            # A leader that has fewer replicas than it needs may not even know where the partition ends.
+            return UnreachableError(f"Kafka does not answer: {text}", where=where, fix=IN_SYNC)
     if isinstance(error.__cause__ or error, ssl.SSLError) or "SSL" in text or "CERTIFICATE" in text:
         return ConfigError(
             f"no TLS connection: {text}", where=where, field="ca_file", fix="check security= and ca_file="

@@ -15,7 +15,7 @@ from aiokafka import errors as kafka
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, UnreachableError
-from rftd.streams.backends.kafka.connect import translate
+from rftd.streams.backends.kafka.connect import IN_SYNC, translate
 from rftd.streams.backends.kafka.filling import Filling, Part
 from rftd.streams.backends.kafka.names import Names
 from rftd.streams.backends.kafka.pending import UNPLACED, Slice, looked_at
@@ -79,6 +79,8 @@ class Lane:
         self._queue: deque[Slice] = deque()
         self._grown = asyncio.Event()
         self._settled = False
+        self._doubtful = False
+        """Records of an unknown outcome may lie after the end that was read back: not readable before another lands."""
         self._end: int | None = None
         """The offset after the newest record of ours that is known to have landed."""
         self._known = Window()
@@ -136,7 +138,10 @@ class Lane:
             await self._lost(producer)
             await self._back_off(translate(error, self._settings))
         else:
-            self._place(offset, parts, filling.last_sum)
+            if self._doubtful and offset > (self._end or 0):
+                self._settle_again()
+            else:
+                self._place(offset, parts, filling.last_sum)
 
     async def _settle(self) -> None:
         """Reads the partition's end back and places the drafts that are there already."""
@@ -150,6 +155,16 @@ class Lane:
                     slice_.place(index, found)
         self._end = end
         self._settled = True
+
+    def _settle_again(self) -> None:
+        """Has the next step read back what lies below the batch that just landed, and the batch itself.
+
+        Replicas that are away let a leader keep records that nobody reads before they are back; then these drafts are
+        there already, and their first place is theirs.
+        """
+        self._settled = self._doubtful = False
+        self._flying = self._next = None
+        self._failures = 0
 
     def _fill(self, filling: Filling, skip: int) -> None:
         """Adds the oldest drafts without a place, after the first `skip` of them."""
@@ -190,7 +205,7 @@ class Lane:
             late = UnreachableError(
                 f"no acknowledgement of {self._partition} for {SILENT_S:.0f} s",
                 where=f"Kafka at {self._settings.bootstrap}",
-                fix="see whether its brokers run and enough replicas are in sync",
+                fix=IN_SYNC,
             )
             self._log.failing(late)
             if self._expired():
@@ -208,6 +223,7 @@ class Lane:
         for place, (slice_, index) in enumerate(parts, start=offset):
             slice_.place(index, place)
         self._flying = None
+        self._doubtful = False
         self._end = offset + len(parts)
         self._failures = 0
         self._log.placed(self._partition, Mark(self._end, last_sum), parts)
@@ -221,7 +237,7 @@ class Lane:
             self._queue.popleft()
 
     async def _lost(self, producer: AIOKafkaProducer | None) -> None:
-        self._settled = False
+        self._settled, self._doubtful = False, True
         self._flying = self._next = None
         if producer is not None:
             await self._producers.retire(producer)

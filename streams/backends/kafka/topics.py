@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from aiokafka import errors as kafka
@@ -17,11 +18,15 @@ from rftd.streams.backends.kafka.connect import REQUEST_TIMEOUT_S, arguments, ch
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.topics import TOPICS, Topic
 
+T = TypeVar("T")
+
 _logger = logging.getLogger("rftd.kafka")
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
 """A topic's max.message.bytes: the largest record, its headers and its batch's."""
 MIN_INSYNC: Final = "min.insync.replicas"
 POLL_S: Final = 0.02
+DEAD_ASKED: Final = 50
+"""So many requests in a row may meet a broker that is dead and still named."""
 _EXISTS: Final = 36
 _REPLICA_AWAY: Final = 9
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
@@ -140,7 +145,7 @@ async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict
     """Each topic of ours that exists and has leaders."""
     names = [settings.prefix + name for name in TOPICS]
     found: dict[str, _Found] = {}
-    for answer in await admin.describe_topics(names):
+    for answer in await _asked(lambda: admin.describe_topics(names)):
         parts = answer["partitions"]
         if answer["error_code"] == 0 and all(part["error_code"] in (0, _REPLICA_AWAY) for part in parts):
             fewest = min((len(part["replicas"]) for part in parts), default=0)
@@ -232,12 +237,21 @@ def _compare(name: str, topic: Topic, replicas: int, found: dict[str, str]) -> l
 
 async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
     """The settings of each topic, as far as the user may read them."""
-    answers: list[Any] = await admin.describe_configs(
-        [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-    )
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    answers: list[Any] = await _asked(lambda: admin.describe_configs(wanted))
     return {
         name: {entry[0]: entry[1] for entry in entries if entry[1] is not None}
         for answer in answers
         for code, _message, _kind, name, entries in answer.resources
         if code == 0
     }
+
+
+async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a broker that lives: aiokafka asks any of those that the cluster named last, and asks it once."""
+    for _ in range(DEAD_ASKED):
+        try:
+            return await ask()
+        except (kafka.NodeNotReadyError, kafka.KafkaConnectionError):
+            await asyncio.sleep(POLL_S)
+    return await ask()

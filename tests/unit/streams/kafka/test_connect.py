@@ -55,6 +55,8 @@ def test_an_unusable_file_is_named(tmp_path: Path) -> None:
         (kafka.CorruptRecordException("t"), LogCorruptError, "checksum"),
         (kafka.UnknownTopicOrPartitionError("t"), UnreachableError, "doctor"),
         (ssl.SSLCertVerificationError("CERTIFICATE_VERIFY_FAILED"), ConfigError, "ca_file"),
+        (kafka.KafkaTimeoutError("offsets"), UnreachableError, "enough replicas are in sync"),
+        (kafka.NotEnoughReplicasError(), UnreachableError, "enough replicas are in sync"),
         (TimeoutError(), UnreachableError, "TimeoutError"),
     ],
 )
