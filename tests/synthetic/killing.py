@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from uuid import UUID
 
 import msgspec
 import psutil
@@ -191,8 +192,16 @@ def killed_series(
 
 def trained(scene: Scene) -> list[str]:
     """sha256 of the weights after each step, as the surviving history of the scene's only experiment has it."""
-    steps = {event.step: event.sha256 or "" for event in scene.events(StepCompleted)}
-    return [steps[step] for step in sorted(steps)]
+    [weights] = weights_of(scene).values()
+    return weights
+
+
+def weights_of(scene: Scene) -> dict[UUID | None, list[str]]:
+    """For each experiment, sha256 of the weights after each step of the surviving history."""
+    steps: dict[UUID | None, dict[int, str]] = {}
+    for experiment, event in scene.events_by_experiment(StepCompleted):
+        steps.setdefault(experiment, {})[event.step] = event.sha256 or ""
+    return {experiment: [found[step] for step in sorted(found)] for experiment, found in steps.items()}
 
 
 async def _lost(scene: Scene, witness: Witness) -> list[Position]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 import psutil
 from command_line import Said
@@ -205,17 +206,23 @@ class Scene:
 
     def events(self, kind: type[E]) -> list[E]:
         """Every event of a kind in the log, partition by partition."""
+        return [event for _, event in self.events_by_experiment(kind)]
+
+    def events_by_experiment(self, kind: type[E]) -> list[tuple[UUID | None, E]]:
+        """The same, each with the experiment that it is of."""
         kafka, clock = self.environ.get("RFTD_KAFKA"), SystemClock()
 
-        async def read() -> list[E]:
-            found = list[E]()
+        async def read() -> list[tuple[UUID | None, E]]:
+            found = list[tuple[UUID | None, E]]()
             async with log_to_read(self.data, kafka, clock=clock, ids=SystemIds(clock)) as log:
                 for partition, head in sorted((await log.heads()).items()):
                     offset = 0
                     while offset < head.next_offset and (records := await log.read(partition, offset)):
                         offset = records[-1].offset + 1
-                        events = (decode(record).event for record in records)
-                        found += [event for event in events if isinstance(event, kind)]
+                        decoded = [decode(record) for record in records]
+                        found += [
+                            (each.head.experiment, each.event) for each in decoded if isinstance(each.event, kind)
+                        ]
             return found
 
         return asyncio.run(read())

@@ -11,10 +11,12 @@ from typing import Self
 from uuid import UUID
 
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.codec import Writer, decode_head
-from rftd.streams.envelope import Position
+from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.log import EventLog
 from rftd.streams.socket.client import SocketLog
@@ -26,10 +28,11 @@ GRACE_S = 120.0
 class Witness:
     """Appends heartbeats of a worker of no experiment while the block runs: they touch nothing and are never folded."""
 
-    def __init__(self, socket: Path, seed: int = 0) -> None:
+    def __init__(self, log: Path | KafkaSettings, seed: int = 0) -> None:
+        """`log`: the socket of a daemon, or a cluster."""
         self.acknowledged: dict[UUID, Position] = {}
         self.failure: BaseException | None = None
-        self._socket = socket
+        self._log = log
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
@@ -65,11 +68,26 @@ class Witness:
         ids = SystemIds(clock)
         worker, nobody = ids.new(), ids.new()
         writer = Writer(source="witness", clock=clock, ids=ids)
-        log = await SocketLog.connect(self._socket, grace_s=GRACE_S)
-        while not self._stopping.is_set():
-            beat = Heartbeat(worker=worker, role="witness", slot=-1, state="busy")
-            drafts = [writer.draft(beat, experiment=nobody) for _ in range(self._chance.randint(1, 8))]
-            for draft, place in zip(drafts, await log.append(drafts), strict=True):
-                self.acknowledged[draft.id] = place
-            await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_S))
-        await log.close()
+        log: EventLog
+        if isinstance(self._log, Path):
+            log = await SocketLog.connect(self._log, grace_s=GRACE_S)
+        else:
+            log = await KafkaLog.open(self._log, clock=clock, ids=ids)
+        try:
+            while not self._stopping.is_set():
+                beat = Heartbeat(worker=worker, role="witness", slot=-1, state="busy")
+                drafts = [writer.draft(beat, experiment=nobody) for _ in range(self._chance.randint(1, 8))]
+                for draft, place in zip(drafts, await self._insist(log, drafts), strict=True):
+                    self.acknowledged[draft.id] = place
+                await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_S))
+        finally:
+            await log.close()
+
+    async def _insist(self, log: EventLog, drafts: list[Draft]) -> list[Position]:
+        """An append as the roles do it: the same drafts until they are in. A socket has its own patience."""
+        while True:
+            try:
+                return await log.append(drafts)
+            except UnreachableError:
+                if isinstance(self._log, Path) or self._stopping.is_set():
+                    raise
