@@ -115,7 +115,11 @@ class _History:
         event = decoded.event
         self.state.apply(decoded)
         self._plans.apply(decoded)
-        if isinstance(event, StepCompleted) and event.step == self.at_step:
+        if (
+            isinstance(event, StepCompleted)
+            and event.step == self.at_step
+            and event.batch not in self.state.spine.batches.abandoned
+        ):
             self.checksums.setdefault(event.generation, event.checksum)
 
 

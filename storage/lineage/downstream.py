@@ -9,6 +9,7 @@ from typing import Final
 from rftd.storage.lineage.key import Key, Kind
 from rftd.storage.lineage.reading import Reading
 from rftd.storage.lineage.upstream import Finder, Found, Left, Neighbours, newest, spans_of
+from rftd.storage.queries.counting import EXECUTED
 
 WIDEST_SPAN_VERSIONS: Final = 64
 """An experience that was drawn by more versions than this is found below its newest ones only."""
@@ -16,7 +17,7 @@ WIDEST_SPAN_VERSIONS: Final = 64
 _CHILDREN: Final = (
     (Kind.EXPERIMENT, "id", "experiments WHERE parent = :experiment", "forked_ns, id"),
     (Kind.TASK, "id", "groups WHERE experiment = :experiment", "stage, sequence"),
-    (Kind.STEP, "experiment, step, generation", "steps WHERE experiment = :experiment", "step, generation"),
+    (Kind.STEP, "experiment, step, generation", f"{EXECUTED} t WHERE experiment = :experiment", "step, generation"),
     (
         Kind.CHECKPOINT,
         "experiment, step, generation",
@@ -106,9 +107,9 @@ async def _rows(reading: Reading, keys: list[Key], most: int) -> Neighbours:
 
 async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
-        """SELECT b.id, t.experiment, t.step, t.generation FROM batches b
-        JOIN steps t ON t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id
-        WHERE b.id IN ({keys}) ORDER BY t.generation""",
+        f"""SELECT b.id, t.experiment, t.step, t.generation FROM batches b
+        JOIN {EXECUTED} t ON t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id
+        WHERE b.id IN ({{keys}}) ORDER BY t.generation""",
         (key.id for key in keys),
     )
     return [
@@ -172,7 +173,7 @@ async def _drawn(reading: Reading, key: Key, most: int) -> Neighbours:
 async def _next_steps(reading: Reading, key: Key) -> list[Key]:
     """The steps that were trained from these weights: each from the newest generation not above its own."""
     rows = await reading.rows(
-        "SELECT step, generation FROM steps WHERE experiment = :experiment AND step IN (:version, :next)",
+        f"SELECT step, generation FROM {EXECUTED} t WHERE experiment = :experiment AND step IN (:version, :next)",
         experiment=key.id,
         version=key.number,
         next=key.number + 1,
@@ -189,9 +190,9 @@ async def _checkpoints(reading: Reading, keys: list[Key], most: int) -> Neighbou
     found = []
     for key in keys:
         rows = await reading.rows(
-            """SELECT n.generation FROM generations n JOIN checkpoints c ON c.experiment = n.experiment
+            f"""SELECT n.generation FROM generations n JOIN checkpoints c ON c.experiment = n.experiment
                 AND c.step = n.version AND c.path = n.checkpoint
-            JOIN steps t ON t.experiment = n.experiment AND t.step = n.version + 1 AND t.generation = n.generation
+            JOIN {EXECUTED} t ON t.experiment = n.experiment AND t.step = n.version + 1 AND t.generation = n.generation
             WHERE n.experiment = :experiment AND n.version = :version AND c.generation = :generation
                 AND n.generation > c.generation ORDER BY n.generation""",
             experiment=key.id,

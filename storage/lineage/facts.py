@@ -9,7 +9,7 @@ from uuid import UUID
 from rftd.storage.lineage.graph import Node
 from rftd.storage.lineage.key import NUMBERED, Key, Kind
 from rftd.storage.lineage.reading import Reading
-from rftd.storage.queries.batches import ABANDONED
+from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
 class Fact(NamedTuple):
@@ -160,7 +160,7 @@ async def _batches(reading: Reading, keys: list[Key]) -> Facts:
 async def _steps(reading: Reading, keys: list[Key]) -> Facts:
     facts = {}
     async for experiment, step, generation, items, tokens, duration, checksum, at in _numbered(
-        reading, keys, "step", "items, tokens, duration_s, checksum, completed_ns", "steps"
+        reading, keys, "step", "items, tokens, duration_s, checksum, completed_ns", f"{EXECUTED} t"
     ):
         text = f"{items} items, {tokens} tokens, {duration:.1f} s, checksum {checksum}"
         facts[Key(Kind.STEP, experiment, step, generation)] = Fact(experiment, text, at)

@@ -14,6 +14,7 @@ from rftd.ops.ids import derive
 from rftd.storage.lineage.key import Key, Kind
 from rftd.storage.lineage.reading import Reading
 from rftd.storage.names import resolve_experiment
+from rftd.storage.queries.counting import EXECUTED
 from rftd.streams import topics
 from rftd.streams.group_id import group_id
 
@@ -36,7 +37,7 @@ _IDS: Final = (
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
 _NAMED: Final = re.compile(r"(?P<name>.+)/(?P<kind>[a-z]+)/(?P<number>\d{1,18})(?:\.(?P<second>\d{1,18}))?")
 _TABLES: Final = {
-    Kind.STEP: ("steps", "step", "completed_offset"),
+    Kind.STEP: (f"{EXECUTED} t", "step", "completed_offset"),
     Kind.WEIGHTS: ("weight_versions", "version", "published_offset"),
     Kind.CHECKPOINT: ("checkpoints", "step", "committed_offset"),
 }

@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
 """What things were made of: one function for each kind, for many keys at once."""
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from typing import Final, NamedTuple
 from rftd.ops.decoding import json_decoder
 from rftd.storage.lineage.key import Key, Kind
 from rftd.storage.lineage.reading import Reading
+from rftd.storage.queries.counting import EXECUTED
 
 
 class Found(NamedTuple):
@@ -113,7 +115,7 @@ async def _steps(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     for experiment, some in _by_experiment(keys).items():
         forked = await _fork(reading, experiment)
         rows = await reading.among(
-            "SELECT step, generation, batch FROM steps WHERE experiment = :experiment AND step IN ({keys})",
+            f"SELECT step, generation, batch FROM {EXECUTED} t WHERE experiment = :experiment AND step IN ({{keys}})",
             {number for key in some for number in (key.number, key.number - 1)},
             experiment=experiment,
         )
@@ -183,7 +185,7 @@ async def _nothing(reading: Reading, keys: list[Key], most: int) -> Neighbours:
 async def newest(reading: Reading, experiment: bytes, version: int) -> Key:
     """The newest generation of a weight version."""
     [(generation,)] = await reading.rows(
-        "SELECT MAX(generation) FROM steps WHERE experiment = :experiment AND step = :version",
+        f"SELECT MAX(generation) FROM {EXECUTED} t WHERE experiment = :experiment AND step = :version",
         experiment=experiment,
         version=version,
     )

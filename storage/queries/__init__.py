@@ -1,6 +1,7 @@
 """What the CLI, the API and the page read: typed rows, derived from the tables. In reading order:
 
 rows         from SQL rows to structs
+counting     which batches and steps count
 books        the state of every experience; the books
 experiments  lists and one, whole
 shares       whose steps a fork's history consists of

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.counting import ABANDONED, EXECUTED
 from rftd.storage.queries.rows import fetch, fetch_one
 
 
@@ -67,11 +68,6 @@ class _Made(msgspec.Struct, frozen=True):
     batch: str
 
 
-ABANDONED: Final = """(b.abandoned_offset IS NOT NULL AND NOT EXISTS (SELECT 1 FROM steps t
-    WHERE t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id AND t.completed_offset < b.abandoned_offset
-))"""
-"""Of `batches b`: it was given up before anybody executed it; both are on the spine, and the first of them counts."""
-
 _BATCH: Final = f"""SELECT b.id, b.step, b.stage, b.items, b.groups, b.incomplete, b.staleness_mean, b.staleness_p95,
     b.staleness_max, b.decided_at_ns,
     CASE WHEN {ABANDONED} THEN b.abandoned_reason END AS abandoned_reason,
@@ -123,7 +119,7 @@ async def lineage_of(connection: AsyncConnection, experiment: UUID, version: int
     made = await fetch_one(
         connection,
         _Made,
-        """SELECT generation, checksum, batch FROM steps WHERE experiment = :experiment AND step = :version
+        f"""SELECT generation, checksum, batch FROM {EXECUTED} t WHERE experiment = :experiment AND step = :version
         ORDER BY generation DESC LIMIT 1""",
         experiment=experiment.bytes,
         version=version,

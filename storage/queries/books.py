@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rftd.storage.queries.batches import ABANDONED
+from rftd.storage.queries.counting import ABANDONED
 from rftd.storage.queries.rows import fetch
 from rftd.streams.folds.groups import GIVEN_UP
 

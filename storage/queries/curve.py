@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch, fetch_one
 from rftd.storage.queries.shares import Share, shares_of
 from rftd.storage.queries.steps import NEWEST
@@ -97,7 +98,7 @@ async def _rewards(connection: AsyncConnection, experiment: UUID, first: int, la
         _Rewards,
         f"""SELECT t.step, t.stage, AVG(e.reward) AS reward_mean, MIN(e.reward) AS reward_min,
             MAX(e.reward) AS reward_max, COUNT(e.reward) AS experiences, COUNT(i.experience) AS planned
-        FROM steps t LEFT JOIN batch_items i ON i.batch = t.batch AND i.experience IS NOT NULL
+        FROM {EXECUTED} t LEFT JOIN batch_items i ON i.batch = t.batch AND i.experience IS NOT NULL
             LEFT JOIN experiences e ON e.id = i.experience
         WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last AND {NEWEST}
         GROUP BY t.step, t.stage ORDER BY t.step""",

@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
 """Experiments as `rftd ls` and `rftd get` show them."""
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.books import Books, books_of
+from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch, fetch_one
 
 RECENT_EXPERIENCES: Final = 256
@@ -108,7 +110,7 @@ class _Warning(msgspec.Struct, frozen=True):
 
 
 # Of several generations of a step the newest counts.
-_SUMMARY: Final = """
+_SUMMARY: Final = f"""
 SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state_reason AS reason,
     x.state_code AS code,
     COALESCE(x.kept, 'here') AS kept, NULLIF(x.kept_path, '') AS kept_path,
@@ -120,11 +122,12 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
             < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END AS queue_position,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
         ORDER BY s.stage DESC LIMIT 1) AS stage,
-    COALESCE((SELECT MAX(t.step) FROM steps t WHERE t.experiment = x.id), x.forked_step, 0) AS step,
+    COALESCE((SELECT t.step FROM {EXECUTED} t WHERE t.experiment = x.id ORDER BY t.step DESC LIMIT 1),
+        x.forked_step, 0) AS step,
     (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation,
     (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id
         ORDER BY e.produced_ns DESC LIMIT :recent) r) AS reward_mean,
-    (SELECT b.staleness_p95 FROM steps t JOIN batches b ON b.id = t.batch
+    (SELECT b.staleness_p95 FROM {EXECUTED} t JOIN batches b ON b.id = t.batch
         WHERE t.experiment = x.id AND b.staleness_p95 IS NOT NULL
         ORDER BY t.step DESC, t.generation DESC LIMIT 1) AS staleness_p95
 FROM experiments x WHERE x.submitted_offset IS NOT NULL

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch
 from rftd.storage.queries.shares import ENDLESS, shares_of
 
@@ -55,8 +56,8 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """True if an experiment that this is a fork of made it."""
 
 
-NEWEST: Final = """t.generation = (SELECT MAX(u.generation) FROM steps u
-    WHERE u.experiment = t.experiment AND u.step = t.step)"""
+NEWEST: Final = f"""t.generation = (SELECT MAX(n.generation) FROM {EXECUTED} n
+    WHERE n.experiment = t.experiment AND n.step = t.step)"""
 """Of `steps t`: the generation that counts."""
 
 
@@ -103,7 +104,7 @@ async def _steps(
             t.metrics, t.completed_ns, b.staleness_mean, b.staleness_p95, b.staleness_max, b.incomplete,
             (SELECT AVG(e.reward) FROM batch_items i JOIN experiences e ON e.id = i.experience
                 WHERE i.batch = t.batch) AS reward_mean
-        FROM steps t LEFT JOIN batches b ON b.id = t.batch
+        FROM {EXECUTED} t LEFT JOIN batches b ON b.id = t.batch
         WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last {newest}
         ORDER BY t.step, t.generation LIMIT :limit""",
         experiment=experiment.bytes,

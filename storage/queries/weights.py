@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch
 from rftd.storage.queries.shares import ENDLESS
 
@@ -87,7 +88,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The newest weight version that it has used."""
 
 
-_ON_SPINE: Final = """EXISTS (SELECT 1 FROM steps t WHERE t.experiment = a.experiment AND t.step = {version}
+_ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.experiment AND t.step = {{version}}
     AND t.generation = a.generation AND t.checksum = a.checksum)"""
 
 
