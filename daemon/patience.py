@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
+from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError, LogLossError, RftdError, UnreachableError, WaitTimeoutError
 from rftd.ops.logs import Logger
@@ -28,8 +29,10 @@ async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable
         try:
             return await open()
         except RftdError as error:
+            end_if_cancelled()
             on_error(error)
         except (DBAPIError, OSError) as error:
+            end_if_cancelled()
             what = str(getattr(error, "orig", None) or error).partition("\n")[0]
             on_error(UnreachableError(what, fix="start it; rftd goes on by itself"))
         await clock.sleep(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
@@ -70,8 +73,10 @@ async def persistently(
         except (FencedError, LogLossError):
             raise
         except AWAY as error:
+            end_if_cancelled()
             logger.warning("log.away", part=name, reason=error.what)
         except Exception as error:
+            end_if_cancelled()
             logger.error("part.failed", part=name, exc_info=error)
             if troubles is not None:
                 troubles.note(name, error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}")

@@ -7,6 +7,7 @@ limits      every bound: sizes, counts, depths, time-outs
 clock       where time comes from (`Clock`), real or set by hand
 ids         where identity comes from: UUIDv7 for what is new, UUIDv5 for what follows from a cause
 decoding    plain data as one type, for several threads at once
+cancelling  cancellation that an error has taken the place of
 durable     files and folders that survive a power cut
 paths       paths that people write, in one form
 exchange    two names that change places at once

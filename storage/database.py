@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,17 +59,6 @@ def open_database(url: str) -> AsyncEngine:
         raise UsageError(f"no state database of kind {parsed.drivername!r}", fix="use sqlite:/// or postgresql://")
     parsed = parsed.set(drivername=driver)
     return _sqlite(parsed) if driver.startswith("sqlite") else _postgres(parsed)
-
-
-def end_if_cancelled() -> None:
-    """Raises CancelledError if this task was cancelled. Whoever goes on after an error of the database calls it first.
-
-    A statement that is cancelled leaves a connection that SQLAlchemy cleans up, and the error of that can take the
-    place of the CancelledError: the task would go on for ever, and whoever ended it would wait.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def is_refused(error: BaseException) -> bool:

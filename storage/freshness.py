@@ -9,9 +9,9 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, WaitTimeoutError
-from rftd.storage.database import end_if_cancelled
 from rftd.storage.writer import read_positions
 from rftd.streams.topics import Partition
 

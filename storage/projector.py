@@ -11,9 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops import faults, limits
+from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, UnreachableError, UsageError, WaitTimeoutError
-from rftd.storage.database import end_if_cancelled, is_refused
+from rftd.storage.database import is_refused
 from rftd.storage.fold import Fold, Folded
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.schema import prepare, reset

@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.dlq.letter import State
 from rftd.daemon.operations import Operations
+from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.metrics import Metrics
-from rftd.storage.database import end_if_cancelled
 from rftd.storage.projector import Projector
 from rftd.storage.queries.failed_tasks import failed_tasks
 from rftd.streams import topics

@@ -14,6 +14,7 @@ from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
+from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
@@ -94,6 +95,7 @@ class Hosting:
                 except AWAY:
                     raise
                 except Exception as error:
+                    end_if_cancelled()
                     self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
                     await self._rest(follower)
             self._leaving.set()

@@ -12,6 +12,7 @@ from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.registry import Entry
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
+from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError, LogLossError
 from rftd.ops.logs import Logger
@@ -168,6 +169,7 @@ class Runs:
             self._logger.warning("experiment.taken_over", experiment=str(entry.id))
             raise
         except AWAY as error:
+            end_if_cancelled()
             self._logger.warning("log.away", part=entry.name, reason=error.what)
             again_s = AGAIN_S
         except LogLossError as error:
@@ -176,6 +178,7 @@ class Runs:
             if self._lost is not None:
                 await self._lost(run.remembers)
         except (Exception, SystemExit) as error:
+            end_if_cancelled()  # a run that was stopped writes nothing any more
             again_s = await self._broke(entry, error, healthy=self._clock.monotonic_s() - began_s > HEALTHY_S)
         else:
             self.broken.pop(entry.id, None)
