@@ -19,6 +19,7 @@ start         where an experiment begins in the log
 group_id      the id of a group, which says its place
 shared_history what a fork shares with its parent
 spine_digest  a digest of the spine that steps and checkpoints carry
+feed          hands out what is read; nothing is passed before it was taken
 follower      reads partitions into a fold
 role          a leased role: fenced, its appends read back
 patience      appends that wait for space

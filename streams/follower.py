@@ -15,6 +15,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.experiment import HeadRef
+from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
@@ -58,13 +59,13 @@ class Follower:
         self._fold = fold
         self._experiment = experiment
         self._clock = clock
-        self._subscription = log.subscribe(positions)
+        self._feed = Feed(log.subscribe(positions))
         self._one_reader = asyncio.Lock()
 
     @property
     def positions(self) -> Mapping[Partition, int]:
         """The next offset to be folded, for each partition."""
-        return self._subscription.positions
+        return self._feed.positions
 
     def marks(self) -> tuple[HeadRef, ...]:
         """How far the fold has come: the place of each partition, with the chain there if it was read."""
@@ -79,14 +80,9 @@ class Follower:
             return await self._pump(wait_s)
 
     async def _pump(self, wait_s: float) -> int:
-        records = await self._subscription.next(wait_s=wait_s)
-        for record in records:
-            self._take(record)
-            if self.witness is not None:
-                self.witness(record)
-            self._chains[record.partition] = record.chain
-        self.folded += len(records)
-        return len(records)
+        read = await self._feed.pump(wait_s, self._read)
+        self.folded += read
+        return read
 
     async def catch_up(self) -> None:
         """Folds everything up to the heads that the log had when this was called."""
@@ -125,7 +121,13 @@ class Follower:
 
     async def close(self) -> None:
         """Ends the subscription."""
-        await self._subscription.close()
+        await self._feed.close()
+
+    def _read(self, record: Record) -> None:
+        self._take(record)
+        if self.witness is not None:
+            self.witness(record)
+        self._chains[record.partition] = record.chain
 
     def _take(self, record: Record) -> None:
         head = head_of(record)

@@ -19,6 +19,7 @@ from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events import experiment
 from rftd.streams.events.experiment import HeadRef
+from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.commands import VERBS, Commands
 from rftd.streams.folds.snapshot import Snapshot, pack
@@ -72,7 +73,7 @@ class Registry:
         self._partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
         self._log = log
         self.fences = FenceView()
-        self._subscription = log.subscribe(start_of(self._partitions))
+        self._feed = Feed(log.subscribe(start_of(self._partitions)))
         self._known = Known()
         self._chains: dict[Partition, bytes] = {}
         self._folder = SnapshotFolder(folder) if folder is not None else None
@@ -113,8 +114,8 @@ class Registry:
         self._resumed = True
         if found is None:
             return
-        await self._subscription.close()
-        self._subscription = self._log.subscribe({**start_of(self._partitions), **found.positions})
+        await self._feed.close()
+        self._feed = Feed(self._log.subscribe({**start_of(self._partitions), **found.positions}))
         self.fences = FenceView(found.fences)
         self._chains = {partition: mark.chain for partition, mark in found.heads().items()}
         # In place: whoever was given the entries before keeps looking at these.
@@ -125,7 +126,7 @@ class Registry:
         self._unsaved = 0
         marks = tuple(
             HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
-            for partition, offset in sorted(self._subscription.positions.items())
+            for partition, offset in sorted(self._feed.positions.items())
         )
         snapshot = Snapshot(experiment=None, marks=marks, fences=self.fences.owners(), parts=self._known)
         try:
@@ -136,33 +137,30 @@ class Registry:
 
     async def _catch_up(self) -> None:
         heads = await self._log.heads()
-        goals = {p: heads[p].next_offset for p in self._subscription.positions if p in heads}
-        while any(self._subscription.positions[partition] < goal for partition, goal in goals.items()):
+        goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
+        while any(self._feed.positions[partition] < goal for partition, goal in goals.items()):
             await self.pump(1.0)
 
     async def reach(self, position: Position) -> None:
         """Reads everything up to the present heads, and up to this record of theirs if it lies beyond."""
         await self.catch_up()
         partition, offset = position
-        while self._subscription.positions.get(partition, offset + 1) <= offset:
+        while self._feed.positions.get(partition, offset + 1) <= offset:
             await self.pump(1.0)
 
     async def pump(self, wait_s: float) -> int:
         """Reads what has arrived, waiting at most `wait_s`; returns how many records."""
-        records = await self._subscription.next(wait_s=wait_s)
-        for record in records:
-            self._take(record)
-            self._chains[record.partition] = record.chain
-        self._unsaved += len(records)
-        return len(records)
+        read = await self._feed.pump(wait_s, self._read)
+        self._unsaved += read
+        return read
 
     async def close(self) -> None:
         """Ends the subscription."""
-        await self._subscription.close()
+        await self._feed.close()
 
     def position(self) -> dict[Partition, int]:
         """How far it has read."""
-        return dict(self._subscription.positions)
+        return dict(self._feed.positions)
 
     def line(self) -> list[Entry]:
         """Whose turn it is, in order: those that are under way, then those that wait."""
@@ -175,6 +173,10 @@ class Registry:
     def queue(self) -> list[Entry]:
         """Experiments that wait for their turn, the next first."""
         return _in_order(self.entries.values(), Status.QUEUED)
+
+    def _read(self, record: Record) -> None:
+        self._take(record)
+        self._chains[record.partition] = record.chain
 
     def _take(self, record: Record) -> None:
         head = head_of(record)
