@@ -30,7 +30,7 @@ from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError, UsageError
+from rftd.ops.errors import NotFoundError, RftdError, UsageError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
@@ -135,7 +135,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
         supervisor = _supervisor(options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger)
-        await supervisor.accept_losses(options.accept_loss, by=options.accepted_by)
+        await parts.heard(supervisor)
         app = make_app(
             operations=supervisor,
             log=owned.log,
@@ -281,6 +281,22 @@ class _Parts:
 
         await self._opened("state", enter, wait=self._options.clustered)
         return engine, projector
+
+    async def heard(self, supervisor: Supervisor) -> None:
+        """Returns once all survivors are heard, and what a person accepts is on record.
+
+        Raises NotFoundError and UsageError for a name that means no experiment: to wait would not mend that.
+        """
+
+        async def enter() -> RftdError | None:
+            try:
+                await supervisor.accept_losses(self._options.accept_loss, by=self._options.accepted_by)
+            except (NotFoundError, UsageError) as error:
+                return error
+            return None
+
+        if (wrong := await self._opened("log", enter, wait=self._options.kafka is not None)) is not None:
+            raise wrong
 
     async def _opened(self, name: str, open: Callable[[], Awaitable[T]], *, wait: bool) -> T:
         if not wait:
