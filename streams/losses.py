@@ -115,6 +115,16 @@ def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
     ]
 
 
+def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted: Collection[HeadRef]) -> bool:
+    """True if records of an experiment may have been among what was lost, be it over or not, and nobody accepted that.
+
+    `start` are heads below which it has no record.
+    """
+    if loss.partition not in partitions_of(experiment) or loss.head.ref in accepted:
+        return False
+    return heads_of(start).get(loss.partition, _NOTHING).next_offset < loss.head.end
+
+
 def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[Loss, list[UUID]]]:
     """The losses that nobody has accepted, or not for each experiment that it stops, with those experiments."""
     accepted = {ref for life in lives for ref in life.accepted}
@@ -158,6 +168,7 @@ def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
     )
 
 
+_NOTHING = Mark(0, GENESIS)
 _TRUTH = frozenset(TRUTH)
 _HOLDERS = frozenset({topics.EXPERIMENTS, topics.CHECKPOINTS})
 _HOLDING = frozenset({"fence", "checkpoint.committed"})
@@ -184,5 +195,5 @@ async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
 
 
 def _loss(ref: HeadRef, by: str, ends: Mapping[Partition, Mark]) -> Loss:
-    end = ends.get(Partition(ref.stream, ref.partition), Mark(0, GENESIS)).next_offset
+    end = ends.get(Partition(ref.stream, ref.partition), _NOTHING).next_offset
     return Loss(LostHead(ref.stream, ref.partition, ref.next_offset, ref.chain, by, end))

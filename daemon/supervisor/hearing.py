@@ -35,6 +35,7 @@ from rftd.streams.losses import (
     Loss,
     Witness,
     affected,
+    bereaves,
     deleted_from,
     heads_of,
     loss_error,
@@ -150,6 +151,12 @@ class Hearing:
         lost = [loss for loss in self._losses.values() if affected(loss, _lives([entry]))]
         if lost:
             raise loss_error(lost, entry.name)
+
+    def bereft(self, entry: Entry) -> LogLossError | None:
+        """Why no event may name its files any more, be it over or not; None if nothing of it was lost, or accepted."""
+        start, accepted = entry.spine.start, entry.losses
+        lost = [each for each in self._losses.values() if bereaves(each, entry.id, start=start, accepted=accepted)]
+        return loss_error(lost, entry.name) if lost else None
 
     def refusal(self, experiment: UUID) -> LogLossError | None:
         """Why an experiment must not go on, if so."""

@@ -13,7 +13,7 @@ from rftd.daemon.supervisor.payloads import living_forks
 from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.errors import ConflictError, LogLossError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
 from rftd.storage.keeping import bring_payloads_back, clear, fresh, read_archive, write_archive
@@ -42,10 +42,15 @@ class Keeper:
         archives: Path | None = None,
         *,
         rewriting: asyncio.Lock,
+        bereft: Callable[[Entry], LogLossError | None],
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`rewriting` is held while payloads are dropped, or brought back."""
+        """`rewriting` is held while payloads are dropped, or brought back.
+
+        `bereft` says why no event may name an experiment's files any more: they would be in no archive, and removed.
+        """
+        self._bereft = bereft
         self._rewriting = rewriting
         self._log = log
         self._entries = entries
@@ -58,6 +63,8 @@ class Keeper:
         """See `Operations.archive`; the event gets this id, for this key."""
         self._check(entry, "archived", Kept.HERE)
         self._not_forked(entry)
+        if (lost := self._bereft(entry)) is not None:
+            raise lost
         archives = self._archives or Path(entry.job_dir).parent / FOLDER
         path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
         if not to:

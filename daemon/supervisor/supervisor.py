@@ -93,12 +93,14 @@ class Supervisor:
         self._payloads = PayloadKeeper(
             log, lambda: self._registry.entries, self._state_of, self._writer, keep=keep, clock=clock, logger=logger
         )
+        hearing = self._hearing = hearing or Hearing(log, None, logger=logger)
         self._keeper = Keeper(
             log,
             lambda: self._registry.entries,
             self._writer,
             archives,
             rewriting=self._payloads.rewriting,
+            bereft=hearing.bereft,
             clock=clock,
             logger=logger,
         )
@@ -113,7 +115,6 @@ class Supervisor:
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
         self._reading = asyncio.Lock()
-        hearing = self._hearing = hearing or Hearing(log, None, logger=logger)
         held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
         note = self._note if self._decides else None
         self.runs: Final = Runs(self._run_of, slots=held, clock=clock, logger=logger, note=note, lost=hearing.meet)
@@ -162,8 +163,12 @@ class Supervisor:
         return run.state if isinstance(run, Run) else None
 
     def _at_rest(self) -> dict[UUID, Entry]:
-        """All but the experiments under way, which tidy their own folders when they end."""
-        return {id: entry for id, entry in self._registry.entries.items() if id not in self.runs}
+        """All but the experiments under way, which tidy their own folders when they end, and those that lost events.
+
+        What named the files of these may be what was lost.
+        """
+        entries = self._registry.entries
+        return {id: entry for id, entry in entries.items() if id not in self.runs and not self._hearing.bereft(entry)}
 
     def _folders(self) -> list[Path]:
         entries = self._registry.entries.values()
