@@ -129,6 +129,8 @@ class MetricsFeed:
         event, id = decoded.event, decoded.head.experiment
         if id is None:
             return
+        if id in self._ended_ns or (id in self._names and isinstance(event, experiment.ExperimentSubmitted)):
+            return  # nothing leaves an end, and the second submission is the other half
         if isinstance(event, experiment.ExperimentSubmitted):
             self._name(id, event.spec)
         if (status := _LIFE.get(type(event))) is not None:

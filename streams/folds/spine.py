@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, step, weights
+from rftd.streams.events.registry import Event
 from rftd.streams.folds.once import Batches, trim
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.halves import difference, halves_of
@@ -40,6 +41,19 @@ class Kept(StrEnum):
     HERE = "here"
     ARCHIVED = "archived"
     REMOVED = "removed"
+
+
+_TURNS: Final = (
+    experiment.ExperimentAccepted,
+    experiment.ExperimentRejected,
+    experiment.ExperimentStarted,
+    experiment.ExperimentPaused,
+    experiment.ExperimentResumed,
+    experiment.ExperimentCancelled,
+    experiment.ExperimentCompleted,
+    experiment.ExperimentFailed,
+)
+"""What changes where it stands: without effect once it is over, as of who asked while another daemon ended it."""
 
 
 class Plan(NamedTuple):
@@ -161,7 +175,8 @@ class Spine(msgspec.Struct):
                 begun = self.spec is not None or isinstance(event, experiment.ExperimentSubmitted)
                 if begun and decoded.head.id not in self._lived:
                     self._lived.add(decoded.head.id)
-                    self._life(decoded)
+                    if not self._too_late(event):
+                        self._life(decoded)
 
     @property
     def recorded_ns(self) -> int:
@@ -229,6 +244,12 @@ class Spine(msgspec.Struct):
 
     def _begin(self, version: int, generation: int, checksum: str) -> None:
         self.checksums[version, generation] = self.begun[version, generation] = checksum
+
+    def _too_late(self, event: Event) -> bool:
+        """True for what changes nothing any more: nothing leaves an end, and nothing brings back what was removed."""
+        if isinstance(event, experiment.ExperimentArchived | experiment.ExperimentRestored):
+            return self.kept is Kept.REMOVED
+        return self.ended and isinstance(event, _TURNS)
 
     def _life(self, decoded: Decoded) -> None:
         event, before = decoded.event, self.status

@@ -268,7 +268,7 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
             evidence.files_here = False
         case experiment.ExperimentRestored():
             evidence.files_here = True
-        case _:
+        case _ if not evidence.ended:  # nothing leaves an end
             evidence.state = STATES[type(event)]
 
 
