@@ -14,7 +14,9 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.storage.archive_files import add_files, all_there, check_files, choose, restore
 from rftd.storage.experiment_digest import experiment_digest
+from rftd.storage.garbage import stage_folders
 from rftd.storage.snapshots import put_memory_aside
+from rftd.storage.survivors import put_workplaces_aside
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec
@@ -140,7 +142,7 @@ async def import_experiment(
         roots = [default, *(Path(new) for _, new in moves)]
         files = await asyncio.to_thread(restore, archive, folders, roots)
         if present.records < sum(part.records for part in archive.manifest.partitions):
-            await asyncio.to_thread(put_memory_aside, Path(folders.path(checked.spec.job_dir)))
+            await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
         before_append(experiment)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
@@ -159,6 +161,11 @@ async def import_experiment(
         )
     finally:
         archive.close()
+
+
+def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
+    put_memory_aside(Path(folders.path(spec.job_dir)))
+    put_workplaces_aside(Path(folders.path(str(folder))) for folder in stage_folders(spec))
 
 
 async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:

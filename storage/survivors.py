@@ -6,6 +6,7 @@
     <job_dir>/snapshots/N.fold, N.fold.aside  what was folded, of any release
     <job_dir>/snapshots/log.heads             what the daemon had read last, and at the end
     <job_dir>/global_step_N/log.json          what the trainer had read, if no event of this log names the folder
+    <job_dir>/.trainer-eE/*/log.json          the same, of a checkpoint that was not yet, or is no more, under its name
     <data>/known/N.fold                       the daemon's own list of experiments
 
 Heads that lie in the log itself, in fences and checkpoints, are read from there. Nothing here is ever removed.
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -33,6 +35,7 @@ from rftd.storage.garbage import stage_folders
 from rftd.storage.snapshots import FOLDER
 from rftd.storage.tables.base import table_of
 from rftd.storage.tables.progress import Positions
+from rftd.storage.workplace import epoch_of, left_in, original_of
 from rftd.storage.writer import read_positions
 from rftd.streams.backends.heads_file import FILE_NAME, HeadsFile, read_heads
 from rftd.streams.chain import Heads
@@ -100,14 +103,36 @@ def of_fold(state: RunState) -> list[Witness]:
 
 
 def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str] = ()) -> list[Witness]:
-    """What the folders of an experiment's checkpoints remember, but for those that are `named`. Blocks."""
+    """What the folders of an experiment's checkpoints remember, but for those that are `named`. Blocks.
+
+    A checkpoint that its trainer was still writing is heard too: it may be all that is left of what was acknowledged.
+    """
     return [
         Witness(f"{path / NAME}", heads_of(witness.heads))
         for folder in sorted(stage_folders(spec))
-        for path in sorted(folder.glob("global_step_*"))
+        for path in (*sorted(folder.glob("global_step_*")), *_worked_on(folder))
         if str(path) not in named and (witness := read_witness(path)) is not None
         if witness.experiment == experiment
     ]
+
+
+def put_workplaces_aside(folders: Iterable[Path]) -> None:
+    """Lets no checkpoint that a trainer had not finished in one of these folders speak of a log any more. Blocks.
+
+    The experiment goes on in another one. What was under its name before may be put back there, and stays whole.
+    """
+    for folder in folders:
+        for path in _worked_on(folder):
+            if original_of(path.name) != path.name:
+                continue
+            with suppress(FileNotFoundError, NotADirectoryError):
+                (path / NAME).rename(path / f"{NAME}.before-import")
+
+
+def _worked_on(folder: Path) -> Iterator[Path]:
+    """What lies in the workplaces of trainers."""
+    for workplace in sorted(each for each in folder.glob(".*") if epoch_of(each.name)):
+        yield from left_in(workplace)
 
 
 class LossesFile:

@@ -14,7 +14,9 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError
 from rftd.ops.logs import logger
 from rftd.storage.archive import Imported, export_experiment, import_experiment
+from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
 from rftd.storage.experiment_digest import experiment_digest
+from rftd.storage.survivors import of_checkpoints
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.memory import MemoryLog
@@ -23,6 +25,7 @@ from rftd.streams.chain import Mark
 from rftd.streams.codec import decode
 from rftd.streams.events import experiment as life
 from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
@@ -154,3 +157,23 @@ async def test_a_half_run_goes_on_elsewhere_and_ends_well(tmp_path: Path, clock,
     assert (again.appended, again.equal) == (0, None)
     assert await second.heads() == heads
     await second.close()
+
+
+@pytest.mark.anyio
+async def test_an_unfinished_checkpoint_of_the_former_log_says_nothing_of_the_next(
+    tmp_path: Path, clock, ids, fake_world
+) -> None:
+    first, second = MemoryLog(), MemoryLog()
+    spec = fake_world.spec(tmp_path)
+    experiment = await fake_world.submitted(first, spec, clock, ids)
+    await driven(first, experiment, fake_world.executor(first, clock, ids), clock, ids, until_step=5)
+    await export_experiment(first, experiment, tmp_path / "x.rftd", release="1", clock=clock)
+    left = Path(spec.job_dir) / ".trainer-e9" / "global_step_6"
+    left.mkdir(parents=True)
+    heads = tuple(HeadRef(*partition, *mark) for partition, mark in (await first.heads()).items())
+    write_witness(left, CheckpointWitness(experiment=experiment, step=6, generation=0, heads=heads, spine=None))
+    assert str(left) in str(of_checkpoints(spec, experiment))
+
+    done = await moved(second, tmp_path / "x.rftd", tmp_path / "home", clock)
+    assert done.spec.job_dir == spec.job_dir, "its folder stayed where it was"
+    assert str(left) not in str(of_checkpoints(done.spec, experiment))
