@@ -10,10 +10,12 @@ from uuid import UUID
 
 from rftd.daemon.external_worker import ExternalWorker
 from rftd.daemon.patience import persistently
+from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SeededIds
+from rftd.storage.survivors import LossesFile
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.halves import ROLES
 from rftd.workers.executors.executor import Handle, WorkerOrder
@@ -120,6 +122,8 @@ class Machine:
         self.loop, self.network, self.scenario, self.tell = loop, network, scenario, tell
         self.workers: dict[SimProcess, asyncio.Event] = {}
         self.daemons: dict[SimProcess, Supervisor] = {}
+        self.losses: LossesFile | None = None
+        """Where daemons that are started from now on keep what they notice to be lost; None: each forgets it."""
         self._seed = seed
         self._pids = 100
         network.has_daemon = lambda: any(each.running for each in self.daemons)
@@ -143,13 +147,14 @@ class Machine:
         # Made inside of the process, whose name its locks and events are to carry.
         supervisor = process.context.run(
             lambda: Supervisor(
-                self.network.client(process),
+                log := self.network.client(process),
                 SimExecutor(self),
                 owner=ids.new(),
                 clock=clock,
                 ids=ids,
                 logger=logger,
                 roles=frozenset() if self.scenario.external else ROLES,
+                hearing=Hearing(log, self.losses, logger=logger),
             )
         )
         self.daemons[process] = supervisor

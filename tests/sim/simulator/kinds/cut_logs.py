@@ -15,6 +15,7 @@ import msgspec
 
 from rftd.storage.checkpoint_witness import read_witness
 from rftd.storage.snapshots import FOLDER
+from rftd.storage.survivors import LossesFile
 from rftd.streams import topics
 from rftd.streams.backends.heads_file import FILE_NAME, read_heads
 from rftd.streams.backends.memory import MemoryLog
@@ -155,6 +156,7 @@ async def _play(world: World, plot: Plot) -> None:
     world._read = {}
     world.observe()
     outcome = _outcomes[world] = Outcome(cut == whole, remembered)
+    machine.losses = LossesFile(world.root / "losses.json")  # what is appended by others may hide what is lost
     machine.start_daemon, machine.start_worker = start_daemon, start_worker  # type: ignore[method-assign]
     if not remembered:
         return
