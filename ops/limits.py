@@ -122,6 +122,8 @@ BULK_CACHE_KIB: Final = 64 * 1024
 """The same of one that fills tables from the log's first records, and lets go of them then."""
 REBUILD_RECORDS: Final = 8 * FETCH_RECORDS
 """Records of one transaction of a rebuild: keys are random, so a page that many rows meet is written once."""
+STATE_WAL_SIZE_BYTES: Final = 64 * 1024 * 1024
+"""Of the write-ahead file of the tables in SQLite; a longer one is emptied."""
 DATABASE_POOL_CONNECTIONS: Final = 8
 """Most connections of one process to Postgres, the projector's among them."""
 DATABASE_POOL_WAIT_S: Final = 10.0

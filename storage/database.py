@@ -16,14 +16,15 @@ from rftd.ops.errors import UsageError
 from rftd.storage.postgres import connector
 
 _NARROW: Final = "cache_size=-2048"
+BUSY_TIMEOUT: Final = "busy_timeout=10000"
 _PRAGMAS: Final = (
     "journal_mode=WAL",
     # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
     "synchronous=NORMAL",
-    "busy_timeout=10000",
+    BUSY_TIMEOUT,
     # Each connection has a cache of its own, on top of the operating system's: what is read costs little without one.
+    # What a query sorts or groups goes to temporary files beyond it: in memory it would be as large as the history.
     _NARROW,
-    "temp_store=MEMORY",
     # Of 4 KiB: pages that several transactions change are copied into the file once.
     "wal_autocheckpoint=4000",
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import text
@@ -17,12 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, UnreachableError
-from rftd.storage.database import narrow, widen
+from rftd.storage.database import BUSY_TIMEOUT, narrow, widen
 from rftd.storage.postgres import forbidden
 
 _LOCK: Final = 0x72667464
 """Of the sessions of one database."""
 _POLL_S: Final = 0.25
+_SHORTEN_WAIT_MS: Final = 3000
+_SHORTEN_AGAIN_S: Final = 10.0
 _HOLDER: Final = """
 SELECT client_addr, pid, backend_start FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND objid = :lock AND granted
@@ -40,6 +43,8 @@ class SoleWriter:
         self._engine = engine
         self._clock = clock
         self._held: AsyncConnection | None = None
+        self._wal = Path(f"{engine.url.database}-wal") if engine.dialect.name == "sqlite" else None
+        self._shorten_at_s = 0.0
         self.keeps = False
         """True: a connection to a SQLite file is kept between transactions, with its cache, until `close`."""
 
@@ -56,6 +61,8 @@ class SoleWriter:
                 await (self._lock(self._held) if served else widen(self._held, bulk=not self.keeps))
             async with self._held.begin():
                 yield self._held
+            if self._wal is not None and self._is_long(self._wal):
+                await self._shorten(self._held)
         except BaseException as error:
             await self._end(sound=False)
             if served and isinstance(error, DBAPIError):
@@ -65,6 +72,25 @@ class SoleWriter:
             raise
         if not served and not self.keeps:
             await self.close()
+
+    def _is_long(self, wal: Path) -> bool:
+        if self._clock.monotonic_s() < self._shorten_at_s:
+            return False
+        try:
+            return wal.stat().st_size > limits.STATE_WAL_SIZE_BYTES
+        except OSError:
+            return False  # of a database in memory, for one
+
+    async def _shorten(self, connection: AsyncConnection) -> None:
+        """Empties the write-ahead file. SQLite's own checkpoints wait for nobody, so while somebody always reads it
+        would grow for ever; this one waits a while for those who read now, and is tried again later.
+        """
+        self._shorten_at_s = self._clock.monotonic_s() + _SHORTEN_AGAIN_S
+        driver = (await connection.get_raw_connection()).driver_connection
+        assert driver is not None
+        for statement in (f"busy_timeout={_SHORTEN_WAIT_MS}", "wal_checkpoint(TRUNCATE)", BUSY_TIMEOUT):
+            async with driver.execute(f"PRAGMA {statement}"):
+                pass
 
     async def close(self) -> None:
         """Lets go of the database; the next transaction takes it again. Idempotent."""
