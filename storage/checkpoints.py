@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -189,18 +189,46 @@ def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
     sync_folder(job_dir)
 
 
-def misses_its_folder(job_dir: Path) -> bool:
-    """True if the marker names a checkpoint that is not there."""
+def mend_markers(job_dir: Path, kept: Collection[str]) -> None:
+    """Lets markers that name what is gone and not in `kept` name the newest of `kept` that is there; else they go.
+
+    For a folder to which no trainer comes back. A marker of what was committed and taken away by somebody is left.
+    """
     try:
-        step = latest(job_dir)
+        gone = [str(path) for path in _marked(job_dir) if not path.is_dir()]
+    except DataError:
+        return
+    if not gone or any(path in kept for path in gone):
+        return
+    there = [path for path in map(Path, kept) if path.parent == job_dir and path.is_dir()]
+    if there:
+        mark_latest(job_dir, max(int(path.name.removeprefix("global_step_")) for path in there))
+        return
+    for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
+        (job_dir / name).unlink(missing_ok=True)
+    sync_folder(job_dir)
+
+
+def misses_its_folder(job_dir: Path) -> bool:
+    """True if a marker names a checkpoint that is not there."""
+    try:
+        return not all(path.is_dir() for path in _marked(job_dir))
     except DataError:
         return True
-    return step is not None and not (job_dir / f"global_step_{step}").is_dir()
 
 
 def latest(job_dir: Path) -> int | None:
     """N of the newest checkpoint by its marker; None without one. Raises DataError if the marker holds no number."""
-    path = job_dir / LATEST_CHECKPOINT
+    return _step_in(job_dir / LATEST_CHECKPOINT)
+
+
+def _marked(job_dir: Path) -> list[Path]:
+    """The folders that the markers name."""
+    steps = [_step_in(job_dir / name) for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT)]
+    return [job_dir / f"global_step_{step}" for step in steps if step is not None]
+
+
+def _step_in(path: Path) -> int | None:
     try:
         text = path.read_text(encoding="ascii").strip()
     except FileNotFoundError:

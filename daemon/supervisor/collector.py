@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from rftd.daemon.patience import AWAY
@@ -11,12 +11,23 @@ from rftd.daemon.supervisor.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
-from rftd.storage.garbage import GRACE_S, LEFT_BEHIND, garbage, kept_of, ours, remove, remove_empty_memory
+from rftd.storage.checkpoints import mend_markers, misses_its_folder
+from rftd.storage.garbage import (
+    GRACE_S,
+    LEFT_BEHIND,
+    garbage,
+    kept_of,
+    ours,
+    remove,
+    remove_empty_memory,
+    stage_folders,
+)
 from rftd.storage.holdings import kept_in
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 from rftd.streams.role import RoleLease
+from rftd.streams.spec import ExperimentSpec
 
 
 class Collector:
@@ -57,7 +68,8 @@ class Collector:
     async def _collect(self, entry: Entry, *, every: bool) -> int:
         await asyncio.to_thread(remove_empty_memory, entry.spec)
         found = await asyncio.to_thread(ours, entry.spec)
-        if not found or not (every or any(each.kind in LEFT_BEHIND for each in found)):
+        left = any(each.kind in LEFT_BEHIND for each in found) or await asyncio.to_thread(_mismarked, entry.spec)
+        if not found or not (every or left):
             return 0
         kept = await kept_in(self._log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
         now_ns = self._clock.now_ns()
@@ -71,11 +83,15 @@ class Collector:
                 self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
                 await asyncio.to_thread(remove, [each.path])
                 freed += each.size_bytes
+            await asyncio.to_thread(_mend_markers, entry.spec, kept.checkpoints)
             return freed
 
 
 async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock, logger: Logger) -> None:
-    """Removes what no event of an ended run names, now that all is said; while a worker lives, it may be its own."""
+    """Removes what no event of an ended run names, now that all is said; while a worker lives, it may be its own.
+
+    Markers that named a checkpoint which was removed name the newest of those that stay.
+    """
     spec = state.spine.spec
     if spec is None or state.roster.live:
         return
@@ -88,3 +104,14 @@ async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock
         logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
         await asyncio.to_thread(remove, [each.path])
     await asyncio.to_thread(remove_empty_memory, spec)
+    await asyncio.to_thread(_mend_markers, spec, kept.checkpoints)
+
+
+def _mend_markers(spec: ExperimentSpec, checkpoints: Collection[str]) -> None:
+    for folder in sorted(stage_folders(spec)):
+        mend_markers(folder, checkpoints)
+
+
+def _mismarked(spec: ExperimentSpec) -> bool:
+    """True if a marker names a folder that is gone: its tidying was cut off."""
+    return any(misses_its_folder(folder) for folder in stage_folders(spec))

@@ -14,7 +14,7 @@ from until import until
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.storage.checkpoints import verify
+from rftd.storage.checkpoints import latest, mark_latest, verify
 from rftd.storage.garbage import GRACE_S
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
@@ -77,13 +77,19 @@ async def test_a_daemon_goes_on_with_tidying_that_was_cut_off(desk: ForkDesk) ->
         await until(lambda: not supervisor.runs)
     job = Path((await desk.state(experiment)).spine.spec.job_dir)
     rest = tuple(name for name in STRAYS if ".tmp" not in name)
+    newest = latest(job / "warmup")
     await asyncio.to_thread(strew, job, *rest)
+    mark_latest(job / "warmup", 99)
     async with desk.open() as supervisor:
         await supervisor.collect()
+        assert latest(job / "warmup") == 99
         assert left(job, *rest) == set(rest), "a folder that was tidied is not looked through at each start"
         strew(job, "snapshots/" + "0" * 16 + ".fold")
         await supervisor.collect()
-        assert left(job, *rest) == set()
+        assert left(job, *rest) == set() and latest(job / "warmup") == newest
+        mark_latest(job / "warmup", 99)
+        await supervisor.collect()
+        assert latest(job / "warmup") == newest, "a daemon was killed before it had mended the marker"
         strew(job, *rest)
         await supervisor.collect(every=True)
         assert left(job, *rest) == set()

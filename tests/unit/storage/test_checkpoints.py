@@ -14,6 +14,8 @@ from rftd.storage.checkpoints import (
     files_of,
     latest,
     mark_latest,
+    mend_markers,
+    misses_its_folder,
     place_folder,
     place_markers,
     stage_folder,
@@ -139,3 +141,24 @@ def test_markers(tmp_path: Path) -> None:
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("twelve")
     with pytest.raises(DataError, match="twelve"):
         latest(tmp_path)
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_markers_that_name_a_folder_which_is_gone_name_the_newest_that_stays(tmp_path: Path, cut_off: bool) -> None:
+    kept = [str(tmp_path / f"global_step_{step}") for step in (9, 10)]
+    for path in kept:
+        commit_folder(Path(path), write)
+    mark_latest(tmp_path, 10)
+    mend_markers(tmp_path, kept[:1])
+    assert latest(tmp_path) == 10, "it is there"
+    mark_latest(tmp_path, 12)
+    if cut_off:  # between the two markers
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("10")
+    assert misses_its_folder(tmp_path)
+    mend_markers(tmp_path, [*kept, str(tmp_path / "global_step_11"), str(tmp_path / "other" / "global_step_13")])
+    assert (latest(tmp_path), (tmp_path / "latest_state_dict_iteration.txt").read_text()) == (10, "10")
+    mark_latest(tmp_path, 12)
+    mend_markers(tmp_path, [*kept, str(tmp_path / "global_step_12")])
+    assert latest(tmp_path) == 12, "it was committed, and somebody may bring it back"
+    mend_markers(tmp_path, [])
+    assert latest(tmp_path) is None and not list(tmp_path.glob("latest_*")), "nothing was saved that stays"
