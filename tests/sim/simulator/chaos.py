@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from rftd.ops import faults
+from rftd.storage.workplace import epoch_of, original_of
 from rftd.streams.backends.memory import NO_FAULTS
 from simulator.engines import Mishaps
 from simulator.loop import PROCESS, SimLoop, SimProcess
@@ -27,7 +28,7 @@ class Chaos:
         self._loop, self._machine, self._scenario, self._job = loop, machine, scenario, job
         self._mishaps = mishaps
         self.damaged: set[Path] = set()
-        """Checkpoint folders that are damaged on purpose."""
+        """Checkpoint folders that are damaged on purpose; of one that a trainer has staged also its name to be."""
         self._armed = [strike for strike in scenario.strikes if strike.point]
         self._random = random.Random(f"chaos {scenario.seed}")
         self._calm = False
@@ -129,7 +130,7 @@ class Chaos:
             return
         path = self._random.choice(sorted(each for each in folder.rglob("*") if each.is_file()))
         self.hits["damage"] += 1
-        self.damaged.add(folder)
+        self.damaged |= {folder, _becomes(folder)}
         self._machine.tell(f"DAMAGE {path.relative_to(self._job)}")
         if self._random.random() < 0.3:
             path.unlink()
@@ -137,6 +138,12 @@ class Chaos:
         data = bytearray(path.read_bytes())
         data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
         path.write_bytes(data)
+
+
+def _becomes(folder: Path) -> Path:
+    """Where a folder in a trainer's workplace goes: its digests were taken when it was staged."""
+    outside = next(above for above in folder.parents if not epoch_of(above.name))
+    return outside / original_of(folder.name)
 
 
 @contextmanager

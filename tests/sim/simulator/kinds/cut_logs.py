@@ -155,6 +155,9 @@ async def _play(world: World, plot: Plot) -> None:
     world._fences = FenceView()
     world._read = {}
     world.observe()
+    # What the lost part says was deleted, the log announces again; no trainer before the cut was wrong to remove it.
+    world.chaos.damaged.update(Path(each.path) for each in world.state.checkpoints.values())
+    world.chaos.damaged.update(Path(each.path) for each in world.state.weights.published.values())
     outcome = _outcomes[world] = Outcome(cut == whole, remembered)
     machine.losses = LossesFile(world.root / "losses.json")  # what is appended by others may hide what is lost
     machine.start_daemon, machine.start_worker = start_daemon, start_worker  # type: ignore[method-assign]
