@@ -8,8 +8,9 @@ event, or was rewritten with all its digests, does not agree with it.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -29,16 +30,32 @@ class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     heads: tuple[HeadRef, ...]
     spine: SpineMark | None
+    sha256: str = ""
+    """Of everything else that the file says; empty in those of older releases."""
 
 
 def write_witness(folder: Path, witness: CheckpointWitness) -> None:
     """Writes it into a folder that is made durable afterwards."""
-    (folder / NAME).write_bytes(msgspec.json.format(msgspec.json.encode(witness), indent=1))
+    said = msgspec.json.decode(msgspec.json.encode(witness))
+    text = msgspec.json.encode({**said, "sha256": _digest(said)})
+    (folder / NAME).write_bytes(msgspec.json.format(text, indent=1))
 
 
 def read_witness(folder: Path) -> CheckpointWitness | None:
-    """What the folder remembers; None for a checkpoint without it, of an older release, or a damaged one."""
+    """What the folder remembers; None for a checkpoint without it, of an older release, or a damaged one.
+
+    A bit that is wrong in here must not pass for records that the log has lost: that stops an experiment.
+    """
     try:
-        return json_decoder(CheckpointWitness).decode((folder / NAME).read_bytes())
+        text = (folder / NAME).read_bytes()
+        witness = json_decoder(CheckpointWitness).decode(text)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+    whole = not witness.sha256 or witness.sha256 == _digest(msgspec.json.decode(text))
+    return witness if whole else None
+
+
+def _digest(said: dict[str, Any]) -> str:
+    """Of what the file says, in its order, however it is laid out and whatever other releases add."""
+    rest = {name: value for name, value in said.items() if name != "sha256"}
+    return sha256(msgspec.json.encode(rest)).hexdigest()
