@@ -64,6 +64,7 @@ class Execution:
         Raises DataError if the model's folder holds another base than the experiment began with.
         """
         path = self._spec.stages[0].model.path
+        self._stage = -1  # the base model is set up for none, whatever was trained here before
         await self.call(lambda: self.engine.open(self._spec, path))
         base = self._base()
         found = await self.call(self.engine.checksum)

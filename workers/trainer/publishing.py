@@ -155,15 +155,19 @@ class Publisher:
         """What counts and is no more; `thorough`: or cannot be read to the last tensor."""
         weights, spine = self._state.weights, self._state.spine
         counting = [weights.published[key] for key in weights.standing if weights.counts(*key, spine)]
-        holds = self._opens if thorough else self._holds
+        holds = self._opens if thorough else self._stands
         held = await asyncio.to_thread(lambda: [holds(event) for event in counting])
         return [event for event, there in zip(counting, held, strict=True) if not there]
 
     def _holds(self, event: WeightsPublished) -> bool:
         return self._channels.of(event.method).holds(as_ref(event))
 
+    def _stands(self, event: WeightsPublished) -> bool:
+        """True if it is there, and was never found unreadable: who only looks after it cannot see that."""
+        return event.path not in self._damaged and self._holds(event)
+
     def _opens(self, event: WeightsPublished) -> bool:
-        if not self._holds(event):
+        if not self._stands(event):
             return False
         try:
             with self._channels.of(event.method).open(as_ref(event)):
@@ -175,11 +179,7 @@ class Publisher:
 
     async def _held(self, older: Sequence[WeightsPublished], checksum: str) -> bool:
         for event in older:
-            if (
-                event.checksum == checksum
-                and event.path not in self._damaged
-                and await asyncio.to_thread(self._holds, event)
-            ):
+            if event.checksum == checksum and await asyncio.to_thread(self._stands, event):
                 return True
         return False
 
@@ -227,6 +227,7 @@ class Publisher:
         events += [_retired(each, "another generation differs") for each in others]
         events += [_retired(each, "newer versions exist") for each in old]
         await self._append(events)
+        self._damaged.discard(event.path)
         self._made_again.discard(event.path)  # gone once more, it is made once more
         faults.point("weights.after_append")
         damaged = [same] if same is not None and same.path != event.path else []
