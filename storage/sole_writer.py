@@ -25,6 +25,7 @@ _LOCK: Final = 0x72667464
 """Of the sessions of one database."""
 _POLL_S: Final = 0.25
 _SHORTEN_WAIT_MS: Final = 3000
+_SHORTEN_WAIT_MOST_MS: Final = 60_000
 _SHORTEN_AGAIN_S: Final = 10.0
 _HOLDER: Final = """
 SELECT client_addr, pid, backend_start FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -61,8 +62,8 @@ class SoleWriter:
                 await (self._lock(self._held) if served else widen(self._held, bulk=not self.keeps))
             async with self._held.begin():
                 yield self._held
-            if self._wal is not None and self._is_long(self._wal):
-                await self._shorten(self._held)
+            if (lengths := self._wal_lengths()) > 1 and self._clock.monotonic_s() >= self._shorten_at_s:
+                await self._shorten(self._held, lengths)
         except BaseException as error:
             await self._end(sound=False)
             if served and isinstance(error, DBAPIError):
@@ -73,22 +74,23 @@ class SoleWriter:
         if not served and not self.keeps:
             await self.close()
 
-    def _is_long(self, wal: Path) -> bool:
-        if self._clock.monotonic_s() < self._shorten_at_s:
-            return False
+    def _wal_lengths(self) -> float:
+        """How often the bound goes into the write-ahead file."""
         try:
-            return wal.stat().st_size > limits.STATE_WAL_SIZE_BYTES
+            return self._wal.stat().st_size / limits.STATE_WAL_SIZE_BYTES if self._wal is not None else 0.0
         except OSError:
-            return False  # of a database in memory, for one
+            return 0.0  # of a database in memory, for one
 
-    async def _shorten(self, connection: AsyncConnection) -> None:
+    async def _shorten(self, connection: AsyncConnection, lengths: float) -> None:
         """Empties the write-ahead file. SQLite's own checkpoints wait for nobody, so while somebody always reads it
-        would grow for ever; this one waits a while for those who read now, and is tried again later.
+        would grow for ever; this one waits for those who read now, the longer the file is the more patiently, and is
+        tried again later.
         """
+        wait_ms = min(round(_SHORTEN_WAIT_MS * lengths), _SHORTEN_WAIT_MOST_MS)
         self._shorten_at_s = self._clock.monotonic_s() + _SHORTEN_AGAIN_S
         driver = (await connection.get_raw_connection()).driver_connection
         assert driver is not None
-        for statement in (f"busy_timeout={_SHORTEN_WAIT_MS}", "wal_checkpoint(TRUNCATE)", BUSY_TIMEOUT):
+        for statement in (f"busy_timeout={wait_ms}", "wal_checkpoint(TRUNCATE)", BUSY_TIMEOUT):
             async with driver.execute(f"PRAGMA {statement}"):
                 pass
 
