@@ -179,7 +179,8 @@ class Store:
             self.connection.execute(f"PRAGMA incremental_vacuum({schema.GIVEN_BACK_PAGES})").fetchall()
             left = int(self.connection.pragma("freelist_count"))
             if left == 0:  # a whole checkpoint cuts the file; one that a reader is in the way of leaves that to another
-                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                with suppress(apsw.BusyError):  # the checkpointer is at it
+                    self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             return left
         except Exception as error:
             self._abandon()
