@@ -24,7 +24,7 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
     worker_url: str
     """Under which its workers find it; without secrets."""
     door: Door | None = None
-    """Of the embedded log: its workers append nothing before it is opened."""
+    """The door of the embedded log, through which its workers append nothing before it is opened."""
 
 
 @asynccontextmanager

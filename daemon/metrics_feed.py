@@ -95,7 +95,7 @@ class MetricsFeed:
         self.metrics = metrics
         self._names: dict[UUID, str] = {}
         self._first: dict[str, UUID] = {}
-        """Which experiment has a name for itself."""
+        """The experiment that has each name for itself."""
         self._tasksets: dict[UUID, tuple[str, ...]] = {}
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
@@ -137,7 +137,7 @@ class MetricsFeed:
             self._stands(id, status, decoded.head.time_ns)
 
     def remember(self, id: UUID, spine: Spine) -> None:
-        """The same of an experiment whose past somebody else has read."""
+        """Takes up an experiment whose past somebody else has read."""
         if spine.spec is not None and spine.status is not None:
             self._name(id, spine.spec)
             self._stands(id, spine.status, spine.status_ns)

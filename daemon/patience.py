@@ -40,7 +40,7 @@ async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable
 
 
 class Troubles:
-    """What failed of the daemon's own parts, as long as it fails again and again: readiness tells it."""
+    """The daemon's own parts that fail again and again, which readiness names."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

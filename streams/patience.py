@@ -39,7 +39,8 @@ def parts(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
         full = index - start >= limits.APPEND_RECORDS or size_bytes + draft.size_bytes > limits.APPEND_SIZE_BYTES
         if index > start and full:
             yield drafts[start:index]
-            start, size_bytes = index, 0
+            start = index
+            size_bytes = 0
         size_bytes += draft.size_bytes
     if start < len(drafts):
         yield drafts[start:]

@@ -124,7 +124,8 @@ class _History:
 
 
 async def _shared(log: EventLog, history: _History) -> SharedHistory:
-    state, at_step = history.state, history.at_step
+    state = history.state
+    at_step = history.at_step
     spine = state.spine
     if at_step == 0:
         base = min((key for key in state.weights.published if key[0] == 0), default=None)

@@ -30,7 +30,10 @@ async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0
     Raises NotFoundError.
     """
     partition = partition_of(topics.EXPERIMENTS, experiment)
-    offset, submitted, spec, fences = spine_offset, -1, None, FenceView()
+    offset = spine_offset
+    submitted = -1
+    spec = None
+    fences = FenceView()
     while records := await log.read(partition, offset):
         for record in records:
             offset = record.offset + 1

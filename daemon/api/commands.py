@@ -1,4 +1,4 @@
-"""What every command shares: how its POST is described, its key, its longest time and its receipt."""
+"""The parts that all commands share: the description of their POST, their key, their longest time, their receipt."""
 
 from __future__ import annotations
 

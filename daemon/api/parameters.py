@@ -26,7 +26,7 @@ Real = Annotated[float | None, Query(allow_inf_nan=False)]
 Word = Annotated[str | None, Query(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
 """Text without NUL characters, which PostgreSQL cannot hold."""
 Order = Literal["oldest", "newest", "reward", "-reward", "staleness", "-staleness"]
-"""How a list of experiences is sorted: by a name with a minus sign from the highest down."""
+"""The order of a list of experiences; a name with a minus sign sorts from the highest down."""
 ExperienceState = Literal["open", "late", "waiting", "cooling", "planned", "retired"]
 Step = Annotated[int, Path(ge=0, le=MOST)]
 Key = Annotated[

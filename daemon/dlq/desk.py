@@ -34,7 +34,7 @@ class Desk:
         self._clock = clock
         self._letters = Letters()
         self.commands = self._letters.commands
-        """Which keys dropped a letter."""
+        """The fold that tells which keys dropped a letter."""
         self._reading = asyncio.Lock()
 
     async def dead(self, tasks: Sequence[FailedTask], entries: Mapping[UUID, Entry]) -> list[Dead]:

@@ -86,7 +86,7 @@ def retried(writer: Writer, place: Place, event: UUID, *, experiment: UUID | Non
 
 
 def dropped_id(place: Place) -> UUID:
-    """Of the note that it was dropped, whoever drops it."""
+    """The event id of the note that it was dropped, the same whoever drops it."""
     return derive(NAMESPACE, "dropped note", *place)
 
 

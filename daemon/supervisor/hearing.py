@@ -154,7 +154,8 @@ class Hearing:
 
     def bereft(self, entry: Entry) -> LogLossError | None:
         """Why no event may name its files any more, be it over or not; None if nothing of it was lost, or accepted."""
-        start, accepted = entry.spine.start, entry.losses
+        start = entry.spine.start
+        accepted = entry.losses
         lost = [each for each in self._losses.values() if bereaves(each, entry.id, start=start, accepted=accepted)]
         return loss_error(lost, entry.name) if lost else None
 

@@ -13,17 +13,11 @@ from rftd.storage.upserts import Changes, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, checkpoint, experiment, weights
 from rftd.streams.events.registry import Event
+from rftd.streams.folds.spine import TURNS
 
 KINDS: Final[frozenset[type[Event]]] = frozenset(
     (
-        experiment.ExperimentAccepted,
-        experiment.ExperimentRejected,
-        experiment.ExperimentStarted,
-        experiment.ExperimentPaused,
-        experiment.ExperimentResumed,
-        experiment.ExperimentCancelled,
-        experiment.ExperimentCompleted,
-        experiment.ExperimentFailed,
+        *TURNS,
         experiment.ExperimentWarned,
         experiment.ExperimentPrioritized,
         batch.ExperiencePrioritized,

@@ -70,7 +70,8 @@ class Commands(msgspec.Struct):
 
     def adopt(self, other: Commands) -> None:
         """Takes over what a snapshot holds."""
-        self._of, self._at = other._of, other._at
+        self._of = other._of
+        self._at = other._at
 
     def of(self, key: UUID) -> list[Use]:
         """What the key was used for, in the order of the log."""

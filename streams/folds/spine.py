@@ -43,7 +43,7 @@ class Kept(StrEnum):
     REMOVED = "removed"
 
 
-_TURNS: Final = (
+TURNS: Final = (
     experiment.ExperimentAccepted,
     experiment.ExperimentRejected,
     experiment.ExperimentStarted,
@@ -237,7 +237,8 @@ class Spine(msgspec.Struct):
         self.checksums[event.step, event.generation] = event.checksum
         trim(self.checksums)
         if event.step > self.furthest:
-            self.furthest, self.pauses = event.step, 0
+            self.furthest = event.step
+            self.pauses = 0
         if event.generation == self.generation:
             self.version = event.step
             self.plans.pop(event.step, None)
@@ -249,7 +250,7 @@ class Spine(msgspec.Struct):
         """True for what changes nothing any more: nothing leaves an end, and nothing brings back what was removed."""
         if isinstance(event, experiment.ExperimentArchived | experiment.ExperimentRestored):
             return self.kept is Kept.REMOVED
-        return self.ended and isinstance(event, _TURNS)
+        return self.ended and isinstance(event, TURNS)
 
     def _life(self, decoded: Decoded) -> None:
         event, before = decoded.event, self.status

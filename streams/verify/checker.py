@@ -154,7 +154,8 @@ class Checker:
     def _take(self, record: Record) -> Work | None:
         """Takes in one record. What needs others to be read again is handed back, to be done before the next one."""
         self._records += 1
-        partition, offset = record.partition, record.offset
+        partition = record.partition
+        offset = record.offset
         self._link(record)
         self._heads.note(partition, offset, record.chain)
         try:

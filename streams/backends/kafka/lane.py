@@ -237,7 +237,8 @@ class Lane:
             self._queue.popleft()
 
     async def _lost(self, producer: AIOKafkaProducer | None) -> None:
-        self._settled, self._doubtful = False, True
+        self._settled = False
+        self._doubtful = True
         self._flying = self._next = None
         if producer is not None:
             await self._producers.retire(producer)
