@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from rftd.ops.errors import ConflictError, UnreachableError
@@ -16,12 +16,23 @@ PLACES = 64
 """Most commands that wait at once; who asks beyond that is told to ask again."""
 
 
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+"""Raises ConflictError if a command may not be carried out any more, whatever the run says to it."""
+
+
+class Request(NamedTuple):
+    """Under what id and key a command is appended. What confirms it is awaited under the lease that it needs."""
+
+    id: UUID
+    key: UUID | None = None
+    confirm: Confirm | None = None
+
+
 class _Asked(NamedTuple):
     """One command, and who waits for its answer."""
 
     event: Event
-    id: UUID
-    key: UUID | None
+    request: Request
     answer: asyncio.Future[Position]
 
 
@@ -34,8 +45,10 @@ class Inbox:
         self._asked: list[_Asked] = []
         self._closed = False
 
-    async def ask(self, event: Event, id: UUID, key: UUID | None) -> Position:
+    async def ask(self, event: Event, request: Request) -> Position:
         """The position of the event once it was appended as the controller, and read back.
+
+        A request may wait while another daemon has the run and answers who asks there: so it is confirmed in its turn.
 
         Raises ConflictError if it is illegal, UnreachableError if the run does not decide, or not any more.
         """
@@ -43,7 +56,7 @@ class Inbox:
             self._check(event)
             raise _elsewhere()
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(event, id, key, answer))
+        self._asked.append(_Asked(event, request, answer))
         return await answer
 
     async def obey(self, lease: RoleLease) -> None:
@@ -53,8 +66,11 @@ class Inbox:
             if asked.answer.done():  # whoever asked has gone
                 continue
             try:
+                id, key, confirm = asked.request
+                if confirm is not None:
+                    await confirm()
                 self._check(asked.event)
-                draft = lease.writer.draft(asked.event, experiment=self._experiment, id=asked.id, correlation=asked.key)
+                draft = lease.writer.draft(asked.event, experiment=self._experiment, id=id, correlation=key)
                 position = (await lease.append([draft]))[0]
             except ConflictError as error:
                 _refuse(asked, error)

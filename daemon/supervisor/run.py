@@ -13,7 +13,7 @@ from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
-from rftd.daemon.supervisor.inbox import Inbox
+from rftd.daemon.supervisor.inbox import Inbox, Request
 from rftd.daemon.supervisor.obstacle import Trouble, of_decision
 from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
@@ -250,21 +250,19 @@ class Run:
         """Returns once the run is over and its workers have left."""
         await self._gone.wait()
 
-    async def command(self, event: Event, id: UUID, *, key: UUID | None = None) -> Position:
-        """Appends what the owner wishes, under this id and for this key, under the controller's lease.
+    async def command(self, event: Event, request: Request) -> Position:
+        """Appends what the owner wishes, under the controller's lease.
 
         Raises ConflictError if it is illegal, UnreachableError if this run does not decide any more.
         """
-        return await self._inbox.ask(event, id, key)
+        return await self._inbox.ask(event, request)
 
-    async def retry(
-        self, task: FailedTask, *, by: str, reason: str, request_id: UUID, key: UUID | None = None
-    ) -> Position:
+    async def retry(self, task: FailedTask, request: Request, *, by: str, reason: str) -> Position:
         """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
         spine = self.state.spine
         if spine.spec is None or spine.stage < 0:
             raise UnreachableError("the run is being taken up anew", fix="ask again in a moment")
-        return await self.command(task_retried(self.state, task, by=by, reason=reason), request_id, key=key)
+        return await self.command(task_retried(self.state, task, by=by, reason=reason), request)
 
     async def _lead(self, follower: Follower) -> None:
         state = self.state

@@ -16,6 +16,7 @@ from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.hosting import Hosting
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.intake import Fork, Intake
 from rftd.daemon.supervisor.keeper import Keeper
 from rftd.daemon.supervisor.orders import Order, Orders, order_of
@@ -269,7 +270,7 @@ class Supervisor:
 
         async def write(id: UUID) -> Position:
             run = self._run_under_way(experiment, fix="see its state with rftd get")
-            return await run.command(event, id, key=order.key)
+            return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
 
         return _done(await self._orders.carry_out(order, write))
 
@@ -352,7 +353,7 @@ class Supervisor:
             if isinstance(full := self._log.failure, LogFullError):
                 raise LogFullError(full.what, where=full.where, fix=full.fix)
             if isinstance(run := self.runs.of(entry.id), Run):
-                return await run.command(event, id, key=order.key)
+                return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
             check_transition(entry.spine, event)
             draft = self._writer.draft(event, experiment=entry.id, id=id, correlation=order.key)
             return (await self._log.append([draft]))[0]

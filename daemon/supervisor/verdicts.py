@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.dlq.verdicts import dropped_id
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.ids import derive
@@ -39,7 +41,8 @@ class Verdicts:
         async def give_out(task: FailedTask) -> Use:
             async def write(id: UUID) -> Position:
                 run = self._run_under_way(task.experiment, fix="fork it, or submit a new one", whose="its")
-                return await run.retry(task, by=by, reason=reason, request_id=id, key=key)
+                request = Request(id, key, partial(self._orders.check, order))
+                return await run.retry(task, request, by=by, reason=reason)
 
             return await self._orders.carry_out(order, write)
 

@@ -13,6 +13,7 @@ from until import until
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.operations import Done
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError, NotFoundError
@@ -167,7 +168,7 @@ async def test_whoever_asks_a_run_that_ends_or_hangs_up_is_no_harm(desk: ForkDes
     async with desk.open() as supervisor:
         experiment = await desk.hand_in(supervisor, LONG)
         run = await under_way(supervisor, experiment)
-        asking = asyncio.ensure_future(run.command(ExperimentPaused(), ids.new()))
+        asking = asyncio.ensure_future(run.command(ExperimentPaused(), Request(ids.new())))
         await asyncio.sleep(0)  # it asks, and waits for the answer, in its first turn of the loop
         asking.cancel()  # a client whose time is over
         asked = [supervisor.cancel(experiment, reason="", request_id=derive(experiment, n)) for n in range(3)]
@@ -176,7 +177,7 @@ async def test_whoever_asks_a_run_that_ends_or_hangs_up_is_no_harm(desk: ForkDes
         assert all(isinstance(each, Done | ConflictError) for each in answers), answers
         await run.gone()
         with pytest.raises(ConflictError, match="cancelled"):
-            await run.command(ExperimentPaused(), ids.new())
+            await run.command(ExperimentPaused(), Request(ids.new()))
 
 
 async def test_keys_of_an_older_release_are_known(desk: ForkDesk, ids, clock) -> None:

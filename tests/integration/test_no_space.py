@@ -10,6 +10,7 @@ import pytest
 from until import until
 
 from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.obstacle import DISK_FULL
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
@@ -53,15 +54,15 @@ async def test_a_run_waits_for_space(tmp_path: Path, log: EventLog, clock, ids, 
         assert "--disk-reserve" in waits["experiment"].unblock and "space" in waits["trainer"].waiting_for
         assert not run.state.roster.live and not run.state.roster.gone, "nobody was started who would write"
         with pytest.raises(ConflictError, match="paused: disk_full: 10 B are free"):
-            await run.command(life.ExperimentResumed(), ids.new())
-        await run.command(life.ExperimentPaused(reason="mine"), ids.new())
+            await run.command(life.ExperimentResumed(), Request(ids.new()))
+        await run.command(life.ExperimentPaused(reason="mine"), Request(ids.new()))
         disk.free_bytes = 1000
         await guard.look()
         await until(lambda: spine.cause == "" and guard.shortage is None)
         turns = run._looked_s
         await until(lambda: run._looked_s > turns)
         assert spine.status is Status.PAUSED, "what a person paused, a person resumes"
-        await run.command(life.ExperimentResumed(), ids.new())
+        await run.command(life.ExperimentResumed(), Request(ids.new()))
     assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
     events = await _life(log, experiment)
     assert events == ["started", "paused", "paused", "resumed", "completed"]

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from until import until
 
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
@@ -39,7 +40,7 @@ async def test_a_group_with_a_higher_tag_is_trained_next(
         tasks.create_task(run.drive())
         tagged, place = await _tagged(run)
         with pytest.raises(ConflictError, match="waits to be trained"):
-            await run.command(ExperiencePrioritized(group=UUID(int=7), priority=1.0), ids.new())
+            await run.command(ExperiencePrioritized(group=UUID(int=7), priority=1.0), Request(ids.new()))
     assert run.state.spine.status is Status.COMPLETED, (run.state.spine.code, run.state.spine.reason)
     home = partition_of(topics.EXPERIMENTS, experiment)
     later = [decode(record).event for record in await log.read(home, place, max_records=10_000)]
@@ -57,6 +58,6 @@ async def _tagged(run: Run) -> tuple[UUID, int]:
         newest = list(waiting.values())[-1].group.group
         try:
             event = ExperiencePrioritized(group=newest, priority=5.0, by="test")
-            return newest, (await run.command(event, derive(newest, "tag"))).offset
+            return newest, (await run.command(event, Request(derive(newest, "tag")))).offset
         except ConflictError:
             continue

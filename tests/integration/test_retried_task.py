@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from third_party import install
 
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
@@ -61,14 +62,14 @@ async def test_it_is_given_out_once_more(
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], stage))
     run = await fake_world.run(log, spec, clock, ids)
     experiment = run.state.experiment
-    request = derive(experiment, "retry")
+    request = Request(derive(experiment, "retry"))
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(run.drive())
         failed = await _failed(log, driving)
         assert (failed.members, failed.code) == (0, "RFTD-WRK-002") and "judge is away" in failed.reason
         assert len(failed.tries) == 1, "the explorer itself tries again"
-        first = await run.retry(failed, by="me", reason="it is back", request_id=request)
-        assert await run.retry(failed, by="me", reason="it is back", request_id=request) == first
+        first = await run.retry(failed, request, by="me", reason="it is back")
+        assert await run.retry(failed, request, by="me", reason="it is back") == first
         gated.healed.set()
         await driving
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
@@ -83,7 +84,7 @@ async def test_it_is_given_out_once_more(
 
 async def run_of_the_ended(run: Run, failed: FailedTask) -> None:
     """As a client whose request comes while the run says goodbye."""
-    asking = asyncio.ensure_future(run.retry(failed, by="me", reason="", request_id=derive(failed.group, "late")))
+    asking = asyncio.ensure_future(run.retry(failed, Request(derive(failed.group, "late")), by="me", reason=""))
     await asyncio.sleep(0)
     run._inbox.close()
     await asking
