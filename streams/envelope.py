@@ -66,6 +66,13 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The payload was dropped: `value` names its arrays by their sha256, and `chain` covers what it was before."""
 
 
+class Stretch(NamedTuple):
+    """The offsets [first, end) of a partition."""
+
+    first: int
+    end: int
+
+
 class Position(NamedTuple):
     """One record's place."""
 

@@ -12,6 +12,7 @@ from rftd.ops.errors import LogLossError
 from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.deadletters import head_of, understood_with
+from rftd.streams.envelope import Stretch
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import Fence, HeadRef, LostHead
 from rftd.streams.folds.run_state import partitions_of
@@ -52,7 +53,7 @@ class Loss(msgspec.Struct, frozen=True):
     def what(self) -> str:
         """What is lost and who remembers it, in words."""
         if not self.head.chain:
-            return f"{self.where} and all before it was deleted: {self.head.by} says so"
+            return f"{self.where} was deleted, and more before it: {self.head.by} says so"
         if self.head.end < self.head.next_offset:
             gone = f"{self.where} was acknowledged and is gone: the log ends before {self.head.end}"
         else:
@@ -71,20 +72,31 @@ class Life(NamedTuple):
 
 @runtime_checkable
 class Deletable(Protocol):
-    """A log whose first records somebody else may delete."""
+    """A log whose records somebody else may delete, which leaves offsets without a record."""
 
-    async def first_records(self) -> dict[Partition, int]:
-        """Where partitions of truth begin that do not begin with their first record."""
+    async def deleted(self) -> list[tuple[Partition, Stretch]]:
+        """What is gone of partitions of truth, as far as they were read."""
         ...
 
 
 async def deleted_from(log: EventLog) -> list[Loss]:
-    """What was deleted from the beginning of the log's partitions, which nobody has to remember."""
-    firsts = await log.first_records() if isinstance(log, Deletable) else {}
-    return [
-        Loss(LostHead(*partition, first, b"", "the first record that is left", first))
-        for partition, first in sorted(firsts.items())
-    ]
+    """What was deleted from the log's partitions: the offsets say so, and nobody has to remember it."""
+    gone = await log.deleted() if isinstance(log, Deletable) else []
+    return [Loss(LostHead(*partition, stretch.end, b"", _sign(stretch), stretch.end)) for partition, stretch in gone]
+
+
+async def still_lost(log: EventLog, losses: Iterable[Loss]) -> set[HeadRef]:
+    """Those of the losses that the log does not hold now either."""
+    before = list(losses)
+    witnesses = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in before if loss.head.chain]
+    still = {loss.head.ref for loss in await losses_of(log, witnesses)}
+    for loss in before:
+        if not loss.head.chain:
+            last = loss.head.next_offset - 1
+            records = await log.read(loss.partition, last, max_records=1)
+            if not records or records[0].offset != last:
+                still.add(loss.head.ref)
+    return still
 
 
 async def losses_of(log: EventLog, witnesses: Iterable[Witness]) -> list[Loss]:
@@ -150,6 +162,11 @@ async def remembered_within(log: EventLog) -> list[Witness]:
                 if isinstance(event, Fence | CheckpointCommitted) and event.heads:
                     found.append(Witness(f"{head.type} at {partition}@{record.offset}", heads_of(event.heads)))
     return found
+
+
+def _sign(gone: Stretch) -> str:
+    """What shows that these are gone."""
+    return f"the gap that begins at {gone.first}" if gone.first else "the first record that is left"
 
 
 def heads_of(refs: Iterable[HeadRef]) -> Heads:

@@ -7,12 +7,14 @@ from typing import Final
 
 from rftd.daemon.doctor.finding import Finding
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.kafka.offsets import first_records
+from rftd.streams.backends.kafka.missing import missing_records
 from rftd.streams.backends.kafka.settings import KafkaSettings, parse_kafka
 from rftd.streams.backends.kafka.topics import Difference, topic_differences
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TIMEOUT_S: Final = 60.0
+_LOOK_S: Final = 20.0
+"""So long the offsets of a long log are looked through; `rftd verify` reads all of them."""
 
 
 def check_kafka(url: str | None) -> list[Finding]:
@@ -54,20 +56,24 @@ def check_kafka(url: str | None) -> list[Finding]:
 
 
 def _deleted(settings: KafkaSettings) -> list[Finding]:
-    """Partitions of truth whose first records are gone."""
+    """Partitions of truth of which records are gone."""
     try:
-        firsts = asyncio.run(asyncio.wait_for(first_records(settings), _TIMEOUT_S))
+        gone, looked, there = asyncio.run(asyncio.wait_for(missing_records(settings, within_s=_LOOK_S), _TIMEOUT_S))
     except (RftdError, TimeoutError):
         return []  # without topics; what else is wrong is said elsewhere
-    return [
+    found = [
         Finding(
             "records",
             "fail",
-            f"{partition} begins at {first}: what lay below was deleted, and it is truth",
-            "restore it from a replica or a backup; experiments that need it stop, see `rftd serve --accept-loss`",
+            f"{partition}@{first} to {end - 1} were deleted, or compacted away, and they are truth",
+            "restore them from a replica or a backup; experiments that need them stop, see `rftd serve --accept-loss`",
         )
-        for partition, first in sorted(firsts.items())
+        for partition, (first, end) in gone
     ]
+    if looked < there:
+        what = f"looked for gaps in {looked:,} of {there:,} within {_LOOK_S:g} s"
+        found.append(Finding("records", "ok", what, "`rftd verify` reads all of them"))
+    return found
 
 
 def check_postgres(url: str | None) -> list[Finding]:

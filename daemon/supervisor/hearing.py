@@ -41,6 +41,7 @@ from rftd.streams.losses import (
     loss_error,
     losses_of,
     remembered_within,
+    still_lost,
 )
 from rftd.streams.socket.door import Door
 from rftd.workers.executors.executor import Executor
@@ -134,7 +135,7 @@ class Hearing:
         if self._door is not None:
             alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
             await self._door.wait_for(alive, GREETING_S)
-        await self.note(await asyncio.to_thread(of_fold, state))
+        await self.note(await asyncio.to_thread(of_fold, state), await deleted_from(self._log))
         self.check(entry)
 
     def stopped(self) -> dict[UUID, list[Loss]]:
@@ -197,8 +198,7 @@ class Hearing:
     async def _recall(self, file: LossesFile) -> None:
         """Takes up what was written down; what is back, since the right log was restored, stops nobody any more."""
         self._written = {loss.head.ref: loss for loss in await asyncio.to_thread(file.read)}
-        before = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in self._written.values()]
-        still = {loss.head.ref for loss in await losses_of(self._log, before)}
+        still = await still_lost(self._log, self._written.values())
         self._losses |= {ref: loss for ref, loss in self._written.items() if ref in still}
 
     async def _write_down(self) -> None:

@@ -10,20 +10,26 @@ from uuid import UUID
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from rftd.daemon.doctor.cluster import check_kafka
+from rftd.daemon.doctor.finding import Finding
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import CodecError, LogLossError, UnreachableError
 from rftd.ops.ids import SystemIds
+from rftd.streams.backends.kafka.connect import arguments
 from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.offsets import first_records
+from rftd.streams.backends.kafka.missing import missing_records
+from rftd.streams.backends.kafka.names import Names
 from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url
+from rftd.streams.backends.kafka.topics import configs_of
 from rftd.streams.chain import Mark
 from rftd.streams.codec import decode_head
-from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.losses import deleted_from
-from rftd.streams.topics import Partition
+from rftd.streams.envelope import Draft, Position, Record, Stretch
+from rftd.streams.losses import Witness, deleted_from, losses_of, still_lost
+from rftd.streams.topics import TOPICS, Partition
 
 pytestmark = pytest.mark.anyio
 
@@ -305,12 +311,59 @@ async def test_records_of_truth_that_somebody_deleted_are_known_at_start_and_to_
 ) -> None:
     async with opened(settings) as log:
         await log.append([draft(number) for number in range(5)])
-        assert await log.first_records() == await first_records(settings) == {}
+        assert await missing_records(settings, within_s=30) == ([], 5, 5)
         assert await deleted_from(log) == []
         await log.truncate(A, 2)
-        assert await log.first_records() == await first_records(settings) == {A: 2}
+        assert await log.deleted() == (await missing_records(settings, within_s=30)).gone == [(A, Stretch(0, 2))]
         (loss,) = await deleted_from(log)
-        assert loss.where == f"{A}@1" and "and all before it was deleted" in loss.what
-    findings = await asyncio.to_thread(check_kafka, kafka_url(settings))
+        assert loss.where == f"{A}@1" and "was deleted, and more before it: the first record" in loss.what
+        assert await still_lost(log, [loss]) == {loss.head.ref}
+    assert _missing(await asyncio.to_thread(check_kafka, kafka_url(settings))) == f"{A}@0 to 1"
+
+
+async def test_records_that_were_compacted_away_are_known_to_whoever_reads_past_them(settings: KafkaSettings) -> None:
+    """As after somebody tried `cleanup.policy=compact` and set it back: every topic is as it must be again."""
+    async with opened(settings) as log:
+        await log.append([draft(number) for number in range(3)])
+        before = await log.heads()
+        await _configured(settings, {"segment.ms": "1", "min.cleanable.dirty.ratio": "0.001"})
+        await log.append([draft(number) for number in range(3, 9)])  # in segments of their own
+        await log.append([draft(9)])
+        await _configured(settings, {"cleanup.policy": "compact", "segment.ms": "1", "max.compaction.lag.ms": "1"})
+        async with asyncio.timeout(120):
+            while not (gone := (await missing_records(settings, within_s=30)).gone):  # noqa: ASYNC110 (of a broker)
+                await asyncio.sleep(0.5)
+        await _configured(settings, {})
+    ((partition, (first, end)),) = gone
+    assert partition == A and 0 <= first < end <= 9
+    async with opened(settings) as log:
+        assert await deleted_from(log) == [], "nobody has read there"
+        await all_of(log, A)
+        (loss,) = await deleted_from(log)
+        assert loss.where == f"{A}@{end - 1}" and "was deleted" in loss.what
+        assert await still_lost(log, [loss]) == {loss.head.ref}
+        subscription = log.subscribe({A: 0})
+        assert number_of((await subscription.next(wait_s=30))[0]) == end
+        await subscription.close()
+        (lost,) = await losses_of(log, [Witness("somebody", before)])
+        assert lost.where == f"{A}@2"
+    assert _missing(await asyncio.to_thread(check_kafka, kafka_url(settings))) == f"{A}@{first} to {end - 1}"
+
+
+def _missing(findings: list[Finding]) -> str:
+    """Which records the doctor misses."""
     (found,) = (each for each in findings if each.check == "records")
-    assert found.status == "fail" and found.what.startswith(f"{A} begins at 2")
+    assert found.status == "fail"
+    return found.what.partition(" were deleted")[0]
+
+
+async def _configured(settings: KafkaSettings, config: dict[str, str]) -> None:
+    """Sets the topic of A to this, and everything else of it to what `rftd` creates it with."""
+    name = Names(settings.prefix).kafka(A).topic
+    admin = AIOKafkaAdminClient(**arguments(settings))
+    await admin.start()
+    try:
+        whole = configs_of(TOPICS[A.stream], settings.replication) | config
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=whole)])
+    finally:
+        await admin.close()

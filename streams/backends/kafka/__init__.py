@@ -9,6 +9,7 @@ headers       the envelope: CloudEvents attributes, the exact head, the digest
 seen          identities of recent records
 reading       messages as records; where repeated ones lie
 offsets       first and next offsets, over a connection of its own
+missing       whether records were deleted
 producers     the idempotent producer, replaced after an unknown outcome
 pending       the drafts of one append on their way
 filling       a batch in the making

@@ -16,7 +16,7 @@ from rftd.ops.errors import LogLossError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
 from rftd.streams.backends.kafka.names import Names, assign_paused
 from rftd.streams.backends.kafka.offsets import Offsets
-from rftd.streams.backends.kafka.reading import Duplicates, records_of
+from rftd.streams.backends.kafka.reading import Duplicates, Gaps, records_of
 from rftd.streams.backends.kafka.seen import Window
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.envelope import Record
@@ -40,6 +40,8 @@ class _Stream:
         self.window = Window()
         self.next = start
         """The offset after the last record handed out."""
+        self.due = start
+        """The offset after the last record that came."""
         self.records: deque[Record] = deque()
         self.size_bytes = 0
 
@@ -75,12 +77,19 @@ class Fetcher:
     """Records from any offset. Calls take turns; raises the errors of `rftd.streams.backends.kafka.connect`."""
 
     def __init__(
-        self, settings: KafkaSettings, names: Names, offsets: Offsets, duplicates: Duplicates, clock: Clock
+        self,
+        settings: KafkaSettings,
+        names: Names,
+        offsets: Offsets,
+        duplicates: Duplicates,
+        gaps: Gaps,
+        clock: Clock,
     ) -> None:
         self._settings = settings
         self._names = names
         self._offsets = offsets
         self._duplicates = duplicates
+        self._gaps = gaps
         self._clock = clock
         self._turn = asyncio.Lock()
         self._streams: dict[Partition, _Stream] = {}
@@ -186,6 +195,7 @@ class Fetcher:
                 partition = self._names.ours(name)
                 stream = self._streams.get(partition)
                 if stream is not None:
+                    stream.due = self._gaps.look(partition, stream.due, messages)
                     stream.put(records_of(partition, messages, stream.window, self._duplicates))
                     if stream.size_bytes >= _BUFFER_SIZE_BYTES:
                         self._pause(partition)
@@ -208,6 +218,8 @@ class Fetcher:
                     where=f"{partition}@{end}",
                     fix="the cluster lost records: restore it from a replica, then run `rftd verify`",
                 )
+            if (stream := self._streams.get(partition)) is not None:
+                stream.due = max(stream.due, first)
             self._seek(partition, first)
 
     async def _at(self, partition: Partition) -> int:

@@ -35,7 +35,7 @@ from rftd.streams.backends.kafka.pending import Slice
 from rftd.streams.backends.kafka.pressure import Pressure
 from rftd.streams.backends.kafka.producers import Producers
 from rftd.streams.backends.kafka.quiet import quiet
-from rftd.streams.backends.kafka.reading import Duplicates
+from rftd.streams.backends.kafka.reading import Duplicates, Gaps
 from rftd.streams.backends.kafka.seen import Window
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.kafka.subscription import KafkaSubscription
@@ -45,7 +45,7 @@ from rftd.streams.backends.remembered import check_mark, different
 from rftd.streams.backends.room import Room
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import GENESIS, Heads, Mark
-from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.envelope import Draft, Position, Record, Stretch
 from rftd.streams.topics import EVERY_PARTITION, TRUTH, Partition
 
 _logger = logging.getLogger("rftd.kafka")
@@ -69,11 +69,14 @@ class KafkaLog:
         self._names = Names(settings.prefix)
         self._tail = Tail({}, limits.LOG_RING_SIZE_BYTES)
         self._duplicates = Duplicates()
+        self._gaps = Gaps()
         self._pressure = Pressure(limits.LOG_RING_SIZE_BYTES // 2, clock)
         self._offsets = Offsets(settings, self._names)
-        self._fetcher = Fetcher(settings, self._names, self._offsets, self._duplicates, clock)
+        self._fetcher = Fetcher(settings, self._names, self._offsets, self._duplicates, self._gaps, clock)
         self._direct = Direct(self._names, self._offsets, self._duplicates)
-        self._tailing = Tailing(settings, self._names, self._offsets, self._tail, self._duplicates, self._pressure)
+        self._tailing = Tailing(
+            settings, self._names, self._offsets, self._tail, self._duplicates, self._gaps, self._pressure
+        )
         self._producers = Producers(settings)
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._lanes: dict[Partition, Lane] = {}
@@ -181,10 +184,13 @@ class KafkaLog:
                 raise_head(self._tail, partition, heads[partition])
         return heads
 
-    async def first_records(self) -> dict[Partition, int]:
-        """Where partitions of truth begin that do not begin with their first record: what lay below was deleted."""
+    async def deleted(self) -> list[tuple[Partition, Stretch]]:
+        """What is gone of partitions of truth: below their first record, and the gaps that readers met so far."""
         self._check_open()
-        return {partition: first for partition, first in (await self._offsets.starts(TRUTH)).items() if first}
+        firsts = await self._offsets.starts(TRUTH)
+        below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
+        gaps = self._gaps.found.items()
+        return sorted(below + [(partition, gap) for partition, gap in gaps if gap.end > firsts.get(partition, gap.end)])
 
     async def check_heads(self, remembered: Heads) -> None:
         self._check_open()
@@ -193,8 +199,12 @@ class KafkaLog:
             head = Mark(ends[partition], mark.chain if mark.next_offset else GENESIS)
             check_mark(partition, mark, head=head, start=Mark(0, GENESIS))
         places = {partition: mark.next_offset - 1 for partition, mark in remembered.items() if mark.next_offset}
-        for partition, record in (await self._fetcher.last(places)).items():
-            if record.chain != remembered[partition].chain:
+        found = await self._fetcher.last(places)
+        firsts = await self._offsets.starts(places)
+        for partition, offset in places.items():
+            record = found.get(partition)
+            truncated = record is None and offset < firsts[partition]
+            if not truncated and (record is None or record.chain != remembered[partition].chain):
                 raise different(partition, remembered[partition])
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:

@@ -15,7 +15,7 @@ from aiokafka import errors as kafka
 from rftd.streams.backends.kafka.connect import arguments, translate
 from rftd.streams.backends.kafka.names import Names, assign_paused
 from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.topics import Partition
 
 
 class Offsets:
@@ -61,13 +61,3 @@ class Offsets:
     async def stop(self) -> None:
         """Disconnects."""
         await self._consumer.stop()
-
-
-async def first_records(settings: KafkaSettings) -> dict[Partition, int]:
-    """Where partitions of truth begin that do not begin with their first record: what lay below was deleted."""
-    offsets = Offsets(settings, Names(settings.prefix))
-    await offsets.start()
-    try:
-        return {partition: first for partition, first in (await offsets.starts(TRUTH)).items() if first}
-    finally:
-        await offsets.stop()

@@ -1,4 +1,4 @@
-"""Messages of Kafka as records, repeated ones marked."""
+"""Messages of Kafka as records, repeated ones marked; and where records are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rftd.streams.backends.kafka.headers import envelope_of
 from rftd.streams.backends.kafka.seen import DUPLICATES_MAX, Window
-from rftd.streams.envelope import Record
+from rftd.streams.envelope import Record, Stretch
 from rftd.streams.topics import Partition
 
 
@@ -36,6 +36,23 @@ class Duplicates:
         if not repeated:
             return records
         return [record for record in records if record.offset not in repeated]
+
+
+class Gaps:
+    """What readers found missing within partitions: offsets are dense, so whatever has none was deleted."""
+
+    def __init__(self) -> None:
+        self.found: dict[Partition, Stretch] = {}
+        """From the first record that is missing to the last one, for each partition that has a gap."""
+
+    def look(self, partition: Partition, due: int, messages: Sequence[Any]) -> int:
+        """Compares the messages with the offset that is due; the one that is due after them."""
+        for message in messages:
+            if message.offset > due:
+                first, end = self.found.get(partition, (due, message.offset))
+                self.found[partition] = Stretch(min(first, due), max(end, message.offset))
+            due = message.offset + 1
+        return due
 
 
 def records_of(

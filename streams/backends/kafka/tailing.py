@@ -20,7 +20,7 @@ from rftd.streams.backends.kafka.fetcher import PRIMED_RECORDS
 from rftd.streams.backends.kafka.names import Names, assign_paused
 from rftd.streams.backends.kafka.offsets import Offsets
 from rftd.streams.backends.kafka.pressure import Pressure
-from rftd.streams.backends.kafka.reading import Duplicates, records_of
+from rftd.streams.backends.kafka.reading import Duplicates, Gaps, records_of
 from rftd.streams.backends.kafka.seen import Window
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.tail import Tail
@@ -43,6 +43,7 @@ class Tailing:
         offsets: Offsets,
         tail: Tail,
         duplicates: Duplicates,
+        gaps: Gaps,
         pressure: Pressure,
     ) -> None:
         self.failed: RftdError | None = None
@@ -52,6 +53,7 @@ class Tailing:
         self._offsets = offsets
         self._tail = tail
         self._duplicates = duplicates
+        self._gaps = gaps
         self._pressure = pressure
         self._windows: dict[Partition, Window] = {}
         self._next: dict[Partition, int] = {}
@@ -120,9 +122,10 @@ class Tailing:
         batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=_AT_ONCE)
         for name, messages in batches.items():
             partition = self._names.ours(name)
+            due = self._gaps.look(partition, self._next[partition], messages)
             records = records_of(partition, messages, self._windows[partition], self._duplicates)
             last = records[-1]
-            self._next[partition] = last.offset + 1
+            self._next[partition] = due
             self._flowing.add(partition)
             self._pressure.arrived(records)
             head = self._tail.head(partition)
