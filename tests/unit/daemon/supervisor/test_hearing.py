@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,14 +13,16 @@ from tape import Tape
 
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.registry import Registry
+from rftd.ops import limits
 from rftd.ops.errors import LogLossError
 from rftd.ops.logs import logger
 from rftd.storage.survivors import LossesFile
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
+from rftd.streams.envelope import Draft, Record, Stretch
 from rftd.streams.events.experiment import ExperimentWarned, Fence, HeadRef
+from rftd.streams.folds.run_state import RunState
 from rftd.streams.losses import Witness
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.door import Door
@@ -152,3 +155,46 @@ async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembe
         await late.close()
         await worker.close()
     assert spine in TRUTH and set((await scene.heard(log)).stopped()) == {scene.one}
+
+
+class _Gapped(MemoryLog):
+    """A log of which somebody else deleted records, as on Kafka; whoever has read past them knows."""
+
+    missing = (Partition(topics.WORKERS, 0), Stretch(0, 0))
+    met = False
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        place, (first, end) = self.missing
+        if partition == place and first <= start < end:
+            start = end
+        return await super().read(partition, start, max_records=max_records, max_size_bytes=max_size_bytes)
+
+    async def deleted(self) -> list[tuple[Partition, Stretch]]:
+        return [self.missing] if self.met else []
+
+
+async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_knows(scene: Scene) -> None:
+    log = _Gapped()
+    await log.append(scene.tape.drafts)
+    spine = partition_of(topics.EXPERIMENTS, scene.one)
+    hearing = await scene.heard(log)
+    entry = hearing._entries[scene.one]
+    executor: Any = None
+    await hearing.hear_run(entry, executor, RunState(scene.one))
+    log.missing = (spine, Stretch(1, 3))
+    log.met = True
+    with pytest.raises(LogLossError, match="was deleted, and more before it: the gap that begins at 1"):
+        await hearing.hear_run(entry, executor, RunState(scene.one))
+    assert set(hearing.stopped()) == {scene.one}
+    log.met = False
+    later = await scene.heard(log)
+    assert set(later.stopped()) == {scene.one}, "who begins above the gap does not meet it"
+    await later.accept(["one"], Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids), by="a person")
+    assert (await scene.heard(log)).stopped() == {}
