@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.codec import Decoded
+from rftd.streams.envelope import Head
 from rftd.streams.events import weights
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.spine import Spine, order_of
@@ -30,15 +31,22 @@ class Weights(msgspec.Struct):
     """To the newest request that was answered."""
     _announced: dict[tuple[int, int], set[UUID]] = {}
     """Their events, so that an older one that comes again does not replace a newer."""
+    _epoch: int = 0
+    """Of the newest trainer that announced or retired some."""
+    _retired_by_it: Versions = msgspec.field(default_factory=Versions)
+    """What that trainer retired: only a successor, which went on from older ones, announces them again."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the weights stream."""
         event = decoded.event
         match event:
             case weights.WeightsPublished():
-                self._publish(event, decoded.head.id)
+                self._follow(decoded.head.epoch)
+                self._publish(event, decoded.head)
             case weights.WeightsRetired():
-                self._retire((event.version, event.generation))
+                self._follow(decoded.head.epoch)
+                if decoded.head.epoch == self._epoch:
+                    self._retire((event.version, event.generation))
                 if event.lost:
                     self.lost.add(event.version)
             case weights.WeightsActivated():
@@ -50,32 +58,47 @@ class Weights(msgspec.Struct):
             case _:
                 pass
 
-    def _publish(self, event: weights.WeightsPublished, id: UUID) -> None:
+    def _follow(self, epoch: int) -> None:
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._retired_by_it = Versions()
+
+    def _publish(self, event: weights.WeightsPublished, head: Head) -> None:
         key = event.version, event.generation
-        retired = key in self.retired
         known = self._announced.get(key, ())
-        if id in known or (retired and event.version):
+        if head.id in known:
             return
-        if key not in self.published and not retired:
+        if key in self.retired:
+            if head.epoch < self._epoch or key in self._retired_by_it:
+                return  # an older one that comes again
+            self.retired.of(event.generation).discard(event.version)
+            insort(self.standing, key)
+        elif key not in self.published:
             insort(self.standing, key)
         self.published[key] = event
-        self._announced[key] = {id, *known}
+        self._announced[key] = {head.id, *known}
 
     def _retire(self, key: tuple[int, int]) -> None:
         if key in self.retired:
             return
         version, generation = key
-        retired = self.retired.of(generation)
-        if key in self.published:
+        announced = key in self.published
+        if announced:
             self.standing.remove(key)
-            # A trainer announces one version after the other: what lies between two of them never comes.
-            before = [each for each, of in self.standing if of == generation and each < version]
-            lower = max((each for each in (retired.below(version), *before) if each is not None), default=version - 1)
-            retired.cover(lower + 1, version)
+        before = [each for each, of in self.standing if of == generation and each < version] if announced else []
+        for retired in (self.retired.of(generation), self._retired_by_it.of(generation)):
+            if announced:
+                # A trainer announces one version after the other: what lies between two of them never comes.
+                known = (each for each in (retired.below(version), *before) if each is not None)
+                retired.cover(max(known, default=version - 1) + 1, version)
+            retired.add(version)
         if version:
             self.published.pop(key, None)
             self._announced.pop(key, None)
-        retired.add(version)
+
+    def over(self, version: int, generation: int) -> bool:
+        """True if the trainer itself retired it: nobody would hear of it again before a successor announces it."""
+        return (version, generation) in self._retired_by_it
 
     def answered(self, request: weights.WeightsRequested) -> bool:
         """True if the trainer has answered it, or one after it."""

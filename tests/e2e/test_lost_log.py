@@ -59,3 +59,5 @@ def test_an_older_copy_of_the_data_folder_is_not_continued_in_silence(embedded_s
         assert scene.until_ended(name).experiment.summary.state == "completed"
     found = scene.rftd("verify")
     assert found.status == 0 and f"lost, accepted for {still.experiment.summary.id} by " in found.out, found
+    found = scene.rftd("verify", "--files")
+    assert found.status == 0, found

@@ -76,14 +76,14 @@ class Publisher:
         """
         self._taken_up = present
         older = self._announced(present.version)
-        if not await self._held(older, present.checksum):
+        if not await self._held(older, present):
             await self._write(await self._snapshot(), present, older)
 
     async def publish_aside(self, tasks: asyncio.TaskGroup, present: Present) -> None:
         """The same, of the weights as they are now, while the caller goes on; waits for the one before."""
         await self.settle()
         older = self._announced(present.version)
-        if await self._held(older, present.checksum):
+        if await self._held(older, present):
             return
         snapshot = await self._snapshot()
         self._under_way = tasks.create_task(self._write(snapshot, present, older))
@@ -97,7 +97,7 @@ class Publisher:
         if self._state.weights.answered(request):
             return
         older = self._announced(present.version) if present is not None else []
-        if present is None or await self._held(older, present.checksum):
+        if present is None or await self._held(older, present):
             await self._append([_answered(request, self._state.spine.version)])
             return
         snapshot = await self._snapshot()
@@ -177,11 +177,12 @@ class Publisher:
             self._damaged.add(event.path)
             return False
 
-    async def _held(self, older: Sequence[WeightsPublished], checksum: str) -> bool:
+    async def _held(self, older: Sequence[WeightsPublished], present: Present) -> bool:
+        """True if equal weights are there, or this trainer has said that theirs are over."""
         for event in older:
-            if event.checksum == checksum and await asyncio.to_thread(self._stands, event):
+            if event.checksum == present.checksum and await asyncio.to_thread(self._stands, event):
                 return True
-        return False
+        return self._state.weights.over(present.version, present.generation)
 
     def announced(self, version: int) -> bool:
         """True if explorers were told of this version, whatever generation made it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from desk import Desk
 
+from rftd.streams.codec import Decoded, decode
+from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 
 
@@ -29,3 +31,51 @@ def test_the_next_version_serves_for_one_that_was_lost_and_for_no_other() -> Non
     )
     desk.put(again)
     assert [of_version(desk, version) for version in (2, 3)] == [3, 3], "made again by another generation"
+
+
+def published(version: int) -> WeightsPublished:
+    return WeightsPublished(
+        version=version,
+        generation=0,
+        stage=0,
+        method="checkpoint",
+        path="",
+        manifest="m",
+        checksum=f"c{version}",
+        size_bytes=1,
+    )
+
+
+def retired(version: int) -> WeightsRetired:
+    return WeightsRetired(version=version, generation=0, reason="newer versions exist")
+
+
+def test_what_was_retired_counts_again_once_a_successor_that_went_back_announces_it() -> None:
+    desk = Desk()
+    weights = desk.state.weights
+    taken: list[Decoded] = []
+
+    def take(event: Event, epoch: int) -> None:
+        desk.tape.write(event, desk.id, role="trainer", epoch=epoch)
+        taken.append(decode(desk.tape.records[-1]))
+        weights.apply(taken[-1])
+
+    for version in (2, 4, 6):
+        desk.state.spine.checksums[version, 0] = f"c{version}"
+        take(published(version), 1)
+    for version in (0, 2, 4):
+        take(retired(version), 1)
+    assert weights.standing == [(6, 0)] and weights.over(3, 0), "what lies between was never announced"
+    weights.apply(taken[0])
+    assert weights.standing == [(6, 0)], "a record that comes again makes nothing stand"
+    desk.state.spine.checksums[3, 0] = "c3"
+    for version in (0, 3, 4):
+        take(published(version), 2)
+    assert weights.standing == [(0, 0), (3, 0), (4, 0), (6, 0)]
+    assert [of_version(desk, version) for version in (0, 3, 4)] == [0, 3, 4]
+    for event in list(taken):
+        weights.apply(event)
+    assert weights.standing == [(0, 0), (3, 0), (4, 0), (6, 0)], "nor does it undo anything"
+    take(retired(3), 2)
+    take(published(3), 2)
+    assert weights.standing == [(0, 0), (4, 0), (6, 0)] and weights.over(3, 0)
