@@ -1,12 +1,14 @@
 """The daemon's memory over a run at full speed: `rftd serve` with real worker processes whose engines take no time.
 
-`python -P tests/bench/soak.py [SECONDS]` (1800 by default) prints one JSON object: the daemon's anonymous memory
-against the records in its log, and the slope after the warm-up. Meanwhile a client asks for the run's page, again and
-again. It fails if the run stood still or a bar is broken.
+`python -P tests/bench/soak.py [--seconds 1800] [--records N] [--starts 3]` prints one JSON object: the daemon's
+anonymous memory against the records in its log, and the slope after the warm-up. Meanwhile a client asks for the run's
+page, again and again. It ends after so many seconds, or with N records. Then all is killed and started again, as often
+as `--starts` says: seconds until the first step that is new. It fails if the run stood still or a bar is broken.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from figures import tell
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
 
+from recovery_time import Watcher, kill_everything, recovered
 from scene import Scene
 from timed_run import TEXT
 
@@ -36,6 +39,7 @@ WARM_RECORDS: Final = 400_000
 """Rings and caches are full by then."""
 SLOPE_BAR_BYTES: Final = 20.0
 MEMORY_BAR_MIB: Final = 400
+START_BAR_S: Final = 10.0
 FASTEST: Final = (
     "algorithm.repeat_times=8",
     "buffer.batch_size=16",
@@ -43,6 +47,7 @@ FASTEST: Final = (
     "explorer.runner_per_model=128",
     "explorer.rollout_model.engine_num=2",
     "trainer.engine_args={step_s: 0.0}",
+    "trainer.save_interval=200",
 )
 
 
@@ -63,25 +68,35 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     most_mib: float
     slope_bytes_per_record: float
     """After the first `WARM_RECORDS` records, by least squares."""
+    starts: list[dict[str, float]]
+    """Of each start after everything was killed: seconds since it began."""
     samples: list[Sample]
 
 
-def soak(seconds: float, *overrides: str) -> Soak:
+def soak(seconds: float, most_records: int, starts: int) -> Soak:
     """Runs for so long. Raises AssertionError if too little happened to say anything."""
     with tempfile.TemporaryDirectory(prefix="rftd-") as name:
         scene = Scene(Path(name))
         with scene.host:
-            run = scene.submit(TEXT, *FASTEST, *overrides)
+            run = scene.submit(TEXT, *FASTEST)
             scene.until_step(run, 1)
             done = threading.Event()
             client = threading.Thread(target=_ask, args=(scene, run, done))
             client.start()
             try:
-                samples = asyncio.run(_watch(scene, seconds))
+                samples = asyncio.run(_watch(scene, seconds, most_records))
             finally:
                 done.set()
                 client.join()
-    return _judged(samples)
+            watcher = Watcher(scene)
+            again = [_rounded(recovered(scene, watcher)) for _ in range(starts)]
+            if starts:
+                kill_everything(scene)
+    return _judged(samples, again)
+
+
+def _rounded(marks: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in marks.items()}
 
 
 def _ask(scene: Scene, run: str, done: threading.Event) -> None:
@@ -90,7 +105,7 @@ def _ask(scene: Scene, run: str, done: threading.Event) -> None:
         scene.page(run)
 
 
-async def _watch(scene: Scene, seconds: float) -> list[Sample]:
+async def _watch(scene: Scene, seconds: float, most_records: int) -> list[Sample]:
     view, began_s = await SqliteView.open(scene.data.log), time.monotonic()
     samples: list[Sample] = []
     try:
@@ -98,6 +113,8 @@ async def _watch(scene: Scene, seconds: float) -> list[Sample]:
             await asyncio.sleep(SAMPLE_S)
             records = sum(mark.next_offset for mark in (await view.heads()).values())
             samples.append(Sample(round(at_s, 1), records, round(anonymous_bytes(scene.host.pid) / MIB, 1)))
+            if records >= most_records:
+                break
     finally:
         await view.close()
     return samples
@@ -112,7 +129,7 @@ def anonymous_bytes(pid: int) -> int:
     raise AssertionError(f"no anonymous memory of {pid}")
 
 
-def _judged(samples: list[Sample]) -> Soak:
+def _judged(samples: list[Sample], starts: list[dict[str, float]]) -> Soak:
     warm = [each for each in samples if each.records >= WARM_RECORDS]
     assert len(warm) > 10 and warm[-1].records > 1.2 * WARM_RECORDS, f"too few records: {samples[-1:]}"
     slope = np.polyfit([each.records for each in warm], [each.anonymous_mib * MIB for each in warm], 1)[0]
@@ -123,16 +140,23 @@ def _judged(samples: list[Sample]) -> Soak:
         records_per_s=round(last.records / last.at_s, 1),
         most_mib=max(each.anonymous_mib for each in samples),
         slope_bytes_per_record=round(float(slope), 1),
+        starts=starts,
         samples=samples[:: max(1, len(samples) // 120)],
     )
 
 
-def main(seconds: str = "1800") -> int:
+def main() -> int:
     """Prints what was measured; 1 if a bar is broken."""
-    result = soak(float(seconds))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--records", type=int, default=1 << 60)
+    parser.add_argument("--starts", type=int, default=3)
+    chosen = parser.parse_args()
+    result = soak(chosen.seconds, chosen.records, chosen.starts)
     tell(result)
-    return int(result.slope_bytes_per_record > SLOPE_BAR_BYTES or result.most_mib > MEMORY_BAR_MIB)
+    late = [start for start in result.starts if start["first_new_step_s"] > START_BAR_S]
+    return int(result.slope_bytes_per_record > SLOPE_BAR_BYTES or result.most_mib > MEMORY_BAR_MIB or bool(late))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +21,7 @@ from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.task import EvalLeased, TaskLeased
+from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
@@ -204,6 +206,26 @@ def lost_in_vain(world: World, worker: WorkerStarted, why: str) -> str | None:
     return f"{process.name} was declared lost at {now_s:.1f} s and lives: {why}"
 
 
+def heard(world: World) -> Iterator[str]:
+    """Nobody announces what nobody hears: what the log says last of each version is what everybody goes by."""
+    said: dict[tuple[int, int], str] = {}
+    seen: set[UUID] = set()
+    for decoded in effective(world, topics.WEIGHTS):
+        event = decoded.event
+        if decoded.head.experiment != world.experiment or decoded.head.id in seen:
+            continue
+        seen.add(decoded.head.id)
+        if isinstance(event, WeightsPublished):
+            said[event.version, event.generation] = event.path
+        elif isinstance(event, WeightsRetired):
+            said.pop((event.version, event.generation), None)
+    weights = world.state.weights
+    taken = {key: weights.published[key].path for key in weights.standing}
+    for key in sorted(said.keys() | taken.keys()):
+        if said.get(key) != taken.get(key):
+            yield f"version {key[0]} of generation {key[1]} is {said.get(key)}, and everybody reads {taken.get(key)}"
+
+
 def nothing_uncaught(world: World) -> Iterator[str]:
     """No process met an error that nobody had thought of."""
     yield from world.loop.errors
@@ -220,6 +242,7 @@ ORACLES: tuple[Callable[[World], Iterator[str]], ...] = (
     ranked,
     patient,
     whole,
+    heard,
     nothing_uncaught,
     *(oracle for kind in KINDS for oracle in kind.oracles),
 )

@@ -15,6 +15,7 @@ from rftd.storage.checkpoints import Staged
 from rftd.streams.codec import Writer
 from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.fencing import FenceView
+from rftd.streams.folds.weights import Weights
 from rftd.streams.role import RoleLease
 from rftd.workers.dispatcher import leasing
 from rftd.workers.trainer import history, saving, trainer
@@ -119,6 +120,14 @@ def _fail_oddly(verify: Any) -> Any:
     return verifying
 
 
+def _hear_of_it_once(publish: Any) -> Any:
+    def published(self: Weights, event: Any, head: Any) -> None:
+        if (event.version, event.generation) not in self.retired:
+            publish(self, event, head)
+
+    return published
+
+
 BUGS = (
     Bug(
         "a role writes under an epoch that no fence began",
@@ -147,6 +156,12 @@ BUGS = (
         "a checkpoint names other weights",
         "verify: announcements-have-a-step",
         instead(saving, "CheckpointCommitted", _announce_other_weights),
+    ),
+    Bug(
+        "what was retired is never heard of again",
+        "heard",
+        instead(Weights, "_publish", _hear_of_it_once),
+        within_seeds=200,
     ),
     Bug(
         "a generation names a checkpoint that nobody committed",

@@ -4,6 +4,7 @@ kind              what a kind of fault is: how it is drawn, what it changes, and
 clocks            wall clocks that are set back, or forward and then back
 cut_logs          a log that is shortened while everything is down, with some of those who remember it
 colliding_keys    one key for several commands, and the same command again
+few_kept          trainers that keep few weights, and go back to what they retired
 slow_starts       workers that are started late, or whose start hangs
 given_up          experiences that their owner gives up
 moody_policies    a third party's policy that raises for a while
@@ -19,6 +20,7 @@ were, turn by turn. What it draws lies in `Scenario.extras` under its name.
 from simulator.kinds.clocks import Clocks
 from simulator.kinds.colliding_keys import CollidingKeys
 from simulator.kinds.cut_logs import CutLogs
+from simulator.kinds.few_kept import FewKept
 from simulator.kinds.given_up import GivenUp
 from simulator.kinds.kind import Kind
 from simulator.kinds.moody_policies import MoodyPolicies
@@ -39,4 +41,5 @@ KINDS: tuple[Kind, ...] = (
     CutLogs(),
     ZombieFiles(),
     SlowStarts(),
+    FewKept(),
 )
