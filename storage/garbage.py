@@ -6,7 +6,7 @@
     <each of these>/.trainer-eE/...                    what a trainer worked on: `workplace`
     <job_dir>/turn.door, turn.room
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
-    <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, N.fold.aside
+    <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, log.heads.ROLE-SLOT, N.fold.aside
 
 Files of other names are not ours, and never touched.
 """
@@ -64,7 +64,7 @@ _IN_ARTIFACTS: Final = (
 _IN_SNAPSHOTS: Final = (
     ("snapshot", re.compile(r"[0-9]{16}\.fold")),
     ("snapshot-partial", re.compile(r"\.[0-9]{16}\.fold\.tmp")),
-    ("memory", re.compile(r"log\.heads|[0-9]{16}\.fold\.aside[0-9]*")),
+    ("memory", re.compile(r"log\.heads(\.[a-z]+-[0-9]+)?|[0-9]{16}\.fold\.aside[0-9]*")),
 )
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 

@@ -5,6 +5,7 @@
     the tables' positions                     how far the projections had come
     <job_dir>/snapshots/N.fold, N.fold.aside  what was folded, of any release
     <job_dir>/snapshots/log.heads             what the daemon had read last, and at the end
+    <job_dir>/snapshots/log.heads.ROLE-SLOT   what a worker had read that met a log which does not hold it
     <job_dir>/global_step_N/log.json          what the trainer had read, if no event of this log names the folder
     <job_dir>/.trainer-eE/*/log.json          the same, of a checkpoint that was not yet, or is no more, under its name
     <data>/known/N.fold                       the daemon's own list of experiments
@@ -39,6 +40,7 @@ from rftd.storage.workplace import epoch_of, left_in, original_of
 from rftd.storage.writer import read_positions
 from rftd.streams.backends.heads_file import FILE_NAME, HeadsFile, read_heads
 from rftd.streams.chain import Heads
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.snapshot import Nothing, Snapshot, unpack
 from rftd.streams.follower import Follower
@@ -79,6 +81,15 @@ async def of_tables(engine: AsyncEngine) -> list[Witness]:
 async def _of_positions(connection: AsyncConnection) -> list[Witness]:
     heads = await read_positions(connection)
     return [Witness("the tables' positions", heads)] if heads else []
+
+
+def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
+    """Writes down what a worker has read of a log that does not hold it any more. Blocks."""
+    folder = Path(job_dir) / FOLDER
+    make_durable_folder(folder)
+    file = HeadsFile(folder / f"{FILE_NAME}.{who}")
+    file.write({partition: mark for partition, mark in heads_of(marks).items() if mark.chain})
+    file.close()
 
 
 def of_registry(folder: Path) -> list[Witness]:
@@ -209,12 +220,11 @@ class JobMemory:
 
 def _of_job(job: Job) -> list[Witness]:
     folder = job.folder / FOLDER
-    try:
-        heads = read_heads(folder / FILE_NAME)
-    except OSError:
-        heads = {}
-    own = [Witness(f"{folder / FILE_NAME} of {job.name}", heads)] if heads else []
-    return own + _of_folds(folder, job.name)
+    found: list[Witness] = []
+    for path in sorted(folder.glob(f"{FILE_NAME}*")):
+        with suppress(OSError):
+            found.append(Witness(f"{path} of {job.name}", read_heads(path)))
+    return [*found, *_of_folds(folder, job.name)]
 
 
 def _of_folds(folder: Path, whose: str) -> list[Witness]:

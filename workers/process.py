@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, RftdError, UnreachableError, WorkError
+from rftd.ops.errors import DiskFullError, LogLossError, RftdError, UnreachableError, WorkError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams import topics
@@ -48,10 +48,11 @@ async def run_explorer(
     heads = await log.heads()
     workers = {WORKERS: heads[WORKERS].next_offset if WORKERS in heads else 0}
     spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
+    beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     follower = await resumed_follower(
         log,
         view,
-        await beginning_of(log, experiment, spine_offset=spine_offset),
+        beginning,
         experiment=experiment,
         # Earlier leases of the slot name other workers, but the fences among them say whose leases count from now on.
         partitions=[spine, weights, slot_partition(slot)],
@@ -62,7 +63,7 @@ async def run_explorer(
         logger=logger,
     )
     explorer = Explorer(member, follower, view, logger)
-    await _announced(member, follower, lambda: explorer.run(stop), logger)
+    await _announced(member, follower, lambda: explorer.run(stop), logger, job_dir=beginning.spec.job_dir)
 
 
 async def run_trainer(
@@ -98,11 +99,11 @@ async def run_trainer(
     engine = make_engine(state.spine.spec.stages[0].trainer)
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         trainer = Trainer(member, follower, state, engine, thread=thread, log=logger, submitted=submitted)
-        await _announced(member, follower, lambda: trainer.run(stop), logger)
+        await _announced(member, follower, lambda: trainer.run(stop), logger, job_dir=beginning.spec.job_dir)
 
 
 async def _announced(
-    member: Membership, follower: Follower, work: Callable[[], Awaitable[None]], logger: Logger
+    member: Membership, follower: Follower, work: Callable[[], Awaitable[None]], logger: Logger, *, job_dir: str
 ) -> None:
     """Runs the work; its end, clean or not, is announced if the log can still be reached."""
     error: RftdError | None = None
@@ -119,6 +120,11 @@ async def _announced(
         logger.error("worker.crashed", exc_info=_first_any(failures))
     finally:
         await follower.close()
+    if isinstance(error, LogLossError):
+        from rftd.storage.survivors import leave_word  # it knows the tables, and is slow to import
+
+        who = f"{member.role}-{max(member.slot, 0)}"
+        await asyncio.to_thread(leave_word, job_dir, who, follower.marks())
     await member.leave(error)
     if error is not None:
         logger.error("worker.failed", code=error.code, reason=explain(error))

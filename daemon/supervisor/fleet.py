@@ -12,7 +12,7 @@ from rftd.daemon.supervisor.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Tr
 from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, UnreachableError
+from rftd.ops.errors import DiskFullError, LogLossError, UnreachableError
 from rftd.ops.logs import Logger
 from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
@@ -66,6 +66,8 @@ class Fleet:
         """`roles` are those whose processes are started here."""
         self.trouble: Trouble | None = None
         """Why the experiment must not go on as it is, for the controller to decide on, who clears it."""
+        self.met_loss = False
+        """True once a worker has left since the log lacks what it had read; cleared by whoever has heard it."""
         self._state = state
         self._executor = executor
         self._liveness = liveness
@@ -221,6 +223,7 @@ class Fleet:
         delay_s = _delay_s(berth.restarts)
         said = self._said(berth.order, berth.handle.pid)
         berth.refused = said if code != 0 and said is not None and said.code in REFUSALS else None
+        self.met_loss = self.met_loss or berth.last_why.startswith(LogLossError.code)
         if berth.refused is not None:
             berth.restarts = 0
             delay_s = self._condemned(berth.refused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -87,10 +87,13 @@ class Hearing:
         """All that were ever noticed, accepted or not, and are still so."""
         return list(self._losses.values())
 
-    async def note(self, witnesses: Iterable[Witness], deleted: Iterable[Loss] = ()) -> list[Loss]:
+    async def note(
+        self, witnesses: Iterable[Witness], deleted: Iterable[Loss] = (), *, of: UUID | None = None
+    ) -> list[Loss]:
         """What these remember and is lost, and what is known to be deleted.
 
-        It is written down, and whom it concerns is stopped, before this returns.
+        It is written down, and whom it concerns is stopped, before this returns: those that had not ended when this
+        daemon began, and the experiment `of` whose own parts these are.
         """
         async with self._one_listener:
             if self._file is not None and not self._written:
@@ -101,7 +104,7 @@ class Hearing:
                     if self._logger is not None:
                         self._logger.error("log.loss", position=loss.where, reason=loss.what)
                     self._losses[loss.head.ref] = self._written.get(loss.head.ref, loss)
-            await self._write_down()
+            await self._write_down({loss.head.ref for loss in found}, of)
         if found:
             for experiment in self.stopped():
                 self._stop(experiment)
@@ -135,7 +138,9 @@ class Hearing:
         if self._door is not None:
             alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
             await self._door.wait_for(alive, GREETING_S)
-        await self.note(await asyncio.to_thread(of_fold, state), await deleted_from(self._log))
+        own = [Job(entry.name, Path(entry.job_dir))]
+        told = await asyncio.to_thread(lambda: [*of_fold(state), *of_jobs(own)])
+        await self.note(told, await deleted_from(self._log), of=entry.id)
         self.check(entry)
 
     def stopped(self) -> dict[UUID, list[Loss]]:
@@ -175,10 +180,10 @@ class Hearing:
         stopped = self.stopped()
         return [entry for entry in entries if entry.id not in stopped]
 
-    async def meet(self, witness: Witness | None) -> None:
-        """Hears somebody who came later, or a run that met a loss."""
+    async def meet(self, witness: Witness | None, of: UUID | None = None) -> None:
+        """Hears somebody who came later, or the run of an experiment that met a loss."""
         if witness is not None:
-            await self.note([witness])
+            await self.note([witness], of=of)
 
     async def accept(self, names: Iterable[str], writer: Writer, *, by: str) -> None:
         """Lets experiments go on without all that is known to be lost, on record. Raises NotFoundError, UsageError."""
@@ -201,16 +206,24 @@ class Hearing:
         still = await still_lost(self._log, self._written.values())
         self._losses |= {ref: loss for ref, loss in self._written.items() if ref in still}
 
-    async def _write_down(self) -> None:
-        """Adds what is new to the file, with those whom it concerns."""
-        if self._present is not None:
-            for ref, loss in self._losses.items():
-                if loss.experiments is None:
-                    self._losses[ref] = msgspec.structs.replace(loss, experiments=self._present)
+    async def _write_down(self, found: Collection[HeadRef], of: UUID | None) -> None:
+        """Adds what is new to the file, with those whom it concerns; what was found is of one experiment at least."""
+        for ref, loss in self._losses.items():
+            concerned = loss.experiments if loss.experiments is not None else self._present
+            if concerned is not None and of is not None and ref in found and self._concerns(loss, of):
+                concerned = tuple(sorted({*concerned, of}))
+            self._losses[ref] = msgspec.structs.replace(loss, experiments=concerned)
         written = {**self._written, **self._losses}
         if self._file is not None and self._logger is not None and written != self._written:
             await asyncio.to_thread(self._file.write, list(written.values()))
             self._written = written
+
+    def _concerns(self, loss: Loss, experiment: UUID) -> bool:
+        """False for what was deleted before the experiment was begun."""
+        entry = self._entries.get(experiment)
+        if entry is None or loss.head.chain:
+            return True
+        return bereaves(loss, experiment, start=entry.spine.start, accepted=entry.losses)
 
     def _let_in(self) -> None:
         if self._door is not None:

@@ -43,6 +43,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
 from rftd.workers.dispatcher.decision import Decision
@@ -167,6 +168,8 @@ class Run:
             await self._lead(follower)
         except LogLossError:
             self.remembers = Witness("the daemon that ran it", heads_of(follower.marks()))
+            # On Kafka nobody else keeps them from appending over what is gone.
+            await (self._fleet or self._workers_of(beginning.spec)).drain(0.0)
             raise
         finally:
             if self._guard is not None:
@@ -273,17 +276,7 @@ class Run:
         planner_lease = await self._acquire(follower, "planner", [spine])
         dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
         assert state.spine.spec is not None
-        fleet = self._fleet = Fleet(
-            state,
-            state.spine.spec,
-            self._executor,
-            self._liveness,
-            clock=self._clock,
-            log=self._logger,
-            roles=self._roles,
-            spine_offset=self._spine_offset,
-        )
-        fleet.adopt()
+        fleet = self._fleet = self._workers_of(state.spine.spec)
         desk = _Desk(state, self._liveness, self._roles)
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
         wait_s, self._phase = TICK_S, Phase.LEADING
@@ -318,6 +311,21 @@ class Run:
         if state.spine.ended:
             await tidy(self._log, state, controller_lease, clock=self._wall, logger=self._logger)
 
+    def _workers_of(self, spec: ExperimentSpec) -> Fleet:
+        """The worker processes, with those that a daemon before this one started."""
+        fleet = Fleet(
+            self.state,
+            spec,
+            self._executor,
+            self._liveness,
+            clock=self._clock,
+            log=self._logger,
+            roles=self._roles,
+            spine_offset=self._spine_offset,
+        )
+        fleet.adopt()
+        return fleet
+
     async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
         """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
         try:
@@ -343,6 +351,9 @@ class Run:
             return
         self._trouble = self._trouble or fleet.trouble
         fleet.trouble = None
+        if fleet.met_loss and self._hear is not None:
+            fleet.met_loss = False
+            await self._hear(self.state)
         if lost:
             drafts = [writer.draft(event, experiment=self.state.experiment) for event in lost]
             await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))

@@ -71,7 +71,7 @@ class Runs:
         clock: Clock,
         logger: Logger,
         note: Callable[[Entry, BaseException], Awaitable[None]] | None = None,
-        lost: Callable[[Witness | None], Awaitable[None]] | None = None,
+        lost: Callable[[Witness | None, UUID], Awaitable[None]] | None = None,
     ) -> None:
         """`make` gives a run that has not begun; `note` records what ended one that nobody could decide on.
 
@@ -176,7 +176,7 @@ class Runs:
             self._logger.error("experiment.stopped", experiment=str(entry.id), name=entry.name, reason=error.what)
             again_s = AGAIN_S
             if self._lost is not None:
-                await self._lost(run.remembers)
+                await self._lost(run.remembers, entry.id)
         except (Exception, SystemExit) as error:
             end_if_cancelled()  # a run that was stopped writes nothing any more
             again_s = await self._broke(entry, error, healthy=self._clock.monotonic_s() - began_s > HEALTHY_S)

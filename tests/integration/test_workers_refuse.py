@@ -17,12 +17,14 @@ from rftd.daemon.supervisor.obstacle import REFUSED
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
-from rftd.ops.errors import ConflictError, DataError, NotFoundError
+from rftd.ops.errors import ConflictError, DataError, LogLossError, NotFoundError
 from rftd.ops.logs import logger
+from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
+from rftd.streams.topics import Partition, partition_of
 from rftd.workers.explorer.explorer import Explorer
 from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer
@@ -170,5 +172,39 @@ async def test_an_experience_that_is_gone_for_good_is_given_up_and_its_batch_mad
         assert spine.abandoned and min(spine.abandoned) == 8 and trained != "given_up"
         assert run.state.ledger.books.retired["given_up"] == 1 and not run.state.ledger.given_up
         assert run.state.ledger.counts()["balance"] == 0
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
+
+
+async def test_a_worker_that_has_read_what_the_log_lacks_stops_the_run(
+    desk: ForkDesk, monkeypatch, fake_world, clock, ids
+) -> None:
+    """As on Kafka, where nobody stands between a worker and the log that would hear what it remembers."""
+    original = Explorer.run
+    submitted: list[UUID] = []
+    met: list[Partition] = []
+
+    async def run(self: Explorer, stop: asyncio.Event) -> None:
+        if not met:
+            follower = self._follower
+            await follower.catch_up()
+            met.append(partition_of(topics.EXPERIMENTS, submitted[0]))
+            follower.positions[met[0]] += 5
+            follower._chains[met[0]] = b"x" * 16
+            raise LogLossError("the log ends before what was read", where=str(met[0]))
+        await original(self, stop)
+
+    monkeypatch.setattr(Explorer, "run", run)
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(supervisor, *FREE)
+        submitted.append(experiment)
+        await until(lambda: supervisor.stopped(experiment))
+        error = supervisor.stopped(experiment)
+        assert error is not None and error.what.endswith("log.heads.explorer-0 of sums remembers it")
+        await until(lambda: supervisor.runs.of(experiment) is None)
+        executor: Any = desk.executor
+        assert all(handle.exit_code() is not None for handle in executor.handles), "nobody is left who could append"
+        await supervisor.accept_losses([str(experiment)], by="a person")
+        assert (await desk.completed(experiment)).spine.status is Status.COMPLETED
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
