@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
@@ -184,3 +186,28 @@ async def test_a_log_takes_little_more_than_its_payload(tmp_path: Path, tokens: 
         await log.append(drafts)
     await log.close()
     assert (tmp_path / "log.db").stat().st_size <= 1.15 * size_bytes + 30 * 16384  # an empty log has 25 pages
+
+
+CHECKPOINTER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as shm:
+    fcntl.lockf(shm, fcntl.LOCK_EX, 1, 121)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+"""Holds the lock of checkpoints, as the log's own checkpointer may at any moment; see "WAL-index locks" of SQLite."""
+
+
+async def test_space_goes_back_while_a_checkpointer_is_at_work(tmp_path: Path) -> None:
+    tape, experiment = Tape(), derive(NAMESPACE, "experiment")
+    log = await SqliteLog.open(tmp_path / "log")
+    await log.append([experience(number, experiment, tape) for number in range(64)])
+    command = [sys.executable, "-c", CHECKPOINTER, str(tmp_path / "log" / "log.db-shm")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        await give_back(log)
+        await log.append([experience(99, experiment, tape)])
+        process.stdin.close()
+    await log.close()
+    assert scan_chain(tmp_path / "log").records == 65
