@@ -16,6 +16,7 @@ from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
+from rftd.ops.errors import LogLossError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
@@ -25,8 +26,9 @@ from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
-from rftd.streams.losses import Witness
+from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.start import beginning_of
 from rftd.workers.dispatcher.liveness import Liveness
 from rftd.workers.executors.executor import Executor
@@ -89,10 +91,10 @@ class Hosting:
             await follower.catch_up()
             self._phase = Phase.LEADING
             while not (self._stopping or self.state.spine.ended):
-                self._fleet = self._new_fleet()
+                self._fleet = self._new_fleet(beginning.spec)
                 try:
                     await self._tend(follower, self._fleet)
-                except AWAY:
+                except (LogLossError, *AWAY):
                     raise
                 except Exception as error:
                     end_if_cancelled()
@@ -102,6 +104,10 @@ class Hosting:
             self._phase = Phase.DRAINING
             if self._fleet is not None:
                 await self._fleet.drain()
+        except LogLossError:
+            self.remembers = Witness("the daemon that hosted its workers", heads_of(follower.marks()))
+            await (self._fleet or self._new_fleet(beginning.spec)).drain(0.0)
+            raise
         finally:
             await follower.close()
             self._leaving.set()
@@ -141,11 +147,10 @@ class Hosting:
         """Returns once the workers have left."""
         await self._gone.wait()
 
-    def _new_fleet(self) -> Fleet:
-        assert self.state.spine.spec is not None
+    def _new_fleet(self, spec: ExperimentSpec) -> Fleet:
         fleet = Fleet(
             self.state,
-            self.state.spine.spec,
+            spec,
             self._executor,
             self._liveness,
             clock=self._clock,

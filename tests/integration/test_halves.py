@@ -14,12 +14,15 @@ from until import until
 
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Level, Wait
-from rftd.ops.errors import ConflictError
+from rftd.ops.errors import ConflictError, LogLossError
+from rftd.streams import topics
 from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.spine import Status
+from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
+from rftd.streams.topics import partition_of
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +54,10 @@ class Noted:
     def start(self, order):
         self.roles.append(order.role)
         return self._inner.start(order)
+
+    @property
+    def handles(self):
+        return self._inner.handles
 
 
 @asynccontextmanager
@@ -156,6 +163,34 @@ async def test_a_daemon_that_only_explores_helps_whoever_trains(desk: ForkDesk, 
         async with desk.open(roles=TRAINER, executor=executors[1]):
             await desk.completed(experiment)
     assert set(executors[0].roles) == {"explorer"} and set(executors[1].roles) == {"trainer"}
+
+
+@on_sqlite
+async def test_a_daemon_that_only_explores_and_meets_a_loss_leaves_no_worker_behind(
+    desk: ForkDesk, executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pump = Follower.pump
+    lost: list[UUID] = []
+
+    async def pumped(self: Follower, wait_s: float) -> int:
+        if lost and self._fold is explores.runs.of(lost[0]).state:
+            self.positions[spine] += 1000
+            self._chains[spine] = b"x" * 16
+            raise LogLossError("the log ends before what was read")
+        return await pump(self, wait_s)
+
+    monkeypatch.setattr(Follower, "pump", pumped)
+    async with two(desk, executors) as (explores, trains):
+        experiment = await desk.hand_in(trains, "buffer.total_steps=2000")
+        spine = partition_of(topics.EXPERIMENTS, experiment)
+        await until(lambda: "explorer" in executors[0].roles and explores.runs.of(experiment))
+        lost.append(experiment)
+        await until(lambda: explores.stopped(experiment))
+        error = explores.stopped(experiment)
+        assert error is not None and "the daemon that hosted its workers remembers it" in error.what
+        await until(lambda: explores.runs.of(experiment) is None)
+        assert all(handle.exit_code() is not None for handle in executors[0].handles)
+        lost.clear()
 
 
 @pytest.mark.parametrize("extra", [(), ("buffer.total_steps=null", "buffer.total_epochs=2")])
