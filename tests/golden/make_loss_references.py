@@ -37,8 +37,8 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         "cispo",
         {"clip_range_low": 0.1, "clip_range_high": 4.0},
     ),
-    ("sapo", {"tau_pos": 1.0, "tau_neg": 1.05}, "sapo", {"through_gate": True}),
-    ("sapo", {"tau_pos": 0.5, "tau_neg": 2.0}, "sapo", {"tau_pos": 0.5, "tau_neg": 2.0, "through_gate": True}),
+    ("sapo", {"tau_pos": 1.0, "tau_neg": 1.05}, "sapo", {}),
+    ("sapo", {"tau_pos": 0.5, "tau_neg": 2.0}, "sapo", {"tau_pos": 0.5, "tau_neg": 2.0}),
 ]
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 KL = ("k1", "k2", "low_var_kl", "abs")

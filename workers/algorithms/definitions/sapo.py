@@ -8,13 +8,14 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 
 SAPO: Final = AlgorithmDefinition(
     name="sapo",
-    summary="GRPO's advantages; a gate that fades with the ratio's distance from 1, faster where A < 0.",
+    summary="GRPO's advantages; a gate that fades away from a ratio of 1, more so where A < 0; responses count alike.",
     source="Gao et al. 2025, SAPO, arXiv 2511.20347",
     when="Where a hard clip throws away too much: off-policy data, mixtures of experts.",
     repeat_times=2,
     advantage="grpo",
     policy_loss="sapo",
     policy_loss_args={"tau_pos": 1.0, "tau_neg": 1.05},
+    loss_agg_mode="seq-mean-token-mean",
     kl_loss="k2",
     kl_loss_args={"kl_coef": 0.001},
     entropy_loss="default",

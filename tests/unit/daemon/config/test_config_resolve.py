@@ -137,6 +137,7 @@ def test_how_token_losses_become_one_is_said_by_the_user_the_loss_or_the_algorit
 
     assert mode() == "token-mean"
     assert mode("algorithm_type=gspo") == mode("policy_loss_fn=gspo") == "seq-mean-token-mean"
+    assert mode("algorithm_type=sapo") == mode("policy_loss_fn=sapo") == "seq-mean-token-mean"
     assert mode("policy_loss_fn=rec", "policy_loss_fn_args={clip_mode: gspo-one-side}") == "seq-mean-token-mean"
     assert mode("algorithm_type=gspo", "loss_agg_mode=token-mean") == "token-mean"
     scaled = load(overrides=["algorithm.loss_agg_mode=seq-mean-token-sum-norm", "algorithm.loss_scale_factor=100"])

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens
 
 from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms import from_tensors
 from rftd.workers.algorithms.policy_losses.mix import MixChordLoss
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
 from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
@@ -86,10 +88,13 @@ def gate(t: Token, positive: float, negative: float) -> float:
     return 4 / tau * (1 / (1 + math.exp(-z)) if z > -700 else 0.0)
 
 
-def sapo_through(t: Token) -> tuple[float, float]:
-    tau = 1.0 if t.a > 0 else 1.05
-    share = gate(t, 1.0, 1.05) * tau / 4
-    return -t.a * gate(t, 1.0, 1.05), -t.a * 4 * share * (1 - share) * t.slope
+def sapo(positive: float = 1.0, negative: float = 1.05) -> Formula:
+    def formula(t: Token) -> tuple[float, float]:
+        half = (positive if t.a > 0 else negative) * (t.r - 1) / 2
+        fade = 1 / math.cosh(half) ** 2 if abs(half) < 350 else 0.0
+        return -t.a * gate(t, positive, negative), -t.a * fade * t.slope
+
+    return formula
 
 
 def sppo(epsilon: float) -> Formula:
@@ -158,9 +163,9 @@ FORMULAS: list[tuple[str, dict[str, Any], Formula]] = [
     ("cispo", {}, weighted(lambda t: clip(t.r, 0, 1.28))),
     ("cispo", {"clip_range_low": 0.1, "clip_range_high": 4.0}, weighted(lambda t: clip(t.r, 0.9, 5.0))),
     ("cispo", {"enable_mask_clip": True, "mask_clip_range_low": 0.5}, cispo_masked),
-    ("sapo", {}, weighted(lambda t: gate(t, 1.0, 1.05))),
-    ("sapo", {"tau_pos": 0.5, "tau_neg": 2.0}, weighted(lambda t: gate(t, 0.5, 2.0))),
-    ("sapo", {"through_gate": True}, sapo_through),
+    ("sapo", {}, sapo()),
+    ("sapo", {"tau_pos": 0.5, "tau_neg": 2.0}, sapo(0.5, 2.0)),
+    ("sapo", {"through_gate": False}, weighted(lambda t: gate(t, 1.0, 1.05))),
     ("topr", {}, weighted(lambda t: 1.0 if t.a > 0 else clip(t.r, 0, 1))),
     ("topr", {"advantage_threshold": 0.5}, weighted(lambda t: 1.0 if t.a > 0.5 else clip(t.r, 0, 1))),
     ("opmd", {}, weighted(lambda t: 0.5)),
@@ -231,6 +236,20 @@ def test_every_loss_has_a_formula() -> None:
     assert table - {"dpo"} == {name for name, _, _ in FORMULAS}
 
 
+def test_a_token_that_drifted_moves_sapo_less() -> None:
+    """The published figures: a token weighs 1 where nothing has changed, and 0.03 at eight times its probability."""
+    weights = []
+    for ratio in (1.0, 8.0):
+        logprobs = torch.tensor([[math.log(0.1 * ratio)]], dtype=torch.float64, requires_grad=True)
+        old = torch.full_like(logprobs, math.log(0.1))
+        loss, _ = from_tensors.policy_loss(
+            "sapo", logprobs=logprobs, old_logprobs=old, advantages=torch.ones(1), mask=torch.ones(1, 1)
+        )
+        (gradient,) = torch.autograd.grad(loss, logprobs)
+        weights.append(-gradient.item())
+    assert weights == pytest.approx([1.0, 0.029], abs=1e-3)
+
+
 def test_mu_of_chord_rises_falls_and_stays() -> None:
     loss = MixChordLoss(mu_warmup_steps=2, mu_decay_steps=10, mu_peak=0.5, mu_valley=0.02)
     assert [loss.mu(step) for step in (0, 1, 2)] == [0.0, 0.25, 0.5]
@@ -247,6 +266,7 @@ def test_mu_of_chord_rises_falls_and_stays() -> None:
         ("cispo", {"clip_range_high": float("nan")}, "clip_range_high"),
         ("sapo", {"tau_pos": 0}, "tau_pos"),
         ("sapo", {"tau_pos": 2.0}, "tau_neg"),
+        ("sapo", {"loss_agg_mode": "seq-mean"}, "loss_agg_mode"),
         ("opmd", {"tau": -1}, "tau"),
         ("sppo", {"epsilon": -0.1}, "epsilon"),
         ("reinforce", {"epsilon_high": -0.1}, "epsilon_high"),
