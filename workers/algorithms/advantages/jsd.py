@@ -10,6 +10,7 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.none import NoAdvantage
 from rftd.workers.algorithms.advantages.ppo import check_share
 from rftd.workers.algorithms.advantages.token_advantage import PassField
+from rftd.workers.algorithms.policy_losses.policy_loss import LOG_RATIO_LIMIT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +22,12 @@ FORMS = ("published", "gradient")
 
 @dataclass(frozen=True, kw_only=True)
 class JsdAdvantage(NoAdvantage):
-    """-kl_coef (1 - lambda) (s - M), M = log(lambda e^t + (1 - lambda) e^s): the policy gradient of the divergence;
-    lambda 0: t - s, lambda 1: s - t; t and s are log-probabilities of teacher and student. Rewards play no part.
+    """-kl_coef (1 - lambda) (s - M), M = log(lambda e^t + (1 - lambda) e^s): the policy gradient of the divergence
+    lambda KL(teacher, mixture) + (1 - lambda) KL(student, mixture); t and s are log-probabilities of the two.
+
+    Its ends are the plain divergences, unscaled: lambda 0 takes e^(t - s) - 1, which follows the forward KL (teacher
+    to student) downhill; lambda 1 takes t - s, which follows the reverse KL. Rewards play no part.
+    Source: Agarwal et al. 2024, arXiv 2306.13649, equation 1, with its beta as lambda.
     """
 
     kl_coef: float = 1.0
@@ -33,7 +38,8 @@ class JsdAdvantage(NoAdvantage):
     """Of no effect: nothing here is as large as a vocabulary."""
     form: str = "gradient"
     """`gradient` follows the divergence downhill. `published`, Trinity-RFT's -kl_coef (lambda (t - M) + (1 - lambda)
-    (s - M)), is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on."""
+    (s - M)), is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on. At
+    lambda 0 it is t - s, and at lambda 1 s - t, which trains away from the teacher."""
 
     def __post_init__(self) -> None:
         check_share("lambda_coef", self.lambda_coef)
@@ -54,11 +60,24 @@ class JsdAdvantage(NoAdvantage):
         assert batch.teacher_logprobs is not None, "jsd was not given the log-probabilities of a teacher"
         share, heat = self.lambda_coef, self.temperature or 1.0
         teacher, student = batch.teacher_logprobs / heat, batch.old_logprobs / heat
+        if self.form == "published":
+            return -self.kl_coef * self._divergence(teacher, student)
         if share == 0:
-            return self.kl_coef * (teacher - student)
+            return self.kl_coef * (teacher - student).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1()
         if share == 1:
-            return self.kl_coef * (student - teacher)
-        mixture = (teacher + math.log(share)).logaddexp(student + math.log1p(-share))
-        if self.form == "gradient":
-            return -self.kl_coef * (1 - share) * (student - mixture)
-        return -self.kl_coef * (share * (teacher - mixture) + (1 - share) * (student - mixture))
+            return self.kl_coef * (teacher - student)
+        return -self.kl_coef * (1 - share) * (student - self._mixture(teacher, student))
+
+    def _mixture(self, teacher: Tensor, student: Tensor) -> Tensor:
+        share = self.lambda_coef
+        return (teacher + math.log(share)).logaddexp(student + math.log1p(-share))
+
+    def _divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """What Trinity-RFT takes for the divergence at each token  # [N]"""
+        share = self.lambda_coef
+        if share == 0:
+            return student - teacher
+        if share == 1:
+            return teacher - student
+        mixture = self._mixture(teacher, student)
+        return share * (teacher - mixture) + (1 - share) * (student - mixture)

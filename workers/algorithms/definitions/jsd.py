@@ -8,7 +8,7 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 
 JSD: Final = AlgorithmDefinition(
     name="jsd",
-    summary="Advantage = minus the Jensen-Shannon divergence to a teacher, at each token; PPO's clipped policy loss.",
+    summary="Advantage = the policy gradient of the Jensen-Shannon divergence to a teacher; PPO's clipped policy loss.",
     source="Agarwal et al. 2024, GKD, arXiv 2306.13649",
     when="As on_policy_distill, where the pupil shall neither spread over nor collapse into what the teacher likes.",
     repeat_times=8,

@@ -142,12 +142,45 @@ def test_jsd_compares_both_with_their_mixture(share: float, heat: float | None) 
         middle = math.log(share * math.exp(t) + (1 - share) * math.exp(s))
         both = share * (t - middle) + (1 - share) * (s - middle)
         expected.append(-1.5 * {0.0: s - t, 1.0: t - s}.get(share, both))
-        downhill.append(-1.5 * {0.0: s - t, 1.0: t - s}.get(share, (1 - share) * (s - middle)))
+        ends = {0.0: 1 - math.exp(min(20.0, t - s)), 1.0: s - t}
+        downhill.append(-1.5 * ends.get(share, (1 - share) * (s - middle)))
     arguments = {"kl_coef": 1.5, "lambda_coef": share, "temperature": heat, "chunk_size": 7}
     published = token_function("jsd", {**arguments, "form": "published"})
     assert published.token_advantages(batch).tolist() == near(expected)
     gradient = token_function("jsd", arguments)
     assert gradient.token_advantages(batch).tolist() == near(downhill)
+
+
+def divergence_of(share: float, teacher: Tensor, student: Tensor) -> Tensor:
+    """Agarwal et al. 2024, equation 1; at its ends forward and reverse KL  # [V] log, [V] log"""
+    if share == 0:
+        return (teacher.exp() * (teacher - student)).sum()
+    if share == 1:
+        return (student.exp() * (student - teacher)).sum()
+    mixture = (share * teacher.exp() + (1 - share) * student.exp()).log()
+    forward = (teacher.exp() * (teacher - mixture)).sum()
+    return share * forward + (1 - share) * (student.exp() * (student - mixture)).sum()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.9, 1.0])
+def test_jsd_leads_to_the_teacher_down_its_divergence(share: float) -> None:
+    """Over all tokens, each as often as it is drawn, the advantage's policy gradient is the divergence's."""
+    generator = torch.Generator().manual_seed(3)
+    teacher = (2 * torch.randn(6, generator=generator, dtype=torch.float64)).log_softmax(0)
+    logits = (2 * torch.randn(6, generator=generator, dtype=torch.float64)).requires_grad_()
+    function = token_function("jsd", {"lambda_coef": share})
+    left = []
+    for _ in range(100):
+        student = logits.log_softmax(0)
+        drawn = {"old_logprobs": [student.tolist()], "teacher_logprobs": [teacher.tolist()]}
+        advantages = function.token_advantages(make_batch(drawn, [0.0]))
+        (ascent,) = torch.autograd.grad((student.exp().detach() * advantages * student).sum(), logits)
+        divergence = divergence_of(share, teacher, logits.log_softmax(0))
+        (slope,) = torch.autograd.grad(divergence, logits)
+        torch.testing.assert_close(ascent, -slope, rtol=1e-9, atol=1e-12)
+        left.append(divergence.item())
+        logits = (logits + 0.5 * ascent).detach().requires_grad_()
+    assert left == sorted(left, reverse=True) and left[-1] < left[0]
 
 
 def test_clipb_leaves_out_tokens_that_would_cost_entropy() -> None:
