@@ -195,8 +195,9 @@ def _arguments(factory: Any) -> dict[str, object]:
 
 
 def _aggregations() -> str:
-    rows = [f"| `{name}` | {inspect.getdoc(function)} |\n" for name, function in aggregation.AGGREGATIONS.items()]
-    return "\n## Aggregations\n\n`algorithm.loss_agg_mode`.\n\n| mode | what it is |\n|---|---|\n" + "".join(rows)
+    rows = [f"| `{name}` | {_said(function).strip()} |\n" for name, function in aggregation.AGGREGATIONS.items()]
+    said = "`algorithm.loss_agg_mode`. A response without a trained token is not among those that are counted."
+    return f"\n## Aggregations\n\n{said}\n\n| mode | what it is |\n|---|---|\n" + "".join(rows)
 
 
 if __name__ == "__main__":

@@ -40,12 +40,14 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("sapo", {"tau_pos": 1.0, "tau_neg": 1.05}, "sapo", {}),
     ("sapo", {"tau_pos": 0.5, "tau_neg": 2.0}, "sapo", {"tau_pos": 0.5, "tau_neg": 2.0}),
 ]
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL = ("k1", "k2", "low_var_kl", "abs")
 
 
-def fixture(name: str, seed: int, drift: float, *, advantages: str = "normal") -> dict[str, Any]:
-    """Log-probabilities, masks and advantages of a few responses; one drawn per group has the advantage 0."""
+def fixture(
+    name: str, seed: int, drift: float, *, advantages: str = "normal", untrained: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """Log-probabilities, masks and advantages of a few responses; those that are `untrained` are masked whole."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 9, 6)
     responses = []
@@ -53,6 +55,8 @@ def fixture(name: str, seed: int, drift: float, *, advantages: str = "normal") -
         old = -np.abs(rng.normal(1.5, 1.0, length))
         mask = (rng.random(length) < 0.7).astype(int)
         mask[rng.integers(length)] = 1
+        if len(responses) in untrained:
+            mask[:] = 0
         responses.append(
             {
                 "logprobs": np.minimum(old + rng.normal(0, drift, length), -1e-3).tolist(),
@@ -112,7 +116,26 @@ def with_losses(made: dict[str, Any]) -> dict[str, Any]:
         loss.backward()
         assert logprobs.grad is not None
         divergences.append({"kl": name, "value": loss.item(), "gradient": trained(logprobs.grad, mask)})
-    return {**made, "losses": losses, "divergences": divergences}
+    return {**made, "losses": losses, "divergences": divergences, "aggregations": aggregations(responses, mask)}
+
+
+def aggregations(responses: list[dict[str, Any]], mask: torch.Tensor) -> list[dict[str, Any]]:
+    """The log-probabilities themselves, aggregated in each mode; the last one with a factor of its own."""
+    found = []
+    for mode, factor in [*((mode, None) for mode in MODES), ("seq-mean-token-sum-norm", 40)]:
+        logprobs = padded(responses, "logprobs").requires_grad_()
+        loss = agg_loss(logprobs, mask, mode, loss_scale_factor=factor)
+        loss.backward()
+        assert logprobs.grad is not None
+        found.append(
+            {
+                "loss_agg_mode": mode,
+                "loss_scale_factor": factor,
+                "value": loss.item(),
+                "gradient": trained(logprobs.grad, mask),
+            }
+        )
+    return found
 
 
 if __name__ == "__main__":
@@ -121,6 +144,7 @@ if __name__ == "__main__":
         fixture("apart", 2, 0.6),
         fixture("extreme", 3, 6.0),
         fixture("zero-advantage", 4, 0.4, advantages="zero"),
+        fixture("untrained", 5, 0.4, untrained=(0, 3)),
     ]
     PATH.parent.mkdir(exist_ok=True)
     content = {"made_by": f"verl {version('verl')}", "fixtures": [with_losses(each) for each in fixtures]}

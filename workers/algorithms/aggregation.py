@@ -1,7 +1,7 @@
 """Aggregation: how per-token values of a batch become one number.
 
 Every mode is a weighted sum, and the weights depend on the batch's masks alone. So a batch may be computed in any
-micro-batches: their sums add up to the value of the whole.
+micro-batches: their sums add up to the value of the whole. A response without a trained token counts nowhere.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ def token_mean(counts: Counts, norm: float) -> Weights:
 
 def sequence_mean_token_sum(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their sums."""
-    return np.full(len(counts), 1.0 / max(1, len(counts)))
+    return np.full(len(counts), 1.0 / _trained(counts))
 
 
 def sequence_mean_token_mean(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their means: each counts the same."""
-    return 1.0 / (np.maximum(1, counts) * max(1, len(counts)))
+    return 1.0 / (np.maximum(1, counts) * _trained(counts))
 
 
 def sequence_mean_token_sum_norm(counts: Counts, norm: float) -> Weights:
-    """The sum over everything, divided by `loss_scale_factor`, or else by the longest response's length."""
-    return np.full(len(counts), 1.0 / norm)
+    """The mean over responses of their sums, each divided by `loss_scale_factor`, or else by the longest response's
+    length: Dr. GRPO's, Liu et al. 2025, arXiv 2503.20783."""
+    return np.full(len(counts), 1.0 / (norm * _trained(counts)))
+
+
+def _trained(counts: Counts) -> int:
+    """How many responses have a trained token; 1 if none has."""
+    return max(1, int(np.count_nonzero(counts)))
 
 
 AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {

@@ -92,9 +92,17 @@ def test_aggregation(mode: str) -> None:
         "token-mean": sum(sums) / sum(counts),
         "seq-mean-token-sum": sum(sums) / len(sums),
         "seq-mean-token-mean": sum(s / c for s, c in zip(sums, counts, strict=True)) / len(sums),
-        "seq-mean-token-sum-norm": sum(sums) / 5,
+        "seq-mean-token-sum-norm": sum(sums) / len(sums) / 5,
     }
     assert got == pytest.approx(expected[mode])
+
+
+@pytest.mark.parametrize("mode", aggregation.AGGREGATIONS)
+def test_a_response_without_a_trained_token_changes_nothing(mode: str) -> None:
+    silent = np.zeros(4, np.uint8)
+    alone = aggregation.token_weights(mode, MASKS)
+    assert aggregation.token_weights(mode, [silent, *MASKS, silent])[1:-1].tolist() == alone.tolist()
+    assert np.isfinite(aggregation.token_weights(mode, [silent])).all()
 
 
 def test_an_unknown_aggregation_is_refused() -> None:
@@ -129,7 +137,7 @@ def test_the_total_is_policy_minus_entropy_plus_kl() -> None:
 
 
 def test_a_configured_norm_stands_for_the_longest_response() -> None:
-    assert aggregation.token_weights("seq-mean-token-sum-norm", MASKS, norm=40.0).tolist() == [1 / 40] * 3
+    assert aggregation.token_weights("seq-mean-token-sum-norm", MASKS, norm=40.0).tolist() == [1 / 120] * 3
     with pytest.raises(ConfigError, match="loss_scale_factor"):
         Aggregation("seq-mean-token-sum-norm", norm=0.0)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.workers.algorithms.aggregation import Aggregation
+from rftd.workers.algorithms.aggregation import AGGREGATIONS, Aggregation
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
 from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
 from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
@@ -18,6 +18,7 @@ from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "losses" / "verl.json").read_text())
 LOSSES = [(fixture, case) for fixture in GOLDEN["fixtures"] for case in fixture["losses"]]
 DIVERGENCES = [(fixture, case) for fixture in GOLDEN["fixtures"] for case in fixture["divergences"]]
+AGGREGATED = [(fixture, case) for fixture in GOLDEN["fixtures"] for case in fixture["aggregations"]]
 
 
 def tokens_of(fixture: dict[str, Any]) -> tuple[LossTokens, list[np.ndarray[Any, np.dtype[np.uint8]]]]:
@@ -44,8 +45,8 @@ def tokens_of(fixture: dict[str, Any]) -> tuple[LossTokens, list[np.ndarray[Any,
     return tokens, masks
 
 
-def weights_of(mode: str, tokens: LossTokens, masks: list[Any]) -> torch.Tensor:
-    return torch.tensor(Aggregation(mode).weights(masks).whole)[tokens.sequence]
+def weights_of(mode: str, tokens: LossTokens, masks: list[Any], *, norm: float | None = None) -> torch.Tensor:
+    return torch.tensor(Aggregation(mode, norm).weights(masks).whole)[tokens.sequence]
 
 
 def assert_equal(loss: torch.Tensor, tokens: LossTokens, case: dict[str, Any]) -> None:
@@ -77,3 +78,19 @@ def test_a_kl_function_is_that_of_verl(fixture: dict[str, Any], case: dict[str, 
     assert tokens.ref_logprobs is not None
     kl = KL_LOSSES.open(case["kl"]).estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
     assert_equal((kl * weights_of("token-mean", tokens, masks)).sum(), tokens, case)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "case"),
+    AGGREGATED,
+    ids=[f"{fixture['name']}-{case['loss_agg_mode']}-{case['loss_scale_factor']}" for fixture, case in AGGREGATED],
+)
+def test_an_aggregation_is_that_of_verl(fixture: dict[str, Any], case: dict[str, Any]) -> None:
+    tokens, masks = tokens_of(fixture)
+    weights = weights_of(case["loss_agg_mode"], tokens, masks, norm=case["loss_scale_factor"])
+    assert_equal((tokens.logprobs * weights).sum(), tokens, case)
+
+
+def test_every_aggregation_is_compared_with_verl() -> None:
+    assert {case["loss_agg_mode"] for _, case in AGGREGATED} == set(AGGREGATIONS)
+    assert any(not any(each["mask"]) for fixture, _ in AGGREGATED for each in fixture["responses"])
