@@ -11,6 +11,7 @@ batch_pass.py      those of a whole batch before its step, where an objective ne
 token_logprobs.py  log-softmax of chosen tokens, in chunks, with a gradient of its own
 optimizer.py       AdamW or SGD, the learning rate of a step, the optimizer's state by name
 model.py           model folders: read, written
+trial.py           a trial at opening: the model's own log-probabilities are those of the trainer
 policy.py          what is trained of a model: all of it
 adapter.py         or a low-rank adapter beside it
 critic.py          what return is to be expected, learned beside

@@ -28,7 +28,8 @@ from rftd.workers.trainer.engines.torch.model import load_model, recompute_layer
 from rftd.workers.trainer.engines.torch.optimizer import learning_rate
 from rftd.workers.trainer.engines.torch.packing import MicroBatch, pack
 from rftd.workers.trainer.engines.torch.policy import Policy, WholeModel
-from rftd.workers.trainer.engines.torch.stage import Stage
+from rftd.workers.trainer.engines.torch.stage import Stage, shares_prefixes
+from rftd.workers.trainer.engines.torch.trial import try_forward
 from rftd.workers.weights import checksum
 from rftd.workers.weights.tensor_bytes import Weights
 from rftd.workers.weights.torch_bytes import bytes_of
@@ -70,7 +71,10 @@ class TorchTrainerEngine:
         return environment(self._device, threads=self._threads)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Loads the base model, and pins threads and algorithms of this process until `close`. Raises DataError."""
+        """Loads the base model, and pins threads and algorithms of this process until `close`. Raises DataError.
+
+        Also for a model whose own forward gives other log-probabilities than the engine's.
+        """
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
         self._device = _device(arguments, deterministic=experiment.deterministic)
@@ -82,6 +86,9 @@ class TorchTrainerEngine:
         self._experiment = experiment
         self._base = Path(model_path)
         model = load_model(self._base, self._device, trust_remote_code=self._trusted)
+        for share in sorted({shares_prefixes(model, stage) for stage in experiment.stages}):
+            longest = max(stage.model.max_model_len for stage in experiment.stages)
+            try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
         lora = experiment.stages[0].model.lora
         if lora is None:
             self._policy = WholeModel(model, self._base, trust_remote_code=self._trusted)

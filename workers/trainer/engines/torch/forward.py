@@ -39,11 +39,13 @@ def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Te
     source, targets, temperature, made = batch.source, batch.targets, batch.inverse_temperature, batch.predictions
     if made is not None:
         source, targets, temperature = source[made.first], targets[made.first], temperature[made.first]
+    output = model.get_output_embeddings()
     logprobs, entropies = token_logprobs(
         hidden_of(model.get_decoder(), batch, device, source),
-        model.get_output_embeddings().weight,
+        output.weight,
         tensor(targets, device),
         tensor(temperature, device),
+        bias=getattr(output, "bias", None),
     )
     if made is None:
         return logprobs, entropies
@@ -53,10 +55,12 @@ def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Te
 
 def signals_of(model: Any, batch: MicroBatch, device: torch.device) -> Tensor:
     """The mean of p (H + log p) at each trained token  # [N]"""
+    output = model.get_output_embeddings()
     return entropy_signals(
         hidden_of(model.get_decoder(), batch, device),
-        model.get_output_embeddings().weight,
+        output.weight,
         tensor(batch.inverse_temperature, device),
+        bias=getattr(output, "bias", None),
     )
 
 

@@ -17,6 +17,7 @@ from rftd.workers.trainer.engines.torch.critic import Critic
 from rftd.workers.trainer.engines.torch.model import can_share_prefixes, load_model
 from rftd.workers.trainer.engines.torch.optimizer import make_optimizer, restore_state, same_kind, state_of
 from rftd.workers.trainer.engines.torch.policy import Policy, Reference
+from rftd.workers.trainer.engines.torch.trial import try_forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,7 @@ class Stage:
             reference=policy.freeze() if objective.needs_reference else None,
             critic=critic,
             teacher=teacher,
-            share=arguments.prefix_sharing == "always"
-            or (arguments.prefix_sharing == "auto" and can_share_prefixes(policy.model)),
+            share=shares_prefixes(policy.model, spec),
         )
 
     def write(self, folder: Path, policy: Policy) -> None:
@@ -85,6 +85,12 @@ class Stage:
         return self.critic is None or stage_step >= self.spec.trainer.critic_warmup_steps
 
 
+def shares_prefixes(model: Any, spec: StageSpec) -> bool:
+    """True if responses to one prompt share a row in this stage. Raises ConfigError."""
+    setting = parse(spec.trainer.engine_args).prefix_sharing
+    return setting == "always" or (setting == "auto" and can_share_prefixes(model))
+
+
 def _teacher(spec: StageSpec, policy: Policy, device: torch.device) -> Any:
     if not spec.trainer.teacher_path:
         raise ConfigError(
@@ -92,7 +98,8 @@ def _teacher(spec: StageSpec, policy: Policy, device: torch.device) -> Any:
             field="explorer.auxiliary_models",
             fix="name the teacher's folder in explorer.auxiliary_models[0].model_path",
         )
-    teacher = load_model(Path(spec.trainer.teacher_path), device, trust_remote_code=spec.model.trust_remote_code)
+    folder = Path(spec.trainer.teacher_path)
+    teacher = load_model(folder, device, trust_remote_code=spec.model.trust_remote_code)
     sizes = [model.get_output_embeddings().weight.shape[0] for model in (policy.model, teacher)]
     if sizes[0] != sizes[1]:
         raise ConfigError(
@@ -100,4 +107,7 @@ def _teacher(spec: StageSpec, policy: Policy, device: torch.device) -> Any:
             field="explorer.auxiliary_models",
             fix="take a teacher with the same tokenizer",
         )
+    try_forward(
+        teacher, device, where=folder, max_tokens=spec.model.max_model_len, share=shares_prefixes(policy.model, spec)
+    )
     return teacher.requires_grad_(False)
