@@ -101,6 +101,18 @@ def test_neither_the_order_of_groups_nor_of_members_matters(name: str, arguments
 
 
 @functions
+def test_what_else_is_in_the_batch_does_not_matter(name: str, arguments: dict[str, Any]) -> None:
+    """Rule 5 of the log: a group that is split over batches has the advantages that it has whole."""
+    if arguments.get("std_cal_level") == "batch":
+        pytest.skip("is divided by the std of the whole batch, as was asked")
+    function = ADVANTAGES.open(name, arguments)
+    groups = groups_for(function)
+    for group, found in zip(groups, function.advantages(groups), strict=True):
+        (alone,) = function.advantages([group])
+        np.testing.assert_array_equal(alone, found)
+
+
+@functions
 def test_a_group_that_teaches_nothing_has_no_advantage(name: str, arguments: dict[str, Any]) -> None:
     function = ADVANTAGES.open(name, arguments)
     groups = [with_greedy(function, make_group(seed, 1 + seed % 4, equal=seed % 3 == 0)) for seed in range(12)]

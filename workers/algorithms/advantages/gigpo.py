@@ -1,15 +1,14 @@
-"""`gigpo`: how a run did among those of its task, and a step among those that began in the same state."""
+"""`gigpo`: how a run did among those of its task, and a step among those of its task that began in the same state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages.advantage import OneGroup
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 
 Exact = NDArray[np.float64]
@@ -17,17 +16,19 @@ NORMS = ("none", "std")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GigpoAdvantage:
+class GigpoAdvantage(OneGroup):
     """A_E + omega A_S. A_E: the sum of a run's step rewards relative to its group. A_S: the discounted return of a step
-    relative to all steps of the batch that began in the same state; 0 for a step that is alone there."""
+    relative to all steps of its group that began in the same state; 0 for a step that is alone there.
+
+    Equal states of different tasks are not compared: there the same words may be far from the goal, or next to it.
+    Source: Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978.
+    """
 
     omega: float = 1.0
     gamma: float = 1.0
     fnorm: str = "none"
     """`std`: divide by the unbiased std too."""
     epsilon: float = 1e-6
-
-    greedy_rollouts: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.fnorm not in NORMS:
@@ -44,35 +45,23 @@ class GigpoAdvantage:
         """Steps, what they brought, and the states that they began in."""
         return frozenset({"steps", "step_rewards", "states"})
 
-    def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """In float64, rounded once at the end  # each [G]"""
-        returns = [self._returns(group) for group in groups]
-        steps = self._of_states(groups, [discounted for _, discounted in returns])
-        return [
-            (self._of_runs(group, whole) + self.omega * of_states).astype(np.float32)
-            for group, (whole, _), of_states in zip(groups, returns, steps, strict=True)
-        ]
-
-    def informative(self, group: ClosedGroup) -> bool:
-        """True: a group without spread may still have steps that differ from those of other groups."""
-        return True
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        whole, discounted = self._returns(group)
+        return (self._of_runs(group, whole) + self.omega * self._of_states(group, discounted)).astype(np.float32)
 
     def _of_runs(self, group: ClosedGroup, whole: Exact) -> Exact:
         _, first, run = np.unique(group.run, return_index=True, return_inverse=True)
         return self._relative(whole[first], alone=whole[first] / (1 + self.epsilon))[run]
 
-    def _of_states(self, groups: Sequence[ClosedGroup], returns: Sequence[Exact]) -> Sequence[Exact]:
-        found = [np.zeros(len(each)) for each in returns]
-        anchors: dict[str, list[tuple[int, int]]] = {}
-        for index, group in enumerate(groups):
-            for member, state in enumerate(group.states or ()):
-                if state:
-                    anchors.setdefault(state, []).append((index, member))
-        for places in anchors.values():
-            values = np.array([returns[index][member] for index, member in places])
-            scores = self._relative(values, alone=np.zeros(1))
-            for (index, member), score in zip(places, scores, strict=True):
-                found[index][member] = score
+    def _of_states(self, group: ClosedGroup, returns: Exact) -> Exact:
+        found = np.zeros(len(returns))
+        anchors: dict[str, list[int]] = {}
+        for member, state in enumerate(group.states or ()):
+            if state:
+                anchors.setdefault(state, []).append(member)
+        for members in anchors.values():
+            found[members] = self._relative(returns[members], alone=np.zeros(1))
         return found
 
     def _relative(self, values: Exact, *, alone: Exact) -> Exact:

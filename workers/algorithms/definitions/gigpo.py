@@ -8,7 +8,7 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 
 GIGPO: Final = AlgorithmDefinition(
     name="gigpo",
-    summary="The advantage of a run in its group, plus that of a step among all that began in the same state.",
+    summary="The advantage of a run in its group, plus that of a step among those there that began in the same state.",
     source="Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978",
     when="Environments of several steps whose states recur: games, web pages, tools.",
     repeat_times=8,

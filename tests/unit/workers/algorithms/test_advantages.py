@@ -191,15 +191,23 @@ def test_gigpo_adds_how_runs_and_steps_did() -> None:
         step_rewards=np.array([0.25, 0.5, 0.0, math.nan], np.float32),
         states=("start", "a", "start", ""),
     )
-    two = steps([2.0], [0], [0], states=("a",))
-    # Runs of `one` brought 0.75 and 0: mean 0.375. From "start" on, discounted by a half: 0.5 and 0. In "a": 0.5 and 2.
-    got = values("gigpo", one, two, gamma=0.5, omega=2.0)
-    assert got[0] == near([0.375 + 2 * 0.25, 0.375 + 2 * -0.75, -0.375 + 2 * -0.25, -0.375])
-    assert got[1] == near([2.0 + 2 * 0.75])
+    # Its runs brought 0.75 and 0: mean 0.375. From "start" on, discounted by a half: 0.5 and 0. "a" has one step.
+    expected = [0.375 + 2 * 0.25, 0.375, -0.375 + 2 * -0.25, -0.375]
+    assert values("gigpo", one, gamma=0.5, omega=2.0) == [near(expected)]
+    meet = steps([1.0, 0.0, 4.0], [0, 1, 2], [0, 0, 0], states=("a", "a", ""))
+    thirds = [-2 / 3 + 0.5, -5 / 3 - 0.5, 7 / 3]
+    assert values("gigpo", meet) == [near(thirds)]
     std = statistics.stdev([0.75, 0.0])
     assert values("gigpo", one, fnorm="std", omega=0.0)[0] == near(
         [0.375 / std, 0.375 / std, -0.375 / std, -0.375 / std]
     )
+
+
+def test_gigpo_compares_no_state_of_another_task() -> None:
+    """Both tasks begin with the same words; all runs of each did alike."""
+    solved = steps([1.0, 1.0], [0, 1], [0, 0], states=("start", "start"))
+    failed = steps([0.0, 0.0], [0, 1], [0, 0], states=("start", "start"))
+    assert values("gigpo", solved, failed) == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_gigpo_takes_a_sparse_reward_with_the_last_step() -> None:
