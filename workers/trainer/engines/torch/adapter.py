@@ -13,7 +13,7 @@ from torch import Tensor
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import LoraSpec
 from rftd.workers.trainer.engines.torch import saving
-from rftd.workers.trainer.engines.torch.model import write_hf
+from rftd.workers.trainer.engines.torch.model import buffers_of, write_hf
 from rftd.workers.weights.adapter import A, B
 
 FOLDER: Final = "lora_adapter"
@@ -53,8 +53,8 @@ class Adapter:
         return self.whole() if self._merged else self._alone()
 
     def whole(self) -> dict[str, Tensor]:
-        """Base + scale B A for each adapted module; every other weight as it is."""
-        found = {}
+        """Base + scale B A for each adapted module; every other weight and buffer as it is."""
+        found = buffers_of(self.model)
         for name, value in self.model.named_parameters():
             if value.requires_grad:
                 continue

@@ -64,8 +64,14 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
 
 
 def tensors_of(model: Any) -> dict[str, Tensor]:
-    """Every weight by name; one that two layers share appears once. Detached, not copied."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """Every weight and persistent buffer by name; one that two layers share appears once. Detached, not copied."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers_of(model)
+
+
+def buffers_of(model: Any) -> dict[str, Tensor]:
+    """What belongs to the model's numbers and does not learn, such as the bias by which experts are chosen."""
+    kept = model.state_dict().keys()  # without the buffers that are computed anew wherever the model is made
+    return {name: buffer.detach() for name, buffer in model.named_buffers() if name in kept}
 
 
 def recompute_layers(model: Any) -> None:

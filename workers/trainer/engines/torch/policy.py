@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rftd.workers.trainer.engines.torch import saving
-from rftd.workers.trainer.engines.torch.model import tensors_of, write_hf
+from rftd.workers.trainer.engines.torch.model import buffers_of, tensors_of, write_hf
 
 
 class Reference(Protocol):
@@ -76,7 +76,7 @@ class WholeModel:
         return self._parameters
 
     def published(self) -> dict[str, Tensor]:
-        """The weights themselves."""
+        """The weights themselves, and what beside them does not learn."""
         return self._tensors
 
     def freeze(self) -> FrozenCopy:
@@ -88,12 +88,12 @@ class WholeModel:
         if hf:
             write_hf(self.model, actor / "huggingface", self._base)
         else:
-            saving.write_tensors(actor / "model.safetensors", tensors_of(self.model))
+            saving.write_tensors(actor / "model.safetensors", self._tensors)
 
     def restore(self, actor: Path) -> None:
         """From whichever of the two is there."""
         weights = saving.read_weights(actor, trust_remote_code=self._trusted)
-        saving.copy_weights(tensors_of(self.model), weights, actor)
+        saving.copy_weights(self._tensors, _with_buffers(weights, self.model), actor)
 
 
 class FrozenCopy:
@@ -113,4 +113,9 @@ class FrozenCopy:
 
     def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
         """Over the copy."""
-        saving.copy_weights(tensors_of(self._model), tensors, where)
+        saving.copy_weights(tensors_of(self._model), _with_buffers(tensors, self._model), where)
+
+
+def _with_buffers(weights: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """The weights, and the model's own buffers where a checkpoint of an earlier release has none: they do not learn."""
+    return buffers_of(model) | dict(weights)

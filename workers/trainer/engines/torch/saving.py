@@ -1,6 +1,6 @@
 """What lies in a checkpoint's `actor` folder.
 
-    model.safetensors      the weights; left out if huggingface/ holds them, or if an adapter is trained
+    model.safetensors      weights and buffers; left out if huggingface/ holds them, or if an adapter is trained
     lora_adapter/          the adapter as peft reads it
     huggingface/           the model as transformers reads it, an adapter merged
     optimizer.safetensors  the optimizer's tensors, by parameter
