@@ -23,7 +23,8 @@ WEIGHTS: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"rollout_is": "token", "rollout_is_threshold": 2.0}, "tis", {}),
     ({"rollout_is": "token", "rollout_is_threshold": 1.2}, "tis", {"high": 1.2}),
     ({"rollout_is": "sequence", "rollout_is_threshold": 2.0}, "tis", {"level": "sequence"}),
-    ({"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}, "icepop", {}),
+    ({"rollout_is": "token", "rollout_is_threshold": "0.5_5.0"}, "icepop", {}),
+    ({"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}, "icepop", {"high": 2.0}),
     (
         {"rollout_is": "sequence", "rollout_is_threshold": "0.25_4.0"},
         "icepop",

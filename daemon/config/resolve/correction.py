@@ -63,7 +63,7 @@ def _weights(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, 
         low, high = _bounds(section.rollout_is_threshold)
     except ValueError:
         what = f"{section.rollout_is_threshold!r} is neither a number nor low_high"
-        notes.wrong((*_SECTION, "rollout_is_threshold"), what, "write 2.0, or 0.5_2.0 for icepop", WrongValue)
+        notes.wrong((*_SECTION, "rollout_is_threshold"), what, "write 2.0, or 0.5_5.0 for icepop", WrongValue)
         return ()
     args: dict[str, Any] = {"level": section.rollout_is, "high": high}
     if low is not None:

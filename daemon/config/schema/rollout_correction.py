@@ -39,7 +39,7 @@ class IcePopCorrection(Section):
     kind: Literal["icepop"]
     level: Level = "token"
     low: Low = 0.5
-    high: High = 2.0
+    high: High = 5.0
     batch_normalize: bool = False
 
 

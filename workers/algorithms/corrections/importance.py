@@ -67,8 +67,11 @@ def tis(*, level: str = "token", low: float = 0.0, high: float = 2.0, batch_norm
     return Importance(level=level, low=low, high=high, batch_normalize=batch_normalize)
 
 
-def icepop(*, level: str = "token", low: float = 0.5, high: float = 2.0, batch_normalize: bool = False) -> Importance:
-    """IcePop: w where it is within [low, high], else nothing."""
+def icepop(*, level: str = "token", low: float = 0.5, high: float = 5.0, batch_normalize: bool = False) -> Importance:
+    """IcePop: w where it is within [low, high], else nothing.
+
+    Source: Ling Team 2025, Every Step Evolves, arXiv 2510.18855.
+    """
     return Importance(level=level, low=low, high=high, zero_outside=True, batch_normalize=batch_normalize)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from rftd.ops.errors import ConfigError
 from rftd.streams.spec import CorrectionPart, CorrectionSpec
+from rftd.workers.algorithms.corrections.registry import CORRECTIONS
 
 SECTION = "algorithm.rollout_correction"
 
@@ -52,6 +54,17 @@ def part(kind: str, **args: Any) -> CorrectionPart:
 def test_what_a_section_means(load: Any, overrides: list[str], old: str, parts: tuple[CorrectionPart, ...]) -> None:
     (stage,) = load(overrides=overrides).spec.stages
     assert stage.algorithm.correction == CorrectionSpec(old_logprobs=old, parts=parts)
+
+
+@pytest.mark.parametrize("kind", CORRECTIONS.names())
+def test_defaults_of_the_file_are_those_of_the_correction(load: Any, kind: str) -> None:
+    try:
+        own = CORRECTIONS.open(kind, {})
+    except ConfigError:
+        pytest.skip("has no default")
+    (stage,) = load(overrides=[f"{SECTION}={{corrections: [{{kind: {kind}}}]}}"]).spec.stages
+    (written,) = stage.algorithm.correction.parts
+    assert CORRECTIONS.open(kind, written.args) == own
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ LOOPS: list[tuple[str, dict[str, Any], Loop]] = [
     ("tis", {}, weights("token", 0, 2)),
     ("tis", {"low": 0.8, "high": 1.1}, weights("token", 0.8, 1.1)),
     ("tis", {"level": "sequence"}, weights("sequence", 0, 2)),
-    ("icepop", {}, weights("token", 0.5, 2, zero=True)),
+    ("icepop", {}, weights("token", 0.5, 5, zero=True)),
     ("icepop", {"level": "geometric", "low": 0.9, "high": 1.2}, weights("geometric", 0.9, 1.2, zero=True)),
     ("token", {"high": 1.5}, within("token", 1 / 1.5, 1.5)),
     ("sequence", {"low": 0.3, "high": 3.0}, within("sequence", 0.3, 3.0)),
