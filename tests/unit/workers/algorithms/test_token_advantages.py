@@ -214,6 +214,17 @@ def test_clipv_leaves_out_the_farthest_only(max_frac: float) -> None:
     assert found.tolist() == near(expected)
 
 
+@pytest.mark.parametrize(("others", "left_out"), [(49, False), (199, True)])
+def test_clipv_leaves_out_what_is_more_than_eight_and_a_half_deviations_off(others: int, left_out: bool) -> None:
+    means = [1000.0] + [(-1.0) ** i for i in range(others)]
+    deviations = means[0] / statistics.stdev(means)
+    assert deviations > 5 and (deviations > 8.5) == left_out
+    rows = {name: [[0.0] * len(means)] for name in ("logprobs", "entropies")}
+    batch = make_batch(rows | {"advantages": [[-1.0] * len(means)], "entropy_signals": [means]}, [0.0])
+    found = token_function("clipv", {"max_frac": 1.0}).token_advantages(batch)
+    assert (found == 0).tolist() == [left_out] + [False] * others
+
+
 def test_an_empty_batch_has_no_advantages() -> None:
     batch = make_batch({"values": [[], []], "teacher_logprobs": [[], []]}, [1.0, 1.0])
     for name in ("ppo", "reinforceplusplus", "on_policy_distill", "jsd"):
