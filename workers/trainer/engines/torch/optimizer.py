@@ -41,13 +41,17 @@ def same_kind(one: str, other: str) -> bool:
 
 
 def learning_rate(spec: OptimizerSpec, stage_step: int, total_steps: int) -> float:
-    """The learning rate of a step, the first being 1: a linear warm-up, then constant or a cosine."""
+    """The learning rate of a step, the first being 1: a linear warm-up, then constant or a cosine.
+
+    The cosine begins with the step that has the whole rate, and the stage's last step has the least.
+    """
     if stage_step <= spec.warmup_steps:
         return spec.lr * stage_step / spec.warmup_steps
     if spec.scheduler == "constant":
         return spec.lr
     if spec.scheduler == "cosine":
-        progress = min(1.0, (stage_step - 1 - spec.warmup_steps) / max(1, total_steps - spec.warmup_steps))
+        whole = max(1, spec.warmup_steps)
+        progress = min(1.0, (stage_step - whole) / max(1, total_steps - whole))
         return spec.lr * (spec.min_lr_ratio + (1 - spec.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
     raise ConfigError(
         f"unknown schedule {spec.scheduler!r}",
