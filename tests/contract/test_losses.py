@@ -110,7 +110,7 @@ def test_extreme_ratios_are_finite_in_float32(name: str, log_ratio: float) -> No
     made = POLICY_LOSSES.open(name).per_token(tokens)
     (gradient,) = torch.autograd.grad(made.loss.sum(), tokens.logprobs)
     assert bool(made.loss.isfinite().all()) and bool(gradient.isfinite().all())
-    assert all(bool(value.isfinite().all()) for value in made.metrics.values())
+    assert all(bool(value.isfinite().all()) for value in (made.metrics | made.of_responses).values())
 
 
 @every_loss
@@ -118,8 +118,10 @@ def test_what_is_reported_is_of_each_token_and_without_gradient(name: str) -> No
     tokens = make_loss_tokens(experts=EXPERTS)
     made = POLICY_LOSSES.open(name).per_token(tokens)
     assert made.loss.shape == tokens.logprobs.shape
-    for key, value in made.metrics.items():
+    for key, value in (made.metrics | made.of_responses).items():
         assert value.shape == tokens.logprobs.shape and not value.requires_grad, key
+    for key, value in made.of_responses.items():
+        torch.testing.assert_close(tokens.sequence_mean(value), value, msg=key)
 
 
 @every_loss

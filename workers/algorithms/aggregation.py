@@ -89,10 +89,18 @@ class TokenWeights(Generic[T]):
     mean: T
     """token-mean, over the whole batch."""
     mean_of_kind: T
+    response_mean: T
+    """seq-mean-token-mean, over the whole batch."""
 
     def map(self, change: Callable[[T], U]) -> TokenWeights[U]:
         """Each of them, changed."""
-        return TokenWeights(change(self.whole), change(self.of_kind), change(self.mean), change(self.mean_of_kind))
+        return TokenWeights(
+            whole=change(self.whole),
+            of_kind=change(self.of_kind),
+            mean=change(self.mean),
+            mean_of_kind=change(self.mean_of_kind),
+            response_mean=change(self.response_mean),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +124,13 @@ class Aggregation:
     def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
         """What a trained token of each response weighs; `expert` says which responses are an expert's  # [B] each"""
         whole, mean = token_weights(self.mode, masks, norm=self.norm), token_weights("token-mean", masks)
+        responses = token_weights("seq-mean-token-mean", masks)
         if not any(expert):
-            return TokenWeights(whole, whole, mean, mean)
+            return TokenWeights(whole=whole, of_kind=whole, mean=mean, mean_of_kind=mean, response_mean=responses)
         of_kind, mean_of_kind = np.empty_like(whole), np.empty_like(mean)
         for kind, mode in ((True, self.expert_mode or self.mode), (False, self.mode)):
             rows = [number for number, each in enumerate(expert) if each is kind]
             chosen = [masks[number] for number in rows]
             of_kind[rows] = token_weights(mode, chosen, norm=self.norm)
             mean_of_kind[rows] = token_weights("token-mean", chosen)
-        return TokenWeights(whole, of_kind, mean, mean_of_kind)
+        return TokenWeights(whole=whole, of_kind=of_kind, mean=mean, mean_of_kind=mean_of_kind, response_mean=responses)

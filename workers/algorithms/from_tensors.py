@@ -60,7 +60,9 @@ def policy_loss(
     weights = _weights(aggregation, mask, expert, sequence, chosen)
     made = loss.per_token(tokens)
     weight, mean = (weights.of_kind, weights.mean_of_kind) if made.by_kind else (weights.whole, weights.mean)
-    return (made.loss * weight).sum(), {key: float((value * mean).sum()) for key, value in made.metrics.items()}
+    reported = {key: float((value * mean).sum()) for key, value in made.metrics.items()}
+    reported |= {key: float((value * weights.response_mean).sum()) for key, value in made.of_responses.items()}
+    return (made.loss * weight).sum(), reported
 
 
 def kl(

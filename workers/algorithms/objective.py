@@ -104,6 +104,8 @@ class Objective:
             loss = (tokens.corrected(policy.loss) * weight).sum()
         metrics = diagnostics.of_tokens(drawn, tokens, policy, weights.mean) if self.from_rollouts else {}
         metrics |= {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
+        for name, value in policy.of_responses.items():
+            metrics[f"actor/{name}"] = (value * weights.response_mean).sum()
         metrics["actor/pg_loss"] = loss.detach()
         metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
         entropy = self._entropy(tokens, weights)
@@ -121,7 +123,7 @@ class Objective:
 
     def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
         expected = tokens.logprobs.shape
-        found = {"loss": policy.loss, **policy.metrics}
+        found = {"loss": policy.loss, **policy.metrics, **policy.of_responses}
         wrong = next((name for name, value in found.items() if value.shape != expected), None)
         if wrong is not None:
             raise ConfigError(

@@ -40,5 +40,5 @@ class GspoLoss:
         ratio = (own + mean).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
         plain = -tokens.advantages * ratio
         clipped = -tokens.advantages * ratio.clamp(1 - low, 1 + high)
-        metrics = {"pg_clipfrac": (clipped > plain).to(plain.dtype), "ppo_kl": -drift, "ppo_kl_seq": -mean}
-        return TokenLoss(loss=plain.maximum(clipped), metrics=metrics)
+        metrics = {"pg_clipfrac": (clipped > plain).to(plain.dtype), "ppo_kl": -drift}
+        return TokenLoss(loss=plain.maximum(clipped), metrics=metrics, of_responses={"ppo_kl_seq": -mean})

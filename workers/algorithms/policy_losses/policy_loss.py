@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class TokenLoss:
 
     loss: Tensor  # [N]
     metrics: dict[str, Tensor]  # each [N], reported as the mean over the batch's trained tokens
+    of_responses: dict[str, Tensor] = field(default_factory=dict)  # each [N]
+    """Figures of whole responses, the same at each token of one: reported as the mean over the batch's responses."""
     by_kind: bool = False
     """Aggregates, and reports, an expert's rows and all others each on their own; the two are then added."""
     summed: bool = False

@@ -71,11 +71,12 @@ class PpoLoss:
             "pg_clipfrac_lower": ((worse > bound) & negative).to(loss.dtype),
             "ppo_kl": -log_ratio.detach(),
         }
+        of_responses = {}
         if self.enable_sequence_masking:
             drift = tokens.sequence_mean((old - tokens.logprobs).detach())
             masked = negative & (drift > self.delta)
             loss = loss.masked_fill(masked, 0.0)
             metrics["seq_mask/masked_tokens"] = masked.to(loss.dtype)
-            metrics["seq_mask/mean_sequence_kl"] = drift
+            of_responses["seq_mask/mean_sequence_kl"] = drift
         metrics["pg_loss"] = loss.detach()
-        return TokenLoss(loss=loss, metrics=metrics)
+        return TokenLoss(loss=loss, metrics=metrics, of_responses=of_responses)

@@ -14,7 +14,7 @@ from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec
-from rftd.workers.algorithms import aggregation
+from rftd.workers.algorithms import aggregation, from_tensors
 from rftd.workers.algorithms.aggregation import Aggregation, TokenWeights
 from rftd.workers.algorithms.kl_losses import KL_LOSSES
 from rftd.workers.algorithms.objective import Objective
@@ -127,7 +127,7 @@ def test_the_total_is_policy_minus_entropy_plus_kl() -> None:
         sequences=2,
     )
     weights = torch.tensor([0.5, 0.5])
-    loss, metrics = objective.terms(tokens, TokenWeights(weights, weights, weights, weights))
+    loss, metrics = objective.terms(tokens, TokenWeights(weights, weights, weights, weights, weights))
     policy, entropy, kl = 0.5, 2.0, (0.125 + 0.5) / 2
     assert loss.item() == pytest.approx(policy - 0.25 * entropy + 0.5 * kl)
     assert metrics["actor/pg_loss"].item() == pytest.approx(policy)
@@ -182,6 +182,39 @@ def test_mix_is_the_weighted_sum_of_two_losses_whatever_the_micro_batches(mode: 
     assert clipped_share == pytest.approx(
         float(POLICY_LOSSES.open("ppo").per_token(rollouts).metrics["pg_clipfrac"].mean())
     )
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "figure"),
+    [("gspo", {}, "ppo_kl_seq"), ("ppo", {"enable_sequence_masking": True}, "seq_mask/mean_sequence_kl")],
+)
+def test_a_figure_of_responses_is_their_mean_whatever_their_length(
+    loss: str, arguments: dict[str, Any], figure: str
+) -> None:
+    tokens = make_loss_tokens()
+    drift = (tokens.old_logprobs - tokens.logprobs).tolist()
+    starts = [sum(LENGTHS[:number]) for number in range(len(LENGTHS))]
+    means = [sum(drift[start : start + length]) / length for start, length in zip(starts, LENGTHS, strict=True)]
+    expected = pytest.approx(sum(means) / len(means))
+    mask = torch.arange(max(LENGTHS))[None, :] < torch.tensor(LENGTHS)[:, None]
+    padded = torch.zeros(mask.shape, dtype=torch.float64)
+    _, reported = from_tensors.policy_loss(
+        loss,
+        logprobs=padded.masked_scatter(mask, tokens.logprobs.detach()),
+        old_logprobs=padded.masked_scatter(mask, tokens.old_logprobs),
+        mask=mask.int(),
+        **arguments,
+    )
+    assert reported[figure] == expected
+    objective = Objective.of(AlgorithmSpec(kind="grpo", policy_loss=loss, policy_loss_args=arguments))
+    masks = [*(np.ones(length, np.uint8) for length in LENGTHS), np.zeros(3, np.uint8)]
+    weights = objective.aggregation.weights(masks).map(lambda each: torch.tensor(each)[tokens.sequence])
+    total = 0.0
+    for part in ([0, 2], [4], [3, 1]):
+        taken, places = responses_of(tokens, part)
+        _, metrics = objective.terms(taken, weights.map(lambda each, places=places: each[places]))  # type: ignore[misc]
+        total += float(metrics[f"actor/{figure}"])
+    assert total == expected
 
 
 def test_the_entropy_of_mix_leaves_an_experts_rows_out() -> None:
