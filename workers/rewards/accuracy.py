@@ -8,7 +8,7 @@ from rftd.workers.tasksets.task import Task
 
 
 class AccuracyReward:
-    """Finds the answer in tags, a box, after `####` or as the last number, and compares numbers by value."""
+    """Finds the answer in tags, a box, after `####` or in the closing words, and compares it by value."""
 
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
         """`accuracy`: 0 or 1."""

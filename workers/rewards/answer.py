@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rftd.workers.rewards.number import last_number, parse_number, plain
+from rftd.workers.rewards.collection import same_choice, same_collection, value_side
+from rftd.workers.rewards.expression import same_expression, value_of
+from rftd.workers.rewards.number import Quantity, parse_quantity, plain
+from rftd.workers.rewards.unit import measured, same_unit
+from rftd.workers.rewards.words import announced, closing, only_quantity, unwrapped
 
 _BOX: Final = re.compile(r"\\f?boxed ?(\{)")
 _BRACE: Final = re.compile(r"[{}]")
-_WRAPPER: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\{([^{}]*)\}")
+_ONE_BRACED: Final = re.compile(r"([\^_])\{([A-Za-z0-9])\}")
+_DEPTH: Final = 3
+"""Members of members of an answer; deeper ones are text."""
 
 
 def truth_of(reference: str) -> str:
@@ -56,27 +62,69 @@ def last_boxed(text: str) -> str | None:
 
 
 def agree(answer: str, truth: str) -> bool:
-    """True if two answers are the same number or, where the truth is none, the same text up to case and spacing."""
-    number = parse_number(truth)
-    if number is None:
-        return _text(answer) == _text(truth)
-    return parse_number(answer) == number
+    """True if two answers are the same number, expression or collection, or the same text up to case and spacing.
+
+    A truth that is a number wants it worked out: 12 * 12 is not 144. A unit may be missing, but not be another one.
+    """
+    return _same(answer, truth, _DEPTH)
 
 
 def accuracy(response: str, truth: str) -> float:
     """1 if the response's answer agrees with the truth, else 0.
 
-    An unmarked or wordy answer counts by the last number in it: "so she pays 18 dollars a day" agrees with 18.
+    A wordy answer counts if just one number is in it: "so she pays 18 dollars a day" agrees with 18. A response that
+    marks no answer counts by the words after its last "answer is", else by its last sentence with a number.
     """
     expected = truth_of(truth)
     marked = answer_of(response)
-    if marked is not None and agree(marked, expected):
+    said = response.rpartition("</think>")[2] if marked is None else marked
+    if agree(said, expected):
         return 1.0
-    number = parse_number(expected)
-    if number is None:
-        return 1.0 if marked is None and _text(response) == _text(expected) else 0.0
-    return 1.0 if last_number(response.rpartition("</think>")[2] if marked is None else marked) == number else 0.0
+    words = closing(said) if marked is None else announced(said) or said
+    if words is not said and agree(words, expected):
+        return 1.0
+    wanted = parse_quantity(expected)
+    found = None if wanted is None else only_quantity(words)
+    return 1.0 if wanted is not None and found is not None and found.agrees(wanted) else 0.0
+
+
+def _is_quantity(answer: str, expected: Quantity) -> bool:
+    given = parse_quantity(answer) or parse_quantity(value_side(plain(answer)))
+    if given is None and "=" in answer:
+        # An equation counts by its right side if the left is that: 9 * 2 = 18, but not 9 + 2 = 18.
+        left, _, right = plain(answer).rpartition("=")
+        worked = parse_quantity(right)
+        given = worked if worked is not None and value_of(left) == worked.value else None
+    return given is not None and given.agrees(expected)
+
+
+def _same(answer: str, truth: str, depth: int) -> bool:
+    expected = parse_quantity(truth)
+    if expected is not None:
+        return _is_quantity(answer, expected)
+    if _text(answer) == _text(truth):
+        return True
+    bare, unit = measured(_simple(answer))
+    wanted_bare, wanted_unit = measured(_simple(truth))
+    if (unit or wanted_unit) and same_unit(unit, wanted_unit) and same_expression(bare, wanted_bare):
+        return True
+    answer = unwrapped(_simple(answer))
+    truth = unwrapped(_simple(truth))
+    if same_choice(answer, truth) or same_expression(answer, truth):
+        return True
+    given = value_side(answer)
+    wanted = value_side(truth)
+    # One of the two may leave the name out: y = 2x and 2x.
+    one_named = (given == answer) != (wanted == truth)
+    if one_named and same_expression(given, wanted):
+        return True
+    return depth > 0 and same_collection(answer, truth, lambda ours, theirs: _same(ours, theirs, depth - 1))
+
+
+def _simple(text: str) -> str:
+    return plain(text).replace("\\displaystyle", "").strip(" .*`")
 
 
 def _text(text: str) -> str:
-    return re.sub(r"\s+", "", _WRAPPER.sub(r"\1", plain(text))).rstrip(".").casefold()
+    text = unwrapped(plain(text)).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    return re.sub(r"\s+", "", _ONE_BRACED.sub(r"\1\2", text)).rstrip(".").casefold()

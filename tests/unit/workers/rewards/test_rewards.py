@@ -11,9 +11,10 @@ import pytest
 from rftd.ops.errors import ConfigError
 from rftd.workers.chat.message import Message
 from rftd.workers.rewards.answer import accuracy, agree, last_boxed, truth_of
-from rftd.workers.rewards.number import last_number, parse_number
+from rftd.workers.rewards.number import parse_number
 from rftd.workers.rewards.registry import REWARDS
 from rftd.workers.rewards.reward import RewardResult
+from rftd.workers.rewards.words import closing, only_quantity
 from rftd.workers.tasksets.task import Task
 
 GSM8K = Path(__file__).parents[5] / "shared" / "data" / "gsm8k"
@@ -162,17 +163,32 @@ def test_answers_agree_by_value(left: str, right: str, same: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("from 3 to 5.", "5"),
+        ("from 3 to 5.", None),
         ("x2 and y3", None),
-        ("16 - 7 = 9, 9*2 = 18 dollars", "18"),
+        ("16 - 7 = 9, 9*2 = 18 dollars", None),
         ("it is 1,080, I think", "1080"),
         ("about 2.50!", "2.5"),
         ("-3", "-3"),
         ("none", None),
     ],
 )
-def test_last_number_of_a_text(text: str, value: str | None) -> None:
-    assert last_number(text) == (None if value is None else parse_number(value))
+def test_the_one_number_of_words(text: str, value: str | None) -> None:
+    found = only_quantity(text)
+    assert (None if found is None else found.value) == (None if value is None else parse_number(value))
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        ("16 - 7 = 9, 9*2 = 18 dollars", " 18 dollars"),
+        ("First 3.\nShe has 4. She pays $5.\nGood.", "She pays $5."),
+        ("Answer: 5\nas 2 + 3 = 5", " 5"),
+        ("so x = 1, y = 2", "so x = 1, y = 2"),
+        ("word " * 1000 + "it is 7", "word " * 198 + "it is 7"),
+    ],
+)
+def test_a_response_closes_with_its_answer(response: str, words: str) -> None:
+    assert closing(response).strip() == words.strip()
 
 
 def test_boxed_answers_nest_and_must_close() -> None:
@@ -184,7 +200,18 @@ def test_boxed_answers_nest_and_must_close() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\\boxed{" * 20000, "1," + "111," * 30000, "a " * 60000 + "!", "9" * 100000, "<think>" * 20000, "1/" * 60000],
+    [
+        *["\\boxed{" * 20000, "1," + "111," * 30000, "a " * 60000 + "!", "9" * 100000, "<think>" * 20000, "1/" * 60000],
+        *[
+            "(" * 100000,
+            "9^" * 50000,
+            "\\sqrt" * 30000,
+            "answer is " * 20000,
+            "=" * 100000,
+            "5 " * 50000,
+            "1e99" * 20000,
+        ],
+    ],
 )
 def test_hostile_responses_cost_linear_time(text: str) -> None:
     # A quadratic step over any of these takes minutes and would be seen as a hang.

@@ -1,0 +1,78 @@
+"""Units beside a number: whether two of them clash. 5 km is not 5 cm; 18 is 18 dollars."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_NAMES: Final = {
+    "dollar": "dollar dollars usd bucks $",
+    "euro": "euro euros eur €",
+    "sterling": "gbp £",
+    "yen": "yen jpy ¥",
+    "cent": "cent cents ¢",
+    "percent": "percent pct %",
+    "degree": "degree degrees deg circ °",
+    "mm": "mm millimeter millimetre",
+    "cm": "cm centimeter centimetre",
+    "m": "m meter metre",
+    "km": "km kilometer kilometre",
+    "inch": "inch inches in",
+    "ft": "ft foot feet",
+    "mile": "mile mi",
+    "mg": "mg milligram",
+    "g": "g gram",
+    "kg": "kg kilogram kilo",
+    "lb": "lb lbs pound",
+    "ml": "ml milliliter millilitre",
+    "l": "l liter litre",
+    "second": "s sec second",
+    "minute": "min minute",
+    "hour": "h hr hour",
+}
+_CANONICAL: Final = {name: unit for unit, names in _NAMES.items() for name in names.split()}
+_AREA: Final = re.compile(r"\b(?:square|sq)\.? ([a-z]+)")
+_VOLUME: Final = re.compile(r"\bcubic ([a-z]+)")
+_AFTERWARDS: Final = {"squared": "^2", "cubed": "^3", "²": "^2", "³": "^3"}
+_WORD: Final = re.compile(r"[a-z]+(?:\^[23])?|[$€£¥¢%°/]")
+_KNOWN: Final = {unit + power for unit in {*_NAMES, "unit"} for power in ("", "^2", "^3")}
+_SET_IN_TEXT: Final = re.compile(r"(?<=.)\\(?:text|mathrm|textrm|mbox)\{[^{}0-9]*\}(?:\^(?:\{[23]\}|[23])|[²³])?$")
+_CHANGES: Final = frozenset("/")
+
+
+def same_unit(left: str, right: str) -> bool:
+    """False where both name a unit and neither only says more about the other's: dollars a day are dollars."""
+    if not left or not right:
+        return True
+    ours = unit_words(left)
+    theirs = unit_words(right)
+    if ours <= theirs or theirs <= ours:
+        # Miles are no miles per hour, but days are school days.
+        return not (ours ^ theirs) & _CHANGES
+    return False
+
+
+def measured(text: str) -> tuple[str, str]:
+    """An expression and the unit behind it, `2\\sqrt{3}\\text{ cm}`; without a known one all and nothing."""
+    match = _SET_IN_TEXT.search(text)
+    if match is None or not unit_words(match[0]) & _KNOWN:
+        return text, ""
+    return text[: match.start()].rstrip(), match[0]
+
+
+def unit_words(text: str) -> frozenset[str]:
+    """The words of a unit in one spelling: `sq. meters` is {m^2}, `km per hour` is {km, /, hour}."""
+    text = re.sub(r"\\(?:text|mathrm|textrm|mbox|rm)|[{}\\]", " ", text.casefold())
+    text = text.replace("mph", "mile/hour")
+    text = re.sub(r"\bper\b", "/", text)
+    for word, power in _AFTERWARDS.items():
+        text = re.sub(rf" ?{word}", power, text)
+    text = re.sub(r" ?\^ ?([23]) ?", r"^\1 ", text)
+    text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text))
+    return frozenset(_canonical(word) for word in _WORD.findall(text))
+
+
+def _canonical(word: str) -> str:
+    name, caret, power = word.partition("^")
+    singular = name[:-1] if len(name) > 2 and name.endswith("s") else name
+    return _CANONICAL.get(name, _CANONICAL.get(singular, singular)) + caret + power
