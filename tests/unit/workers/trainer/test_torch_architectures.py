@@ -111,6 +111,11 @@ def test_a_model_without_what_the_engine_asks_for_is_refused_by_name(tmp_path: P
     assert "prefix_sharing" in str(raised.value.fix)
 
 
+def test_a_model_with_one_kind_of_attention_is_tried_as_it_is(tmp_path: Path, make_stage: Make) -> None:
+    folder = model_folder(tmp_path, "mpt", d_model=48, n_heads=4, n_layers=2)
+    opened(folder, long_texts(make_stage()))
+
+
 def test_a_teacher_is_tried_too(tmp_path: Path, tiny_model: Path, make_stage: Make) -> None:
     settings = {"lru_width": 48, "attention_window_size": 16, "num_hidden_layers": 3, "logits_soft_cap": 2.0}
     folder = model_folder(tmp_path, "recurrent_gemma", **settings)
