@@ -44,7 +44,7 @@ _SCALES: Final = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion"
 _SCALE: Final = re.compile(rf"[ {{}}]*(?:\\text\{{ ?)?({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
 # Words that make another number, or none, of the one beside them: five squared, five and a half, five or six.
 _READS_ON: Final = re.compile(
-    r"\b(?:or|not|plus|minus|negative|squared?|cubed?|root|pi|sqrt|base|modulo|factorial|point|half|halves|thirds?|"
+    r"\b(?:or|not|plus|minus|negative|squared?|cubed?|root|pi|sqrt|base|modulo|sin|cos|tan|log|ln|exp|twice|double|triple|factorial|point|half|halves|thirds?|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths?|"
     r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b|n't\b",
     re.IGNORECASE,
@@ -54,7 +54,7 @@ _LETTER: Final = re.compile(r"(?<![A-Za-z'’\\])[A-Za-z](?![A-Za-z'’])")
 _UNIT_LETTERS: Final = frozenset("mgshlLJNWVKCFa")
 # `\\ ` in a matrix ends a row and is no space.
 _NOISE: Final = re.compile(
-    r"\\(?:left|right)(?![A-Za-z])|(?<!\\)\\[!,;: ]|\\?\$|[€£¥]|\*\*(?![0-9(])|(?<![0-9)])\*\*|\{,\}"
+    r"\\(?:left|right)(?![A-Za-z])|(?<!\\)\\[!,;: ()\[\]]|\\?\$|[€£¥]|\*\*(?![0-9(])|(?<![0-9)])\*\*|\{,\}"
 )
 _LIST_SPACE: Final = re.compile(r",(?:\\[,;: ]|\s)+")
 _APART: Final = re.compile(r"(?<=[0-9])(?:(?:\\[;: ])+(?![0-9]{3}(?![0-9]))|\\?\$|[€£¥])(?=[0-9])")

@@ -37,6 +37,8 @@ _AFTERWARDS: Final = {"squared": "^2", "cubed": "^3", "²": "^2", "³": "^3"}
 _WORD: Final = re.compile(r"[a-z]+(?:\^[23])?|[$€£¥¢%°/]")
 _KNOWN: Final = {unit + power for unit in {*_NAMES, "unit"} for power in ("", "^2", "^3")}
 _SET_IN_TEXT: Final = re.compile(r"(?<=.)\\(?:text|mathrm|textrm|mbox)\{[^{}0-9]*\}(?:\^(?:\{[23]\}|[23])|[²³])?$")
+# They say nothing of the unit: 18 in total, 5 apples left.
+_FILLERS: Final = re.compile(r"\bin (?:total|all)\b|\b(?:total|altogether|overall|left|remaining|more|each|of|the)\b")
 _CHANGES: Final = frozenset("/")
 
 
@@ -46,6 +48,8 @@ def same_unit(left: str, right: str) -> bool:
         return True
     ours = unit_words(left)
     theirs = unit_words(right)
+    if not ours or not theirs:
+        return True
     if ours <= theirs or theirs <= ours:
         # Miles are no miles per hour, but days are school days.
         return not (ours ^ theirs) & _CHANGES
@@ -63,7 +67,7 @@ def measured(text: str) -> tuple[str, str]:
 def unit_words(text: str) -> frozenset[str]:
     """The words of a unit in one spelling: `sq. meters` is {m^2}, `km per hour` is {km, /, hour}."""
     text = re.sub(r"\\(?:text|mathrm|textrm|mbox|rm)|[{}\\]", " ", text.casefold())
-    text = text.replace("mph", "mile/hour")
+    text = _FILLERS.sub(" ", text.replace("mph", "mile/hour"))
     text = re.sub(r"\bper\b", "/", text)
     for word, power in _AFTERWARDS.items():
         text = re.sub(rf" ?{word}", power, text)
