@@ -52,6 +52,9 @@ def only_quantity(text: str) -> Quantity | None:
     after = text[match.end() :]
     # A unit may run on into words, "18 dollars a day for all", so one that says too much is looked at as words.
     unit = unit_after(after)
+    if _ALONE_AFTER.match(after[len(unit) :]) is None and unit.startswith(" "):
+        # It ends within a word, "18 a day at the farmer's": up to there it may be one.
+        unit = unit.rpartition(" ")[0]
     quantity = quantity_of(match, unit, currency)
     if quantity is None or _ALONE_AFTER.match(after[len(unit) :]) is None:
         return None
