@@ -72,8 +72,8 @@ def test_experiments_queue_and_wait_tells_how_they_ended(scene: Scene) -> None:
     path = scene.write()
     second = scene.rftd("submit", str(path), *QUICK, "-s", "name=second", "--json")
     assert second.status == 0, second
-    waiting = scene.page("second")
-    assert waiting is not None and waiting.experiment.summary.state == "queued"
+    waiting = scene.until_state("second", "queued")
+    assert waiting.experiment.summary.state == "queued"
     assert scene.until_ended(first).experiment.summary.state == "completed"
     assert scene.until_ended("second").experiment.summary.state == "completed"
     third = scene.rftd("submit", str(path), *QUICK, "-s", "name=third", "--wait")

@@ -13,7 +13,7 @@ from torch_world import TORCH, torch_files
 
 from rftd.daemon.demo.model import make_tiny_model
 
-STEPS = 17
+STEPS = 35
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scene = Scene(tmp_path_factory.mktemp("replay"))
     torch_files(scene.folder)
     with scene.host:
-        name = scene.submit(EXPERIMENT, *TORCH, "buffer.total_steps=12")
+        name = scene.submit(EXPERIMENT, *TORCH, "buffer.total_steps=30")
         scene.until_step(name, 8)
         assert scene.kill("trainer", name)
         page = scene.until_ended(name)

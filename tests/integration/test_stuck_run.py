@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.why.offline import why_offline
 from rftd.daemon.why.wait import Level, Wait
@@ -91,7 +92,7 @@ async def test_why_a_run_is_stuck(tmp_path: Path, log: EventLog, clock, ids, fak
         assert all(since.values()) and [wait.level for wait in waits] == sorted(wait.level for wait in waits)
         [starting] = [wait for wait in waits if wait.state == "starting"]
         assert "process 4242 to join" in starting.waiting_for
-        await run.command(life.ExperimentPaused(reason="look at it"), ids.new())
+        await run.command(life.ExperimentPaused(reason="look at it"), Request(ids.new()))
         later = await until({("experiment", "paused"), ("planner", "paused"), ("trainer", "paused")})
         assert later[0].role == "experiment" and later[0].level is Level.STUCK and "look at it" in later[0].waiting_for
         explorer = next(wait for wait in later if wait.role == "explorer")
@@ -103,7 +104,7 @@ async def test_why_a_run_is_stuck(tmp_path: Path, log: EventLog, clock, ids, fak
         ] == ["not_running", "paused"]
         with pytest.raises(NotFoundError, match="nobody"):
             await why_offline(log, "nobody", clock=clock)
-        await run.command(life.ExperimentCancelled(reason="seen"), ids.new())
+        await run.command(life.ExperimentCancelled(reason="seen"), Request(ids.new()))
         await driving
     [end] = run.waits()
     assert (end.state, end.waiting_for) == ("cancelled", "seen")

@@ -129,9 +129,10 @@ class Pool:
         self.change({experience: None})
 
     def awake(self, now_ns: int) -> None:
-        """Those that have rested by then may be planned; a clock that was set back changes nothing."""
-        self._now_ns = max(now_ns, self._now_ns)
-        self._settle(list(self._resting.below(self._now_ns + 1)))
+        """Those that have rested by then may be planned; where a clock was set back, some of them rest again."""
+        back = now_ns < self._now_ns
+        self._now_ns = now_ns
+        self._settle(list(self._groups.values()) if back else list(self._resting.below(now_ns + 1)))
 
     def in_order(self, without: frozenset[UUID] = frozenset()) -> Iterator[Waiting]:
         """Those that may be planned now, the first first."""

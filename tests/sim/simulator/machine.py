@@ -21,6 +21,7 @@ from rftd.streams.halves import ROLES
 from rftd.workers.executors.executor import Handle, WorkerOrder
 from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
+from simulator.kinds.several_runs import slots_of
 from simulator.loop import SimLoop, SimProcess
 from simulator.network import Network
 from simulator.scenario import Scenario
@@ -155,6 +156,7 @@ class Machine:
                 logger=logger,
                 roles=frozenset() if self.scenario.external else ROLES,
                 hearing=Hearing(log, self.losses, logger=logger),
+                slots=slots_of(self.scenario),
             )
         )
         self.daemons[process] = supervisor

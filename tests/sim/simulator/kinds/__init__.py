@@ -5,6 +5,7 @@ clocks            wall clocks that are set back, or forward and then back
 cut_logs          a log that is shortened while everything is down, with some of those who remember it
 colliding_keys    one key for several commands, and the same command again
 few_kept          trainers that keep few weights, and go back to what they retired
+several_runs      a fork beside its parent, under one daemon
 slow_starts       workers that are started late, or whose start hangs
 given_up          experiences that their owner gives up
 moody_policies    a third party's policy that raises for a while
@@ -24,6 +25,7 @@ from simulator.kinds.few_kept import FewKept
 from simulator.kinds.given_up import GivenUp
 from simulator.kinds.kind import Kind
 from simulator.kinds.moody_policies import MoodyPolicies
+from simulator.kinds.several_runs import SeveralRuns
 from simulator.kinds.slow_starts import SlowStarts
 from simulator.kinds.small_appends import SmallAppends
 from simulator.kinds.strangers import Strangers
@@ -42,4 +44,5 @@ KINDS: tuple[Kind, ...] = (
     ZombieFiles(),
     SlowStarts(),
     FewKept(),
+    SeveralRuns(),
 )

@@ -65,3 +65,15 @@ def test_by_the_wall_clock_alone_they_would_be() -> None:
     assert len(watch.plans()) == 1
     watch.machine.set_by(-HOUR_S)
     assert watch.wait() == (60, None)
+
+
+def test_a_clock_that_was_ahead_while_nothing_was_planned_shortens_no_rest() -> None:
+    """What is planned after it was set back rests from then on, whatever hour was read in between."""
+    watch = Watch()
+    watch.machine.set_by(HOUR_S)
+    assert watch.plans() == []
+    watch.machine.set_by(-HOUR_S)
+    watch.desk.supply(2)
+    assert len(watch.plans()) == 1
+    waited_s, plan = watch.wait()
+    assert plan is not None and {item.use for item in plan.experiences} == {2} and waited_s == 5
