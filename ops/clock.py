@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -98,3 +98,9 @@ def iso(time_ns: int) -> str:
     """ISO-8601 UTC text of a Unix time in nanoseconds, with milliseconds."""
     moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_ns_of(text: str) -> int:
+    """The Unix time in nanoseconds of an ISO-8601 text with a time zone, to the microsecond. Raises ValueError."""
+    passed = datetime.fromisoformat(text) - datetime.fromtimestamp(0, UTC)
+    return passed // timedelta(microseconds=1) * 1000

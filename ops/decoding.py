@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+import msgspec.inspect
 
 T = TypeVar("T")
 _making: Final = RLock()
@@ -31,6 +32,11 @@ def converted(value: object, kind: type[T], *, strict: bool = True) -> T:
     """Plain lists, dicts and scalars as `kind`. Raises msgspec.ValidationError."""
     json_decoder(kind)  # from here on the class is known
     return msgspec.convert(value, kind, strict=strict)
+
+
+def type_info_of(kind: type[object]) -> msgspec.inspect.Type:
+    """The fields of `kind` and their types."""
+    return cast("msgspec.inspect.Type", _made(msgspec.inspect.type_info, cast(Hashable, kind)))
 
 
 @cache

@@ -18,6 +18,7 @@
     │   └── FencedError       a newer owner of the role exists
     └── WorkError             a rollout, a reward, a step
         ├── DiskFullError     weights or a checkpoint found no space
+        ├── DeviceMemoryError  an engine would find no memory
         ├── RolloutError
         └── TrainError
 
@@ -179,6 +180,12 @@ class DiskFullError(WorkError):
     """A worker's files found no space; it is started again until there is some."""
 
     code = "RFTD-WRK-006"
+
+
+class DeviceMemoryError(WorkError):
+    """A device has less free memory than an engine needs at least; nothing was loaded."""
+
+    code = "RFTD-WRK-011"
 
 
 class DeadlyTaskError(WorkError):

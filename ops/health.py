@@ -1,4 +1,4 @@
-"""Liveness and readiness, as named checks.
+"""Liveness and readiness, as named checks, and the lines of `rftd doctor`.
 
 *Live* means that the process should not be restarted; *ready* means that it can serve. A check that does not answer in
 time has failed, so that a probe never hangs.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import msgspec
 
@@ -31,6 +32,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     reason: str = ""
     """Why not, or what is to be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One line of the doctor's report; `fix` says what to do if it is not `ok`."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    what: str
+    fix: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

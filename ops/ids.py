@@ -21,7 +21,8 @@ _UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
 _MARKED: Final = 0x5 << 76 | 0b10 << 62
 _UNKNOWN: Final = SafeUUID.unknown
 # A UUID refuses to be set, but its slots do not.
-_set_int, _set_is_safe = UUID.__dict__["int"].__set__, UUID.__dict__["is_safe"].__set__
+_set_int = UUID.__dict__["int"].__set__
+_set_is_safe = UUID.__dict__["is_safe"].__set__
 
 
 class Ids(Protocol):
@@ -59,7 +60,8 @@ class SeededIds:
 
 def _v7(ticks: int, noise: int) -> UUID:
     """RFC 9562 layout: 48 bits of milliseconds, 12 bits of sub-millisecond counter, 62 random bits."""
-    milliseconds, counter = ticks >> 12, ticks & 0xFFF
+    milliseconds = ticks >> 12
+    counter = ticks & 0xFFF
     value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | counter << 64
     return _uuid(value | 0b10 << 62 | (noise & (1 << 62) - 1))
 

@@ -123,10 +123,10 @@ class Metrics:
         )
 
     def _training(self) -> None:
-        self.train_step = self._gauge("rftd_train_step", "Last finished optimizer step")
-        self.train_steps = self._counter("rftd_train_steps_total", "Optimizer steps finished")
+        self.train_step = self._gauge("rftd_train_step", "Last finished training step")
+        self.train_steps = self._counter("rftd_train_steps_total", "Training steps finished")
         self.train_step_duration = self._histogram(
-            "rftd_train_step_duration_seconds", "Wall time of one optimizer step", _SECONDS
+            "rftd_train_step_duration_seconds", "Wall time of one training step", _SECONDS
         )
         self.train_tokens = self._counter("rftd_train_tokens_total", "Tokens that took part in a gradient")
         self.train_loss = self._gauge("rftd_train_loss", "Last value of a loss term", "loss")
@@ -199,7 +199,8 @@ class StreamTotals(Collector):
 
     def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
         """Remembers how many records each stream has taken, and how many of them the projector has applied."""
-        self._produced, self._consumed = dict(produced), dict(consumed)
+        self._produced = dict(produced)
+        self._consumed = dict(consumed)
 
     def collect(self) -> Iterator[Metric]:
         taken = CounterMetricFamily(

@@ -23,7 +23,8 @@ def ks_test(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
 
     Values that occur often (ties) make p larger than it should be, never smaller.
     """
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    a = np.asarray(first, dtype=np.float64)
+    b = np.asarray(second, dtype=np.float64)
     _, places = np.unique(np.concatenate((a, b)), return_inverse=True)
     kinds = int(places.max(initial=-1)) + 1
     return ks_of_counts(np.bincount(places[: a.size], minlength=kinds), np.bincount(places[a.size :], minlength=kinds))
@@ -31,7 +32,8 @@ def ks_test(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
 
 def ks_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
     """The same of two histograms: how often each sample has each of the same values, which are in order."""
-    a, b = np.cumsum(np.asarray(first, dtype=np.int64)), np.cumsum(np.asarray(second, dtype=np.int64))
+    a = np.cumsum(np.asarray(first, dtype=np.int64))
+    b = np.cumsum(np.asarray(second, dtype=np.int64))
     if not a.size or not a[-1] or not b[-1]:
         return KsTest(0.0, 1.0)
     statistic = float(np.max(np.abs(a / a[-1] - b / b[-1])))

@@ -7,14 +7,12 @@ projections/  pure functions from events to row changes
 fold          records to row changes, positions and dead letters; pure
 writer        rows and positions into one transaction
 projector     follows the log
-freshness     how far it has come, for readers in other processes
 sole_writer   its transactions, and the lock that keeps a second one out
 database      SQLite by default, Postgres by a URL
 postgres      connections to Postgres: bounds, errors that say what to do
 schema        tables made, upgraded, filled anew
 migrations/   the revisions of the tables, for both databases
-digest        canonical digests of the tables
-rebuild       folds again from nothing and compares
+rebuild       folds again from nothing and compares, by canonical digests of the tables
 names         an experiment by its name, id or prefix
 queries/      what the CLI, the API and the page read
 lineage/      where a thing comes from, and what became of it
@@ -22,15 +20,12 @@ disk          what is free, and what folders take up
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
 workplace     where a trainer prepares what it renames; its successor takes it away
-garbage       what no event names
+unreferenced  files of an experiment that no event names
 checkpoint_witness what a checkpoint's folder remembers of the log
 outside_files what events name, and is missing or damaged
 shared_memory where weights lie that workers of one machine map
 snapshots     folds in files, believed only where the log agrees
+resume        a follower that goes on from the newest snapshot of its fold
 survivors     who remembers a log that was shortened, and what
-experiment_digest  one experiment's tables, comparable between logs
-archive_files      the files of an exported experiment
-archive            an experiment into a file, and out of one
-holdings           what events name of an experiment's files
-keeping            an experiment's files into an archive, back to their place, or away
+portable/     one experiment, whole, in a file: out of a log, into a log, and its files away
 """

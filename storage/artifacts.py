@@ -63,16 +63,6 @@ class ArtifactStore:
             )
         return data
 
-    def read_range(self, sha256: str, offset: int, length: int) -> bytes:
-        """Bytes [offset, offset + length) of a verified artifact. Raises as `read`, or if it is shorter."""
-        data = self.read(sha256)
-        if offset < 0 or length < 0 or offset + length > len(data):
-            raise LogCorruptError(
-                f"bytes [{offset}, {offset + length}) of artifact {sha256} are asked for; it has {len(data)}",
-                where=str(self.path_of(sha256)),
-            )
-        return data[offset : offset + length]
-
     def has(self, sha256: str) -> bool:
         """True if the artifact is here; its bytes are not checked."""
         return self.path_of(sha256).is_file()

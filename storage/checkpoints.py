@@ -62,7 +62,8 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | 
     make_durable_folder(folder.parent)
     if within is None:
         put_back(folder)
-    temporary, replaced = _beside(folder, within, "tmp"), _beside(folder, within, "old")
+    temporary = _beside(folder, within, "tmp")
+    replaced = _beside(folder, within, "old")
     for left in (temporary, replaced):
         shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()

@@ -18,7 +18,8 @@ from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
 from rftd.storage.upserts import Changes, Upsert, Values
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.codec import Decoded
-from rftd.streams.deadletters import decode_ours, head_of
+from rftd.streams.deadletters import head_of
+from rftd.streams.effective import ruling
 from rftd.streams.envelope import Head, Record
 from rftd.streams.events.registry import Event, UnknownVersionError
 from rftd.streams.events.worker import RecordDeadLettered
@@ -58,7 +59,7 @@ class Folded:
     """A pointer to each record that could not be used."""
 
 
-class Fold:
+class TableFold:
     """Positions and fences, and the functions of the projections. A record below its position changes nothing."""
 
     def __init__(
@@ -95,7 +96,8 @@ class Fold:
         Raises UnknownVersionError for a record of a newer release: to skip it would make the tables wrong for ever.
         Raises OverflowError if a value fits no column; this fold is then of no more use.
         """
-        folded, changes = Folded(), Changes()
+        folded = Folded()
+        changes = Changes()
         newest: dict[Partition, Record] = {}
         for record in records:
             last = newest.get(record.partition)
@@ -122,17 +124,18 @@ class Fold:
 
     def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:
         try:
-            decoded = decode_ours(record)
+            decoded, effective = ruling(record, self._fences)
         except UnknownVersionError:
             raise
         except CodecError as error:
             folded.letters.append(_bury(record, error, changes, unreadable=True))
             return
+        if not effective:
+            folded.void += 1
+            return
         try:
-            if not self._fences.admit(record.partition, decoded.head, decoded.event):
-                folded.void += 1
-                return
-            kind, ids = type(decoded.event), self._once.get(record.partition)
+            kind = type(decoded.event)
+            ids = self._once.get(record.partition)
             if ids is not None and decoded.head.id in ids:
                 folded.repeated += 1
                 return

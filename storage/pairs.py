@@ -36,7 +36,8 @@ class Pair:
     def joined(self, rows: dict[Upsert | Pair, list[Values]]) -> None:
         """Makes one row of each two with the same key."""
         first, second = self.parts
-        ones, others = rows.get(first), rows.get(second)
+        ones = rows.get(first)
+        others = rows.get(second)
         if not ones or not others:
             return
         keys = [self._key_of(row) for row in ones]

@@ -53,7 +53,8 @@ def connector(url: URL) -> Callable[[], Awaitable[Any]]:
 
 def refusal(error: BaseException, url: URL) -> RftdError:
     """What a failed connection means; it names the server and never the password."""
-    where, user = _place(url), url.username or "(of this process)"
+    where = _place(url)
+    user = url.username or "(of this process)"
     match getattr(error, "sqlstate", None):
         case "28P01" | "28000":
             return UnreachableError(
@@ -86,7 +87,8 @@ def refusal(error: BaseException, url: URL) -> RftdError:
 
 def forbidden(url: URL) -> RftdError:
     """The user may not do what must be done."""
-    user, name = url.username or "USER", url.database or "DATABASE"
+    user = url.username or "USER"
+    name = url.database or "DATABASE"
     return UnreachableError(
         f"Postgres gives user {user} no right to make tables",
         where=_place(url),

@@ -15,7 +15,7 @@ from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.storage.database import is_refused
-from rftd.storage.fold import Fold, Folded
+from rftd.storage.fold import Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.schema import prepare, reset
 from rftd.storage.sole_writer import SoleWriter
@@ -67,7 +67,7 @@ class Projector:
         self._report = report
         self._point = point
         self._writer = TableWriter()
-        self._fold: Fold | None = None
+        self._fold: TableFold | None = None
         self._committed: Heads = {}
         self._moved = asyncio.Event()
         self._wanted = 0
@@ -97,7 +97,7 @@ class Projector:
             fences = await read_fences(connection)
             once = await read_once(connection)
         await self._log.check_heads(positions)
-        self._fold = Fold(positions, fences, self._projections, once)
+        self._fold = TableFold(positions, fences, self._projections, once)
         self._committed = {}
         self._advance(positions)
 
@@ -167,7 +167,8 @@ class Projector:
         """The records from the committed positions up to `goals`, partition by partition."""
         starts = dict(self.positions)
         for partition in TRUTH:
-            start, goal = starts.get(partition, 0), goals[partition].next_offset if partition in goals else 0
+            start = starts.get(partition, 0)
+            goal = goals[partition].next_offset if partition in goals else 0
             while start < goal:
                 read = await self._log.read(partition, start, max_records=self._max_records)
                 records = [record for record in read if record.offset < goal]
@@ -197,12 +198,12 @@ class Projector:
             await self._apply(await self._opened(), again)
         return None
 
-    async def _take(self, fold: Fold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
+    async def _take(self, fold: TableFold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
         # Folding before the database has work to do would only delay handing it out.
         await sent.wait()
         return await asyncio.to_thread(fold.take, records)
 
-    async def _opened(self) -> Fold:
+    async def _opened(self) -> TableFold:
         if self._fold is None:
             await self.open()
             assert self._fold is not None
@@ -248,7 +249,7 @@ class Projector:
             pause.cancel()
             hurry.cancel()
 
-    async def _apply(self, fold: Fold, records: Sequence[Record]) -> None:
+    async def _apply(self, fold: TableFold, records: Sequence[Record]) -> None:
         try:
             await self._commit(await asyncio.to_thread(fold.take, records))
         except BaseException as error:

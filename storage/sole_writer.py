@@ -100,7 +100,8 @@ class SoleWriter:
 
     async def _end(self, *, sound: bool) -> None:
         """A connection that a statement failed on, or was cancelled on, is used for nothing else."""
-        held, self._held = self._held, None
+        held = self._held
+        self._held = None
         if held is None:
             return
         try:

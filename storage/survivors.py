@@ -32,13 +32,13 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import CodecError
 from rftd.storage.checkpoint_witness import NAME, read_witness
-from rftd.storage.garbage import stage_folders
 from rftd.storage.snapshots import FOLDER
 from rftd.storage.tables.base import table_of
 from rftd.storage.tables.progress import Positions
+from rftd.storage.unreferenced import stage_folders
 from rftd.storage.workplace import epoch_of, left_in, original_of
 from rftd.storage.writer import read_positions
-from rftd.streams.backends.heads_file import FILE_NAME, HeadsFile, read_heads
+from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
 from rftd.streams.chain import Heads
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.folds.run_state import RunState

@@ -191,7 +191,8 @@ def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
         rows = postgresql.insert(target).from_select(names, select(*new_rows.c))
     else:
         rows = sqlite.insert(target).values({name: bindparam(name) for name in names})
-    new, old = rows.excluded, target.columns
+    new = rows.excluded
+    old = target.columns
     wins = [part.wins(new, old) for part in parts]
     if len(parts) == 1:
         changed = {name: new[name] for name in first.owns}

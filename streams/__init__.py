@@ -3,9 +3,14 @@
 topics        the streams: names, partitions, retention
 envelope      a record's attributes; `Draft` before, `Record` after the log took it
 bounds        what a number in an event or a specification may be
+marked        a fact beside a field: its annotation carries a mark
+log_place     which fields are places in the log
+stored_path   which fields are paths, and which of them an experiment reads
 spec          what an experiment is, resolved
+schedule      which weights an explore step needs, when weights are published, when an evaluation is due
+row_order     which row comes at which place of the experiment: a pure function
 naming        which experiment a name or an id means
-halves        experiments that are handed in as two halves
+split_submission       experiments that are handed in as two halves
 events/       the event types
 arrays        numeric arrays as bytes
 codec         events to bytes and back, with limits
@@ -15,6 +20,7 @@ backends/     memory (with faults), sqlite (the embedded default)
 socket/       the embedded log for other processes, over a Unix socket
 deadletters   records that are not ours
 fencing       epochs of roles in a partition
+effective     from a record to the event that a fold takes in: what every reader leaves out
 start         where an experiment begins in the log
 group_id      the id of a group, which says its place
 shared_history what a fork shares with its parent
@@ -23,11 +29,13 @@ feed          hands out what is read; nothing is passed before it was taken
 follower      reads partitions into a fold
 role          a leased role: fenced, its appends read back
 patience      appends that wait for space
-folds/        pure state: the spine, groups, the ledger of experiences, weights
+folds/        pure state: the spine, groups, the replay buffer of experiences, weights
+evaluations   evaluations that are due by that state
+decision      an event that was decided, and the partition that it goes to
 losses        what survivors remember that the log does not hold any more
 retention     heartbeats are forgotten after a while
 payloads      the token arrays of experiences: dropped, brought back, their space returned
-transfer/     one experiment's log in a file, and from a file into any log
+portable/     one experiment's log in a file, and from a file into any log
 verify/       the offline checker of the rules over any log
 """
 

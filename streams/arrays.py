@@ -78,7 +78,8 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def _check_size(self) -> None:
         """Raises CodecError if the parts do not fit together."""
-        size, count = DTYPES.get(self.dtype), 1
+        size = DTYPES.get(self.dtype)
+        count = 1
         for extent in self.shape:
             if extent < 0:
                 raise CodecError(f"array of shape {self.shape} has a negative extent")

@@ -15,6 +15,8 @@ ROLLOUTS: Final = 100_000
 """Most rollouts of one group."""
 LAST_NS: Final = (1 << 63) - 1
 """The last reading of a clock that there is."""
+HOTTEST: Final = 100.0
+"""The highest temperature."""
 _LARGEST: Final = 1.7976931348623157e308
 
 Index: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 40)]
@@ -39,6 +41,8 @@ Integer: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """A whole number that a column of the tables holds."""
 Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 """A number that is neither infinite nor NaN."""
+Temperature: TypeAlias = Annotated[float, Meta(ge=0.0, le=HOTTEST)]
+"""The divisor of logits before a token is drawn; 0 where the likeliest is taken."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e9)]
 """A duration that was measured."""
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]

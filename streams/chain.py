@@ -1,4 +1,4 @@
-"""The hash chain of a partition, by which a lost tail or a flipped byte is noticed.
+"""The hash chain of a partition, by which a lost tail or a flipped byte is noticed, and remembered heads against a log.
 
 On Kafka, where several processes write one partition, no writer knows the record before its own: there each record's
 chain begins at `GENESIS`, so that it is a digest of this record alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from rftd.ops.errors import LogLossError
 from rftd.streams.topics import Partition
 
 GENESIS: Final = bytes(16)
@@ -49,3 +50,25 @@ def link(previous: bytes, head: bytes, value: bytes) -> bytes:
             for start in range(0, len(value), _HELD_SIZE_BYTES):
                 digest.update(view[start : start + _HELD_SIZE_BYTES])
     return digest.digest()
+
+
+def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> None:
+    """Compares a remembered head with what needs no record to be read. Raises LogLossError."""
+    if mark.next_offset > head.next_offset:
+        raise LogLossError(
+            f"{partition}@{mark.next_offset - 1} was acknowledged and is gone: the log ends before {head.next_offset}",
+            where=f"{partition}@{head.next_offset}",
+            fix="restore the log from a backup; run `rftd verify` to see what remains",
+        )
+    for known in (head, start):
+        if mark.next_offset == known.next_offset and mark.chain != known.chain:
+            raise different(partition, mark)
+
+
+def different(partition: Partition, mark: Mark) -> LogLossError:
+    """The error for a remembered head whose record is another one now."""
+    return LogLossError(
+        f"{partition}@{mark.next_offset - 1} is not the record that was acknowledged",
+        where=f"{partition}@{mark.next_offset - 1}",
+        fix="this is another log, or it was rewritten: restore the right one from a backup",
+    )

@@ -22,12 +22,10 @@ from rftd.streams.events.registry import UnknownVersionError, definition_named
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.topics import Partition, may_hold, partition_of
 
 _HOME: Final = Partition(topics.DEADLETTERS, 0)
-_KEYED: Final = frozenset({topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS})
-"""Streams in which an experiment has one partition, whose order its folds rely on."""
-_OF_EXPERIMENTS: Final = _KEYED | {topics.TASKS, topics.EXPERIENCES}
+_OF_EXPERIMENTS: Final = {*topics.KEYED, topics.TASKS, topics.EXPERIENCES}
 
 
 def decode_ours(record: Record) -> Decoded:
@@ -76,7 +74,8 @@ def check_route(head: Head, record: Record) -> None:
     if head.experiment is None:
         if stream in _OF_EXPERIMENTS:
             raise CodecError(f"{head.type} of no experiment", where=place(record))
-    elif stream in _KEYED and (home := partition_of(stream, head.experiment)) != record.partition:
+    elif not may_hold(record.partition, head.experiment):
+        home = partition_of(stream, head.experiment)
         raise CodecError(f"{head.type} of an experiment that belongs to {home}", where=place(record))
 
 

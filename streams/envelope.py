@@ -74,7 +74,10 @@ class Stretch(NamedTuple):
 
 
 class Position(NamedTuple):
-    """One record's place."""
+    """One record's place; as text `stream/partition@offset`."""
 
     partition: Partition
     offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}@{self.offset}"

@@ -12,7 +12,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import WaitTimeoutError
 from rftd.streams.chain import Heads
 from rftd.streams.codec import Decoded
-from rftd.streams.deadletters import head_of, understood_with
+from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.feed import Feed
@@ -32,8 +32,7 @@ class Fold(Protocol):
 class Follower:
     """Feeds the effective events of one experiment (and those of no experiment) to a fold.
 
-    Records that a fence made void are left out, and so are those of other experiments, whose payload is not decoded,
-    and those that are not ours (see `rftd.streams.deadletters`). One of a newer version raises UnknownVersionError.
+    Which those are is said in `rftd.streams.effective`; of other experiments' records the payload is not decoded.
     Several tasks of one process may call it: they take turns.
     """
 
@@ -57,7 +56,7 @@ class Follower:
         self._chains = {partition: mark.chain for partition, mark in (heads or {}).items()}
         self._log = log
         self._fold = fold
-        self._experiment = experiment
+        self._wanted = of_experiment(experiment)
         self._clock = clock
         self._feed = Feed(log.subscribe(positions))
         self._one_reader = asyncio.Lock()
@@ -124,15 +123,9 @@ class Follower:
         await self._feed.close()
 
     def _read(self, record: Record) -> None:
-        self._take(record)
+        decoded = effective(record, self.fences, self._wanted)
+        if decoded is not None:
+            self._fold.apply(decoded)
         if self.witness is not None:
             self.witness(record)
         self._chains[record.partition] = record.chain
-
-    def _take(self, record: Record) -> None:
-        head = head_of(record)
-        if head is None or (head.experiment is not None and head.experiment != self._experiment):
-            return
-        decoded = understood_with(head, record)
-        if decoded is not None and self.fences.admit(record.partition, head, decoded.event):
-            self._fold.apply(decoded)

@@ -21,7 +21,7 @@ _FIXED: Final = 8 << 76 | 2 << 62
 """The version and the variant of a UUID of this form."""
 
 
-class Place(NamedTuple):
+class GroupPlace(NamedTuple):
     """The place of a group in its experiment."""
 
     stage: int
@@ -36,10 +36,10 @@ def group_id(experiment: UUID, stage: int, sequence: int) -> UUID:
     return UUID(int=plain.int & _TAKEN | _FIXED | stage << 64 | sequence)
 
 
-def place_of_group(experiment: UUID | None, id: UUID) -> Place | None:
+def place_of_group(experiment: UUID | None, id: UUID) -> GroupPlace | None:
     """What the id says; None for a retry of a failed group, and for groups of releases before this form."""
     number = id.int
-    place = Place(number >> 64 & _STAGES - 1, number & _SEQUENCES - 1)
+    place = GroupPlace(number >> 64 & _STAGES - 1, number & _SEQUENCES - 1)
     if experiment is None or number >> 76 & 15 != 8 or group_id(experiment, *place) != id:
         return None
     return place

@@ -75,18 +75,18 @@ class Deletable(Protocol):
     """A log whose records somebody else may delete, which leaves offsets without a record."""
 
     async def deleted(self) -> list[tuple[Partition, Stretch]]:
-        """What is gone of partitions of truth, as far as they were read."""
+        """The records of truth that are gone, as far as its partitions were read."""
         ...
 
 
 async def deleted_from(log: EventLog) -> list[Loss]:
-    """What was deleted from the log's partitions: the offsets say so, and nobody has to remember it."""
+    """The losses that the offsets of the log's partitions show by themselves: nobody has to remember those records."""
     gone = await log.deleted() if isinstance(log, Deletable) else []
     return [Loss(LostHead(*partition, stretch.end, b"", _sign(stretch), stretch.end)) for partition, stretch in gone]
 
 
 async def still_lost(log: EventLog, losses: Iterable[Loss]) -> set[HeadRef]:
-    """Those of the losses that the log does not hold now either."""
+    """The heads among `losses` that the log still does not hold."""
     before = list(losses)
     witnesses = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in before if loss.head.chain]
     still = {loss.head.ref for loss in await losses_of(log, witnesses)}
@@ -165,7 +165,7 @@ async def remembered_within(log: EventLog) -> list[Witness]:
 
 
 def _sign(gone: Stretch) -> str:
-    """What shows that these are gone."""
+    """The evidence that these records are gone, in words."""
     return f"the gap that begins at {gone.first}" if gone.first else "the first record that is left"
 
 

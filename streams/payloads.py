@@ -121,12 +121,7 @@ def worth_it(whole_bytes: int, thin_bytes: int) -> bool:
 
 def without_payload(value: ExperienceProduced) -> ExperienceProduced:
     """The experience with its arrays by their sha256 only."""
-    return msgspec.structs.replace(
-        value,
-        tokens=value.tokens.dropped(),
-        loss_mask=value.loss_mask.dropped(),
-        logprobs=value.logprobs.dropped(),
-    )
+    return msgspec.structs.replace(value, **{name: array.dropped() for name, array in value.arrays.items()})
 
 
 def _experiences() -> list[Partition]:

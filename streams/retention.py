@@ -27,7 +27,8 @@ async def enforce_retention(log: EventLog, clock: Clock) -> None:
 
 async def _truncate(log: EventLog, topic: Topic, retention_s: float, clock: Clock) -> None:
     """A time that lies as far ahead is no time: a clock was wrong, and must not keep what follows for ever."""
-    now_ns, kept_ns = clock.now_ns(), int(retention_s * 1e9)
+    now_ns = clock.now_ns()
+    kept_ns = int(retention_s * 1e9)
     for number in range(topic.partitions):
         partition = Partition(topic.name, number)
         before = 0

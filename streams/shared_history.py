@@ -11,13 +11,13 @@ import msgspec
 from rftd.ops.errors import ConflictError, LogLossError, UsageError
 from rftd.streams import topics
 from rftd.streams.codec import Decoded, decode_as
-from rftd.streams.deadletters import head_of, understood_with
+from rftd.streams.effective import effective_records, of_experiment
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.once import Batches
+from rftd.streams.folds.once import PlannedBatches
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine
 from rftd.streams.follower import Fold
@@ -56,23 +56,19 @@ async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> Share
 
 async def fold_until(log: EventLog, fold: Fold, experiment: UUID, ends: Mapping[Partition, int]) -> None:
     """Feeds the effective events of an experiment below `ends` to a fold. Raises NotFoundError."""
-    starts, fences = await start_of_experiment(log, experiment), FenceView()
+    starts = await start_of_experiment(log, experiment)
+    fences = FenceView()
+    wanted = of_experiment(experiment)
     for partition, end in ends.items():
-        offset = starts.get(partition, 0)
-        while offset < end and (records := await log.read(partition, offset)):
-            for record in records:
-                offset = record.offset + 1
-                head = head_of(record)
-                if record.offset >= end or head is None or head.experiment not in (None, experiment):
-                    continue
-                decoded = understood_with(head, record)
-                if decoded is not None and fences.admit(partition, head, decoded.event):
-                    fold.apply(decoded)
+        start = starts.get(partition, 0)
+        async for decoded in effective_records(log, partition, fences, start=start, end=end, wanted=wanted):
+            fold.apply(decoded)
 
 
 async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[int, int]:
     """Where the plans of steps from `first` on lie on the spine. Reads all of it."""
-    home, found = partition_of(topics.EXPERIMENTS, experiment), _Plans(first)
+    home = partition_of(topics.EXPERIMENTS, experiment)
+    found = _Plans(first)
     heads = await log.heads()
     await fold_until(log, found, experiment, {home: heads[home].next_offset if home in heads else 0})
     return found.offsets
@@ -83,7 +79,7 @@ class _Plans:
 
     def __init__(self, first: int) -> None:
         self.offsets: dict[int, int] = {}
-        self._batches = Batches()
+        self._batches = PlannedBatches()
         self._first = first
 
     def apply(self, decoded: Decoded) -> None:
@@ -172,9 +168,11 @@ async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> Batch
 
 async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: int) -> tuple[int, tuple[int, ...]]:
     """Where the stage's data goes on, as the dispatcher stood when the batch was planned (rule 6)."""
-    spine, spec = state.spine, state.spine.spec
+    spine = state.spine
+    spec = state.spine.spec
     assert spec is not None
-    forked, first = spine.forked, spine.first_versions[plan.stage]
+    forked = spine.forked
+    first = spine.first_versions[plan.stage]
     inherited = forked if forked is not None and forked.at_step > first and forked.stage == plan.stage else None
     taken = inherited.next_sequence if inherited else 0
     if spec.stages[plan.stage].kind == "train":
@@ -222,6 +220,6 @@ class _Groups:
         return self._closed.difference(self._untouched())
 
     def _untouched(self) -> Iterator[int]:
-        entries = [entry for entry in self.state.ledger.waiting.values() if entry.stage == self._stage]
+        entries = [entry for entry in self.state.replay_buffer.waiting.values() if entry.stage == self._stage]
         waiting = Counter(entry.sequence for entry in entries)
         yield from {entry.sequence for entry in entries if waiting[entry.sequence] == entry.group_size}

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rftd.streams.bounds import Finite, Index, Integer
+from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
     tools_key: str = "tools"
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
+    completion_key: str = "completion"
+    label_key: str = "label"
     enable_concatenated_multi_turn: bool = False
     """Of a conversation to imitate every message of the assistant is learned, not only the last."""
     chat_template: str | None = None
@@ -52,23 +55,35 @@ class SamplingSpec(Spec, frozen=True, kw_only=True):
     max_tokens: Integer = 128
     min_tokens: Integer = 0
     stop: tuple[str, ...] = ()
+    min_p: Finite = 0.0
+    """Keeps tokens at least so likely as this share of the likeliest; 0 keeps every token."""
+    repetition_penalty: Finite = 1.0
+    """Divides positive logits of tokens that were there, and multiplies negative ones; 1 changes nothing."""
+    presence_penalty: Finite = 0.0
+    """Taken off the logit of each token that was drawn before."""
+    logit_bias: tuple[tuple[Integer, Finite], ...] = ()
+    """(token, what is added to its logit)."""
+    ignore_eos: bool = False
+    """Go on after an end of sequence."""
+    processed_logprobs: bool = False
+    """Record each token's log-probability in the distribution that it was drawn from, beside the model's own."""
 
 
 class TasksetSpec(Spec, frozen=True, kw_only=True):
     """A dataset of tasks (or of SFT rows): jsonl files, in file order and line order."""
 
     name: str
-    path: str
+    path: InputPath
     subset: str | None = None
     split: str = "train"
     format: FormatSpec = FormatSpec()
     schema: str = "sft"
-    """What a row to train on is: `sft` an answer, `dpo` two of them, `cpt` a text."""
+    """What a row to train on is: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
     repeat_times: Index = 1
     workflow: str = "math_workflow"
     workflow_args: dict[str, Any] = {}
     reward: str | None = None
-    reward_args: dict[str, Any] = {}
+    reward_args: InputArguments = {}
     sampling: SamplingSpec = SamplingSpec()
     selector: str = "sequential"
     """`sequential` or `shuffle` (a permutation per epoch from seed + epoch)."""
@@ -86,7 +101,7 @@ class LoraSpec(Spec, frozen=True, kw_only=True):
     """A low-rank adapter, trained instead of the model's own weights (arXiv 2106.09685)."""
 
     name: str = "default"
-    path: str = ""
+    path: InputPath = ""
     """A folder in peft's layout to begin from; empty for a fresh one, which changes nothing yet."""
     rank: Index = 32
     alpha: Finite = 32
@@ -97,7 +112,7 @@ class LoraSpec(Spec, frozen=True, kw_only=True):
 class ModelSpec(Spec, frozen=True, kw_only=True):
     """The model and its lengths, in tokens."""
 
-    path: str
+    path: InputPath
     max_model_len: Index
     max_prompt_tokens: Index
     max_response_tokens: Index
@@ -114,7 +129,11 @@ class OptimizerSpec(Spec, frozen=True, kw_only=True):
     kind: str = "adam"
     lr: Finite = 1e-6
     betas: tuple[Finite, Finite] = (0.9, 0.999)
+    eps: Finite = 1e-8
     weight_decay: Finite = 0.01
+    decay_all: bool = True
+    """False: norms, biases and whatever has one dimension keep their size. Logs of earlier releases do not say so, and
+    decayed everything: so they are replayed alike."""
     warmup_steps: Index = 0
     warmup_ratio: Finite = 0.0
     """Instead of warmup_steps where that is 0: this share of total_steps, once the daemon knows them."""
@@ -153,6 +172,8 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     kl_penalty: str = "none"
     """Of each token's reward or advantage."""
     kl_penalty_args: dict[str, Any] = {}
+    kl_penalty_place: str = "after"
+    """`after`: from each token's advantage; `before`: from the response's reward, before its group's normalisation."""
     kl_loss: str = "none"
     kl_loss_args: dict[str, Any] = {}
     entropy_loss: str = "none"
@@ -204,14 +225,14 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     method: str = "checkpoint"
     """The weight channel."""
     style: str = "fixed"
-    """`fixed`, `explorer_driven`, `trainer_driven` or `fully_async`: see `rftd.workers.policies.schedule`."""
+    """`fixed`, `explorer_driven`, `trainer_driven` or `fully_async`: see `rftd.streams.schedule`."""
     interval: Index = 1
     """Steps between two synchronisations, of a side that has no interval of its own."""
     offset: Index = 0
     """Explore steps that are added to those before the first synchronisation."""
     timeout_s: Finite = 3600.0
     """How long explorers wait for weights at a sync point, before they go on with those that are there."""
-    memory_dir: str = ""
+    memory_dir: OwnPath = ""
     """Where the channel `memory` makes its folder; empty: in the machine's memory, if it shows it as a folder."""
     explorer_interval: Index = 0
     """Of the explorers; 0: `interval`."""
@@ -258,6 +279,16 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     """Names of environment variables that the explorer needs; values are read where it runs."""
 
 
+class UpdatesSpec(Spec, frozen=True, kw_only=True):
+    """The optimizer steps that one batch gives: epochs over it in mini-batches."""
+
+    epochs: Index = 1
+    mini_batch_items: Index = 0
+    """Items of the batch in one optimizer step; 0: all of them."""
+    shuffle: bool = False
+    """Each epoch has an order of its own, drawn from the experiment's seed and the step."""
+
+
 class TrainerSpec(Spec, frozen=True, kw_only=True):
     """The training side."""
 
@@ -273,11 +304,15 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     dtype: str = "float32"
     max_nonfinite_steps: Index = 3
     """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
-    critic_path: str = ""
+    critic_path: InputPath = ""
     """Where a critic begins; empty: where the policy does."""
     critic_warmup_steps: Index = 0
     """Before this step of the stage only the critic learns."""
-    teacher_path: str = ""
+    updates: UpdatesSpec = UpdatesSpec()
+    """The policy's optimizer steps."""
+    critic_updates: UpdatesSpec | None = None
+    """None: the policy's."""
+    teacher_path: InputPath = ""
     """Of an algorithm that learns from one."""
     engine_args: dict[str, Any] = {}
 
@@ -286,7 +321,7 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """One stage, complete."""
 
     name: str
-    folder: str = ""
+    folder: OwnPath = ""
     """Absolute; its `global_step_N` lie below: job_dir itself for a file without `stages`, else job_dir/name."""
     kind: str
     """`train` (from a dataset; no explorer), `both`, or `explore` (collects experiences; no step)."""
@@ -330,7 +365,7 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     project: str
     group: str = ""
     name: str
-    job_dir: str
+    job_dir: OwnPath
     """Absolute; checkpoints, weights and logs of the experiment lie below it."""
     stages: tuple[StageSpec, ...]
     half: str = "both"

@@ -27,6 +27,8 @@ class Topic(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     retention_s: float | None = None
+    keyed: bool = False
+    """An experiment has one partition of it, by its id, whose order its folds rely on."""
 
 
 EXPERIMENTS: Final = "rftd.experiments"
@@ -42,16 +44,19 @@ DEADLETTERS: Final = "rftd.deadletters"
 TOPICS: Final = {
     topic.name: topic
     for topic in (
-        Topic(EXPERIMENTS, 4),
+        Topic(EXPERIMENTS, 4, keyed=True),
         Topic(TASKS, limits.WORKER_SLOTS),
         Topic(EXPERIENCES, 8),
-        Topic(WEIGHTS, 4),
-        Topic(CHECKPOINTS, 4),
+        Topic(WEIGHTS, 4, keyed=True),
+        Topic(CHECKPOINTS, 4, keyed=True),
         Topic(WORKERS, 1),
         Topic(HEARTBEATS, 1, retention_s=3600.0),
         Topic(DEADLETTERS, 1),
     )
 }
+
+KEYED: Final = tuple(topic.name for topic in TOPICS.values() if topic.keyed)
+"""Streams of which an experiment has one partition."""
 
 TRUTH: Final = tuple(
     Partition(topic.name, number)
@@ -73,3 +78,8 @@ def partition_of(stream: str, key: UUID) -> Partition:
     """The partition of `stream` that holds `key`; stable across machines and releases."""
     partitions = _PARTITIONS[stream]
     return partitions[xxhash.xxh3_64_intdigest(key.bytes) % len(partitions)]
+
+
+def may_hold(partition: Partition, experiment: UUID) -> bool:
+    """True if events of the experiment belong in this partition, for all that their stream says."""
+    return not TOPICS[partition.stream].keyed or partition == partition_of(partition.stream, experiment)

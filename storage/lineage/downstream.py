@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Final
 
 from rftd.storage.lineage.key import Key, Kind
-from rftd.storage.lineage.reading import Reading
+from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.lineage.upstream import Finder, Found, Left, Neighbours, newest, spans_of
 from rftd.storage.queries.counting import EXECUTED
 
@@ -30,8 +30,9 @@ _CHILDREN: Final = (
 """What an experiment holds: kind, key columns, where, order."""
 
 
-async def _experiments(reading: Reading, keys: list[Key], most: int) -> Neighbours:
-    found, left = [], []
+async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    found = []
+    left = []
     for key in keys:
         for kind, columns, source, order in _CHILDREN:
             rows = await reading.rows(
@@ -43,8 +44,9 @@ async def _experiments(reading: Reading, keys: list[Key], most: int) -> Neighbou
     return found, left
 
 
-async def _workers(reading: Reading, keys: list[Key], most: int) -> Neighbours:
-    found, left = [], []
+async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    found = []
+    left = []
     for key in keys:
         source = "leases WHERE worker = :worker"
         rows = await reading.rows(
@@ -56,7 +58,7 @@ async def _workers(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     return found, left
 
 
-async def _tasks(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         "SELECT group_id, rollout FROM experiences WHERE group_id IN ({keys}) ORDER BY group_id, rollout",
         (key.id for key in keys),
@@ -66,7 +68,7 @@ async def _tasks(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     )
 
 
-async def _leases(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         """SELECT l.id, e.group_id, e.rollout FROM leases l JOIN experiences e ON e.group_id = l.subject
         WHERE l.id IN ({keys}) AND e.lease = l.id ORDER BY l.id, e.rollout""",
@@ -78,7 +80,7 @@ async def _leases(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     )
 
 
-async def _rollouts(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         "SELECT group_id, rollout, id FROM experiences WHERE group_id IN ({keys}) AND produced_offset IS NOT NULL",
         {key.id for key in keys},
@@ -91,7 +93,7 @@ async def _rollouts(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     ], []
 
 
-async def _experiences(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         """SELECT i.experience, i.batch FROM batch_items i
         JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
@@ -101,11 +103,11 @@ async def _experiences(reading: Reading, keys: list[Key], most: int) -> Neighbou
     return [Found(Key(Kind.EXPERIENCE, id), Key(Kind.BATCH, batch), "item") for id, batch in rows], []
 
 
-async def _rows(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _rows(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [Found(key, Key(Kind.BATCH, key.id), "row") for key in keys], []
 
 
-async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         f"""SELECT b.id, t.experiment, t.step, t.generation FROM batches b
         JOIN {EXECUTED} t ON t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id
@@ -118,11 +120,11 @@ async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     ], []
 
 
-async def _steps(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _steps(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [Found(key, key._replace(kind=Kind.WEIGHTS), "made by") for key in keys], []
 
 
-async def _weights(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     found: list[Found] = []
     left: list[Left] = []
     for key in keys:
@@ -153,7 +155,7 @@ async def _weights(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     return found, left
 
 
-async def _drawn(reading: Reading, key: Key, most: int) -> Neighbours:
+async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
     """The experiences of which a version drew some token."""
     source = f"""experiences WHERE experiment = :experiment AND oldest_version <= :version
         AND oldest_version > :version - {WIDEST_SPAN_VERSIONS} AND newest_version >= :version AND spans LIKE :span"""
@@ -170,7 +172,7 @@ async def _drawn(reading: Reading, key: Key, most: int) -> Neighbours:
     return found, [Left(key, Kind.EXPERIENCE, await reading.count(source, **here))]
 
 
-async def _next_steps(reading: Reading, key: Key) -> list[Key]:
+async def _next_steps(reading: TableSnapshot, key: Key) -> list[Key]:
     """The steps that were trained from these weights: each from the newest generation not above its own."""
     rows = await reading.rows(
         f"SELECT step, generation FROM {EXECUTED} t WHERE experiment = :experiment AND step IN (:version, :next)",
@@ -186,7 +188,7 @@ async def _next_steps(reading: Reading, key: Key) -> list[Key]:
     ]
 
 
-async def _checkpoints(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     found = []
     for key in keys:
         rows = await reading.rows(
@@ -203,7 +205,7 @@ async def _checkpoints(reading: Reading, keys: list[Key], most: int) -> Neighbou
     return found, []
 
 
-async def _evals(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [], []
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from rftd.storage.lineage.graph import Node
 from rftd.storage.lineage.key import NUMBERED, Key, Kind
-from rftd.storage.lineage.reading import Reading
+from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
@@ -23,7 +23,7 @@ class Fact(NamedTuple):
 Facts = dict[Key, Fact]
 
 
-async def nodes_of(reading: Reading, keys: list[Key]) -> dict[Key, Node]:
+async def nodes_of(reading: TableSnapshot, keys: list[Key]) -> dict[Key, Node]:
     """A node for each key; one that the tables do not hold yet says so."""
     facts: Facts = {}
     for kind in dict.fromkeys(key.kind for key in keys):
@@ -46,7 +46,7 @@ def _id(key: Key) -> str:
     return f"{UUID(bytes=key.id)}/row/{key.number}" if key.kind is Kind.ROW else str(key.uuid)
 
 
-async def _names(reading: Reading, experiments: set[bytes]) -> dict[bytes, str]:
+async def _names(reading: TableSnapshot, experiments: set[bytes]) -> dict[bytes, str]:
     """What each experiment is called: its name where nobody else has it, else its id."""
     rows = await reading.among(
         """SELECT id, name, (SELECT COUNT(*) FROM experiments o WHERE o.name = x.name) FROM experiments x
@@ -57,7 +57,7 @@ async def _names(reading: Reading, experiments: set[bytes]) -> dict[bytes, str]:
     return {id: found.get(id) or str(UUID(bytes=id)) for id in experiments}
 
 
-async def _experiments(reading: Reading, keys: list[Key]) -> Facts:
+async def _experiments(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = "SELECT id, name, state, total_steps, submitted_ns FROM experiments WHERE id IN ({keys})"
     return {
         Key(Kind.EXPERIMENT, id): Fact(id, f"{name}, {state or 'submitted'}, {steps} steps", at)
@@ -65,7 +65,7 @@ async def _experiments(reading: Reading, keys: list[Key]) -> Facts:
     }
 
 
-async def _workers(reading: Reading, keys: list[Key]) -> Facts:
+async def _workers(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = """SELECT id, experiment, role, slot, host, pid, started_ns, stopped_offset, lost_reason
         FROM workers WHERE id IN ({keys})"""
     facts = {}
@@ -76,7 +76,7 @@ async def _workers(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _tasks(reading: Reading, keys: list[Key]) -> Facts:
+async def _tasks(reading: TableSnapshot, keys: list[Key]) -> Facts:
     leased = await reading.among(
         """SELECT subject, experiment, stage, sequence, row_start, epoch, leased_ns, attempt FROM leases
         WHERE subject IN ({keys}) AND kind = 'task' ORDER BY attempt DESC""",
@@ -101,7 +101,7 @@ async def _tasks(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _leases(reading: Reading, keys: list[Key]) -> Facts:
+async def _leases(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = """SELECT id, experiment, kind, slot, attempt, rollouts, row_start, row_end, leased_ns, expired_reason
         FROM leases WHERE id IN ({keys})"""
     facts = {}
@@ -112,7 +112,7 @@ async def _leases(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _rollouts(reading: Reading, keys: list[Key]) -> Facts:
+async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = """SELECT group_id, rollout, COALESCE(experiment, failed_experiment), produced_ns, produced_offset,
         duration_s, failed_ns, failed_code, failed_reason FROM experiences WHERE group_id IN ({keys})"""
     facts = {}
@@ -125,7 +125,7 @@ async def _rollouts(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _experiences(reading: Reading, keys: list[Key]) -> Facts:
+async def _experiences(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = """SELECT e.id, e.experiment, e.reward, e.prompt_tokens, e.response_tokens, e.finish, e.produced_ns, r.reason
         FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({keys})"""
     facts = {}
@@ -136,7 +136,7 @@ async def _experiences(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _rows(reading: Reading, keys: list[Key]) -> Facts:
+async def _rows(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = """SELECT i.batch, i.item, b.experiment, i.digest, i.row, i.epoch, b.decided_at_ns FROM batch_items i
         JOIN batches b ON b.id = i.batch WHERE i.batch IN ({keys}) AND i.row IS NOT NULL"""
     return {
@@ -145,7 +145,7 @@ async def _rows(reading: Reading, keys: list[Key]) -> Facts:
     }
 
 
-async def _batches(reading: Reading, keys: list[Key]) -> Facts:
+async def _batches(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = f"""SELECT b.id, b.experiment, b.step, b.items, b.groups, b.staleness_p95, {ABANDONED} AS abandoned,
         b.abandoned_reason, b.decided_at_ns FROM batches b WHERE b.id IN ({{keys}})"""  # noqa: S608
     facts = {}
@@ -157,7 +157,7 @@ async def _batches(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _steps(reading: Reading, keys: list[Key]) -> Facts:
+async def _steps(reading: TableSnapshot, keys: list[Key]) -> Facts:
     facts = {}
     async for experiment, step, generation, items, tokens, duration, checksum, at in _numbered(
         reading, keys, "step", "items, tokens, duration_s, checksum, completed_ns", f"{EXECUTED} t"
@@ -167,7 +167,7 @@ async def _steps(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _weights(reading: Reading, keys: list[Key]) -> Facts:
+async def _weights(reading: TableSnapshot, keys: list[Key]) -> Facts:
     facts = {key: Fact(key.id, "not announced", None) for key in keys}
     columns = "size_bytes, checksum, published_ns, published_offset, retired_offset, retired_reason"
     async for experiment, version, generation, size, checksum, at, published, retired, reason in _numbered(
@@ -180,7 +180,7 @@ async def _weights(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _checkpoints(reading: Reading, keys: list[Key]) -> Facts:
+async def _checkpoints(reading: TableSnapshot, keys: list[Key]) -> Facts:
     facts = {}
     columns = "path, size_bytes, final, committed_ns, committed_offset, deleted_offset, deleted_reason"
     async for experiment, step, generation, path, size, final, at, committed, deleted, reason in _numbered(
@@ -192,7 +192,7 @@ async def _checkpoints(reading: Reading, keys: list[Key]) -> Facts:
     return facts
 
 
-async def _evals(reading: Reading, keys: list[Key]) -> Facts:
+async def _evals(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = "SELECT id, experiment, taskset, score, rows, version, completed_ns FROM evals WHERE id IN ({keys})"
     return {
         Key(Kind.EVAL, id): Fact(experiment, f"{taskset}: {_number(score)} over {rows} rows by version {version}", at)
@@ -209,7 +209,7 @@ def _number(value: float | None) -> str:
 
 
 async def _numbered(
-    reading: Reading, keys: list[Key], number: str, columns: str, table: str
+    reading: TableSnapshot, keys: list[Key], number: str, columns: str, table: str
 ) -> AsyncIterator[tuple[Any, ...]]:
     """Rows of one of the tables whose key is (experiment, number, generation)."""
     for experiment in dict.fromkeys(_ids(keys)):
@@ -219,7 +219,7 @@ async def _numbered(
             yield row
 
 
-_FACTS: Final[dict[Kind, Callable[[Reading, list[Key]], Awaitable[Facts]]]] = {
+_FACTS: Final[dict[Kind, Callable[[TableSnapshot, list[Key]], Awaitable[Facts]]]] = {
     Kind.EXPERIMENT: _experiments,
     Kind.WORKER: _workers,
     Kind.TASK: _tasks,

@@ -11,17 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.ids import derive
+from rftd.storage.lineage.graph import FORMS
 from rftd.storage.lineage.key import Key, Kind
-from rftd.storage.lineage.reading import Reading
+from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.counting import EXECUTED
 from rftd.streams import topics
 from rftd.streams.group_id import group_id
 
-FORMS: Final = (
-    "an id, at least 8 hex digits of one, the name of an experiment, NAME/task/STAGE.SEQUENCE, NAME/batch/STEP, "
-    "NAME/eval/VERSION, or NAME/step/N, NAME/weights/N, NAME/checkpoint/N with .GENERATION after it if wanted"
-)
 _CANDIDATES: Final = 8
 _IDS: Final = (
     (Kind.EXPERIMENT, "experiments", "id"),
@@ -48,7 +45,7 @@ async def find(connection: AsyncConnection, wanted: str) -> Key:
 
     Raises UsageError for text of no known form, and with the candidates where it names several; NotFoundError.
     """
-    reading = Reading(connection)
+    reading = TableSnapshot(connection)
     if "/" in wanted:
         return await _named(connection, reading, wanted)
     found = await _by_id(reading, wanted)
@@ -70,11 +67,12 @@ def _hex(text: str) -> str:
     return text.replace("-", "").lower()
 
 
-async def _by_id(reading: Reading, text: str) -> list[Key]:
+async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
     """What has this id, or one that begins so."""
     if not _PREFIX.fullmatch(prefix := _hex(text)):
         return []
-    low, high = bytes.fromhex(prefix.ljust(32, "0")), bytes.fromhex(prefix.ljust(32, "f"))
+    low = bytes.fromhex(prefix.ljust(32, "0"))
+    high = bytes.fromhex(prefix.ljust(32, "f"))
     found: dict[Key, None] = {}
     for kind, table, column in _IDS:
         more = " AND kind = 'task'" if (kind, table) == (Kind.TASK, "leases") else ""
@@ -89,7 +87,7 @@ async def _by_id(reading: Reading, text: str) -> list[Key]:
     return list(found)
 
 
-async def _derived(reading: Reading, id: UUID) -> list[Key]:
+async def _derived(reading: TableSnapshot, id: UUID) -> list[Key]:
     """A rollout by the experience that follows from it, an experiment by its request, an event by its place."""
     rows = await reading.rows(
         "SELECT group_id, rollout FROM experiences WHERE id = :id", id=derive(id, "experience").bytes
@@ -101,7 +99,7 @@ async def _derived(reading: Reading, id: UUID) -> list[Key]:
     return [Key(Kind.EXPERIMENT, submitted)] if rows else await _event(reading, id)
 
 
-async def _event(reading: Reading, id: UUID) -> list[Key]:
+async def _event(reading: TableSnapshot, id: UUID) -> list[Key]:
     """What an event announced: of weights and checkpoints, whose events' ids the tables keep."""
     places = await reading.rows(
         """SELECT o.stream, o.applied_partition, o.applied_offset FROM positions p
@@ -123,14 +121,15 @@ async def _event(reading: Reading, id: UUID) -> list[Key]:
     return []
 
 
-async def _named(connection: AsyncConnection, reading: Reading, wanted: str) -> Key:
+async def _named(connection: AsyncConnection, reading: TableSnapshot, wanted: str) -> Key:
     match = _NAMED.fullmatch(wanted)
     if match is None or match["kind"] not in {*(kind.value for kind in _TABLES), "task", "batch", "eval", "row"}:
         raise UsageError(f"{wanted!r} names nothing that has a lineage", field="ID", fix=f"give {FORMS}")
     if match["kind"] == "row":
         return await _row(reading, wanted, match["name"], int(match["number"]))
     experiment = (await resolve_experiment(connection, match["name"])).bytes
-    kind, number = Kind(match["kind"]), int(match["number"])
+    kind = Kind(match["kind"])
+    number = int(match["number"])
     second = int(match["second"]) if match["second"] else None
     if kind is Kind.TASK:
         if second is None:
@@ -150,7 +149,7 @@ async def _named(connection: AsyncConnection, reading: Reading, wanted: str) -> 
     return Key(kind, rows[0][0])
 
 
-async def _task(reading: Reading, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
+async def _task(reading: TableSnapshot, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
     owner = UUID(bytes=experiment)
     for group in (group_id(owner, stage, sequence).bytes, derive(owner, "group", stage, sequence).bytes):
         for table, column in (("groups", "id"), ("leases", "subject")):
@@ -159,7 +158,7 @@ async def _task(reading: Reading, wanted: str, experiment: bytes, stage: int, se
     raise NotFoundError(f"{wanted} was not given out", fix="stages and sequences count from 0")
 
 
-async def _row(reading: Reading, wanted: str, batch: str, item: int) -> Key:
+async def _row(reading: TableSnapshot, wanted: str, batch: str, item: int) -> Key:
     found = [key for key in await _by_id(reading, batch) if key.kind is Kind.BATCH]
     sql = "SELECT 1 FROM batch_items WHERE batch = :batch AND item = :item AND row IS NOT NULL"
     if len(found) != 1 or not await reading.rows(sql, batch=found[0].id, item=item):
@@ -167,7 +166,7 @@ async def _row(reading: Reading, wanted: str, batch: str, item: int) -> Key:
     return Key(Kind.ROW, found[0].id, item)
 
 
-async def _numbered(reading: Reading, wanted: str, key: Key, generation: int | None) -> Key:
+async def _numbered(reading: TableSnapshot, wanted: str, key: Key, generation: int | None) -> Key:
     """The newest generation, unless one was asked for."""
     table, number, place = _TABLES[key.kind]
     rows = await reading.rows(

@@ -1,8 +1,21 @@
-"""A lineage as it is sent: things, links between them, and what was left out."""
+"""A lineage as it is asked for and sent: things, links between them, and what was left out."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+from rftd.storage.queries.rows import if_unsent
+
+DEPTH: Final = 4
+CHILDREN: Final = 20
+"""Neighbours of one kind that each thing shows."""
+FORMS: Final = (
+    "an id, at least 8 hex digits of one, the name of an experiment, NAME/task/STAGE.SEQUENCE, NAME/batch/STEP, "
+    "NAME/eval/VERSION, or NAME/step/N, NAME/weights/N, NAME/checkpoint/N with .GENERATION after it if wanted"
+)
+"""The ways to name a thing."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,5 +66,5 @@ class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
     more: list[More]
     cut: list[str]
     """Nodes at the end of the depth or of the whole bound: of their neighbours none, or not all, are shown."""
-    bound: int | None
+    bound: int | None = if_unsent(None)
     """How many things a direction may show, if that left some out; ask for one of `cut`, or for more children."""

@@ -15,7 +15,7 @@ COUNTED: Final = 2_000
 """More than this is not counted."""
 
 
-class Reading:
+class TableSnapshot:
     """One snapshot of the tables."""
 
     def __init__(self, connection: AsyncConnection) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rftd.ops.decoding import json_decoder
 from rftd.storage.lineage.key import Key, Kind
-from rftd.storage.lineage.reading import Reading
+from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.queries.counting import EXECUTED
 
 
@@ -29,11 +29,11 @@ class Left(NamedTuple):
 
 
 Neighbours = tuple[list[Found], list[Left]]
-Finder = Callable[[Reading, list[Key], int], Awaitable[Neighbours]]
+Finder = Callable[[TableSnapshot, list[Key], int], Awaitable[Neighbours]]
 """Takes keys of one kind, and how many neighbours of a kind each may show."""
 
 
-async def _experiments(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         "SELECT id, parent, forked_step FROM experiments WHERE id IN ({keys}) AND parent IS NOT NULL",
         (key.id for key in keys),
@@ -43,12 +43,12 @@ async def _experiments(reading: Reading, keys: list[Key], most: int) -> Neighbou
     ], []
 
 
-async def _workers(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     sql = "SELECT id, experiment FROM workers WHERE id IN ({keys}) AND experiment IS NOT NULL"
     return _of(await reading.among(sql, (key.id for key in keys)), Kind.WORKER), []
 
 
-async def _tasks(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     sql = "SELECT DISTINCT subject, experiment FROM leases WHERE subject IN ({keys}) AND experiment IS NOT NULL"
     return _of(await reading.among(sql, (key.id for key in keys)), Kind.TASK), []
 
@@ -57,7 +57,7 @@ def _of(rows: Iterable[tuple[bytes, bytes]], kind: Kind) -> list[Found]:
     return [Found(Key(kind, id), Key(Kind.EXPERIMENT, experiment), "of") for id, experiment in rows]
 
 
-async def _leases(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         "SELECT id, kind, subject, worker FROM leases WHERE id IN ({keys}) AND kind IS NOT NULL",
         (key.id for key in keys),
@@ -70,11 +70,11 @@ async def _leases(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     return found, []
 
 
-async def _rollouts(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [Found(key, Key(Kind.TASK, key.id), "attempt at") for key in keys], []
 
 
-async def _experiences(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         "SELECT id, experiment, group_id, rollout, spans FROM experiences WHERE id IN ({keys})",
         (key.id for key in keys),
@@ -92,8 +92,9 @@ async def _experiences(reading: Reading, keys: list[Key], most: int) -> Neighbou
     return found, []
 
 
-async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
-    found, left = [], []
+async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    found = []
+    left = []
     for key in keys:
         rows = await reading.rows(
             """SELECT i.item, i.experience, i.row, b.items FROM batch_items i
@@ -110,7 +111,7 @@ async def _batches(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     return found, left
 
 
-async def _steps(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _steps(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     found = []
     for experiment, some in _by_experiment(keys).items():
         forked = await _fork(reading, experiment)
@@ -136,7 +137,7 @@ async def _steps(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     return found, []
 
 
-async def _resumptions(reading: Reading, experiment: bytes) -> dict[tuple[int, int], Key]:
+async def _resumptions(reading: TableSnapshot, experiment: bytes) -> dict[tuple[int, int], Key]:
     """The checkpoint that each (generation, version) was loaded from."""
     rows = await reading.rows(
         """SELECT n.generation, n.version, MAX(c.generation) FROM generations n
@@ -150,7 +151,7 @@ async def _resumptions(reading: Reading, experiment: bytes) -> dict[tuple[int, i
     }
 
 
-async def _weights(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     found = []
     for experiment, some in _by_experiment(keys).items():
         forked = await _fork(reading, experiment)
@@ -164,11 +165,11 @@ async def _weights(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     return found, []
 
 
-async def _checkpoints(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [Found(key, key._replace(kind=Kind.WEIGHTS), "holds") for key in keys], []
 
 
-async def _evals(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         "SELECT id, experiment, version, generation FROM evals WHERE id IN ({keys})", (key.id for key in keys)
     )
@@ -178,11 +179,11 @@ async def _evals(reading: Reading, keys: list[Key], most: int) -> Neighbours:
     ], []
 
 
-async def _nothing(reading: Reading, keys: list[Key], most: int) -> Neighbours:
+async def _nothing(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [], []
 
 
-async def newest(reading: Reading, experiment: bytes, version: int) -> Key:
+async def newest(reading: TableSnapshot, experiment: bytes, version: int) -> Key:
     """The newest generation of a weight version."""
     [(generation,)] = await reading.rows(
         f"SELECT MAX(generation) FROM {EXECUTED} t WHERE experiment = :experiment AND step = :version",
@@ -192,7 +193,7 @@ async def newest(reading: Reading, experiment: bytes, version: int) -> Key:
     return Key(Kind.WEIGHTS, experiment, version, generation or 0)
 
 
-async def _fork(reading: Reading, experiment: bytes) -> tuple[bytes, int] | None:
+async def _fork(reading: TableSnapshot, experiment: bytes) -> tuple[bytes, int] | None:
     rows = await reading.rows(
         "SELECT parent, forked_step FROM experiments WHERE id = :id AND parent IS NOT NULL", id=experiment
     )

@@ -11,14 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rftd.storage.lineage.downstream import DOWNSTREAM
 from rftd.storage.lineage.facts import nodes_of
 from rftd.storage.lineage.finding import find
-from rftd.storage.lineage.graph import LineageGraph, Link, More
+from rftd.storage.lineage.graph import CHILDREN, DEPTH, LineageGraph, Link, More
 from rftd.storage.lineage.key import Key, Kind
-from rftd.storage.lineage.reading import COUNTED, Reading
+from rftd.storage.lineage.reading import COUNTED, TableSnapshot
 from rftd.storage.lineage.upstream import UPSTREAM, Finder, Found, Left
 
-DEPTH: Final = 4
-CHILDREN: Final = 20
-"""Neighbours of one kind that each thing shows."""
 NODES: Final = 200
 """Things in one direction of one answer, unless more children are asked for."""
 AT_ONCE: Final = 20
@@ -29,7 +26,7 @@ DIRECTIONS: Final = ("both", "up", "down")
 class _Walk:
     """One direction."""
 
-    def __init__(self, reading: Reading, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
+    def __init__(self, reading: TableSnapshot, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
         self._reading = reading
         self._finders = finders
         self._most = most
@@ -42,7 +39,8 @@ class _Walk:
 
     async def run(self, root: Key, depth: int) -> None:
         """Neighbours of the root, theirs, and so on; each thing is expanded once."""
-        seen, level = {root}, [root]
+        seen = {root}
+        level = [root]
         for _ in range(depth):
             fresh: dict[Key, None] = {}
             for kind in dict.fromkeys(key.kind for key in level):
@@ -83,7 +81,8 @@ async def lineage(
 
     `children` bounds the neighbours of one kind of each thing; what is left out is counted, up to a bound.
     """
-    root, reading = await find(connection, wanted), Reading(connection)
+    root = await find(connection, wanted)
+    reading = TableSnapshot(connection)
     nodes = max(NODES, children)
     up = _Walk(reading, UPSTREAM, most=children, nodes=nodes)
     down = _Walk(reading, DOWNSTREAM, most=children, nodes=nodes)

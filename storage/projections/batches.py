@@ -53,7 +53,9 @@ def percentile_95(ordered: Sequence[int]) -> int:
 
 
 def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> None:
-    id, items, rows = event.batch.bytes, event.experiences, event.rows
+    id = event.batch.bytes
+    items = event.experiences
+    rows = event.rows
     stale = sorted(item.staleness_versions for item in items)
     changes.put(
         PLANNED,

@@ -57,7 +57,8 @@ WARNED: Final = Upsert(Warnings, place="warned", owns=("text",))
 
 
 def _submitted(event: experiment.ExperimentSubmitted, decoded: Decoded, changes: Changes) -> None:
-    spec, owner = event.spec, owner_of(decoded)
+    spec = event.spec
+    owner = owner_of(decoded)
     changes.put(
         SUBMITTED,
         decoded,

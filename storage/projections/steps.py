@@ -75,7 +75,8 @@ def _evaluated(event: step.EvalCompleted, decoded: Decoded, changes: Changes) ->
 
 
 def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) -> None:
-    rewards, tokens = event.rewards.view(), event.tokens.view()
+    rewards = event.rewards.view()
+    tokens = event.tokens.view()
     changes.put(
         SCORED,
         decoded,

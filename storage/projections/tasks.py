@@ -93,7 +93,8 @@ def _expired(event: task.TaskExpired, decoded: Decoded, changes: Changes) -> Non
 
 
 def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None:
-    group, members = event.group.bytes, event.members
+    group = event.group.bytes
+    members = event.members
     changes.put(
         CLOSED,
         decoded,

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.counting import ABANDONED, EXECUTED
-from rftd.storage.queries.rows import fetch, fetch_one
+from rftd.storage.queries.counting import ABANDONED
+from rftd.storage.queries.rows import fetch
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,22 +51,6 @@ class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None
     partition: int | None
     offset: int | None
-
-
-class Lineage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a weight version was last trained on; the rest is the lineage of version - 1."""
-
-    version: int
-    generation: int
-    checksum: str
-    batch: BatchRow
-    items: list[ItemRow]
-
-
-class _Made(msgspec.Struct, frozen=True):
-    generation: int
-    checksum: str
-    batch: str
 
 
 _BATCH: Final = f"""SELECT b.id, b.step, b.stage, b.items, b.groups, b.incomplete, b.staleness_mean, b.staleness_p95,
@@ -111,34 +96,4 @@ async def list_items(connection: AsyncConnection, batch: UUID) -> list[ItemRow]:
         LEFT JOIN leases l ON l.id = e.lease
         WHERE i.batch = :batch ORDER BY i.item""",
         batch=batch.bytes,
-    )
-
-
-async def lineage_of(connection: AsyncConnection, experiment: UUID, version: int) -> Lineage:
-    """What the newest generation of a weight version was last trained on. Raises NotFoundError."""
-    made = await fetch_one(
-        connection,
-        _Made,
-        f"""SELECT generation, checksum, batch FROM {EXECUTED} t WHERE experiment = :experiment AND step = :version
-        ORDER BY generation DESC LIMIT 1""",
-        experiment=experiment.bytes,
-        version=version,
-    )
-    if made is None:
-        raise NotFoundError(
-            f"no step made weight version {version} of {experiment}",
-            fix="version 0 is the base model; see the list of steps",
-        )
-    id = UUID(made.batch)
-    batch = await fetch_one(
-        connection, BatchRow, f"{_BATCH} AND b.id = :batch", experiment=experiment.bytes, batch=id.bytes
-    )
-    if batch is None:
-        raise NotFoundError(f"batch {id} of weight version {version} is not in the tables")
-    return Lineage(
-        version=version,
-        generation=made.generation,
-        checksum=made.checksum,
-        batch=batch,
-        items=await list_items(connection, id),
     )

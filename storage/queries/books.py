@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import bindparam, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.counting import ABANDONED
-from rftd.storage.queries.rows import fetch
-from rftd.streams.folds.groups import GIVEN_UP
+from rftd.storage.queries.rows import fetch, if_unsent
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 PRODUCED: Final = """e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL
     OR (e.produced_partition, e.produced_offset) < (e.failed_partition, e.failed_offset))"""
@@ -46,7 +46,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     planned: int
     retired: dict[str, int]
     """By reason."""
-    retired_used: dict[str, int]
+    retired_used: dict[str, int] = if_unsent({})
     """Of those, the ones that were trained before: with reuse."""
     balance: int
     """Zero."""
@@ -56,7 +56,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     """Produced after their group was closed, or given up without them; without effect."""
     failed_rollouts: int
     """Those of tasks that were given up among them."""
-    given_up: dict[str, int]
+    given_up: dict[str, int] = if_unsent({})
     """Tasks that were closed although nothing was wrong with them, by the code that says why."""
 
 
@@ -72,8 +72,15 @@ class _Totals(msgspec.Struct, frozen=True):
     failed: int
 
 
+class _GivenUp(msgspec.Struct, frozen=True):
+    code: str
+    tasks: int
+
+
 async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
     """The books of one experiment. `produced` comes from the closed groups, the rest from each experience."""
+    from rftd.streams.folds.groups import GIVEN_UP  # late: the command line imports `Books` and none of the log
+
     counts = await fetch(
         connection,
         _Count,
@@ -91,11 +98,14 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
         FROM groups WHERE experiment = :experiment""",
         experiment=experiment.bytes,
     )
-    given_up = await connection.execute(
-        text(
-            "SELECT code, COUNT(*) AS tasks FROM groups WHERE experiment = :experiment AND code IN :codes GROUP BY code"
-        ).bindparams(bindparam("codes", expanding=True)),
-        {"experiment": experiment.bytes, "codes": sorted(GIVEN_UP)},
+    codes = {f"code{number}": code for number, code in enumerate(sorted(GIVEN_UP))}
+    given_up = await fetch(
+        connection,
+        _GivenUp,
+        f"""SELECT code, COUNT(*) AS tasks FROM groups WHERE experiment = :experiment
+            AND code IN ({", ".join(f":{name}" for name in codes)}) GROUP BY code""",
+        experiment=experiment.bytes,
+        **codes,
     )
     by_state: dict[str, int] = {}
     retired: dict[str, int] = {}
@@ -118,5 +128,5 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
         open=by_state.get("open", 0),
         late=by_state.get("late", 0),
         failed_rollouts=totals[0].failed,
-        given_up={row.code: int(row.tasks) for row in given_up},
+        given_up={row.code: row.tasks for row in given_up},
     )

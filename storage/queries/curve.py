@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch, fetch_one
 from rftd.storage.queries.shares import Share, shares_of
 from rftd.storage.queries.steps import NEWEST
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 KEPT_POINTS: Final = 100_000
 """Of all curves; with more everything is forgotten, and read again."""

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
 from rftd.storage.queries.rows import fetch, fetch_one
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.books import Books, books_of
 from rftd.storage.queries.counting import EXECUTED
-from rftd.storage.queries.rows import fetch, fetch_one
+from rftd.storage.queries.rows import fetch, fetch_one, if_unsent
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 RECENT_EXPERIENCES: Final = 256
 """Over which the reward of an experiment is averaged."""
@@ -28,9 +30,9 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     """Of the last transition."""
     code: str | None
-    kept: str
+    kept: str = if_unsent("here")
     """Where its files are: `here`, `archived` or `removed`."""
-    kept_path: str | None
+    kept_path: str | None = if_unsent(None)
     """The archive that they are in, or came from."""
     stage: str | None
     """The stage under way, or the last."""
@@ -47,12 +49,12 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """When the last transition was."""
     labels: dict[str, str]
-    priority: int
-    queue_position: int | None
+    priority: int = if_unsent(0)
+    queue_position: int | None = if_unsent(None)
     """1 for the next of those that wait for their turn."""
-    parent: str | None
+    parent: str | None = if_unsent(None)
     """The experiment whose history it shares, up to weight version `forked_step`."""
-    forked_step: int | None
+    forked_step: int | None = if_unsent(None)
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +89,7 @@ class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
     groups_closed: int
     generations: int
     """How often the training history was taken up."""
-    parent_name: str | None
+    parent_name: str | None = if_unsent(None)
     """Of the experiment that this is a fork of."""
 
 
@@ -218,7 +220,8 @@ async def job_dir_of(connection: AsyncConnection, experiment: UUID) -> str:
 
 def _with_shared(stages: list[StageRow], shared: int) -> list[StageRow]:
     """The stages of a fork, which shares `shared` steps: stage after stage, as many as each has."""
-    rows, first = [], 0
+    rows = []
+    first = 0
     for stage in stages:
         steps = min(stage.total_steps, max(0, shared - first))
         if steps:

@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.streams.folds.failed_tasks import STAGE_ENDED, FailedTask, Try
-from rftd.streams.folds.letters import Place
+from rftd.streams.folds.letters import RecordPlace
 from rftd.streams.topics import TASKS
 
 _AT_ONCE: Final = 500
@@ -47,7 +47,7 @@ def _task(row: Any, leases: list[Any]) -> FailedTask:
         code=row.code or "",
         reason=row.reason or "",
         closed_ns=row.closed_ns,
-        place=Place(TASKS, row.closed_partition, row.closed_offset),
+        place=RecordPlace(TASKS, row.closed_partition, row.closed_offset),
         tries=tuple(
             Try(
                 attempt=lease.attempt,

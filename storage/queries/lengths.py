@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rftd.ops.two_samples import ks_of_counts
 from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
-from rftd.storage.queries.rows import fetch
+from rftd.storage.queries.rows import fetch, fetch_one, if_unsent
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 _UNDECIDED = ("open", "waiting")
 
@@ -39,7 +40,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     dropped_by_reason: dict[str, int]
     undecided: int
     """Wait, or their group is open; in none of the three."""
-    never_ended: int
+    never_ended: int = if_unsent(0)
     """Rollouts of closed groups that failed, timed out or were cancelled: how long they would have been is not known.
 
     What ends slow rollouts prefers short answers, and the test cannot see it.
@@ -50,7 +51,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """Of a gap at least so large, if drops had nothing to do with length: below 0.05 they had."""
 
 
-class _Count(msgspec.Struct, frozen=True):
+class _LengthCount(msgspec.Struct, frozen=True):
     tokens: int
     state: str
     reason: str | None
@@ -58,11 +59,17 @@ class _Count(msgspec.Struct, frozen=True):
     count: int
 
 
+class _Rollouts(msgspec.Struct, frozen=True):
+    rollouts: int
+
+
 async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: int | None = None) -> Lengths:
     """Lengths of one experiment's responses, or of one stage's. Reads every experience of it."""
+    from rftd.ops.two_samples import ks_of_counts  # late: it needs NumPy, and the command line only `Lengths`
+
     rows = await fetch(
         connection,
-        _Count,
+        _LengthCount,
         f"""SELECT tokens, state, reason, used, COUNT(*) AS count FROM (
             SELECT e.response_tokens AS tokens, {STATE} AS state, r.reason AS reason,
                 CASE WHEN EXISTS (SELECT 1 {USES}) THEN 1 ELSE 0 END AS used
@@ -103,18 +110,20 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
 
 async def _rollouts(connection: AsyncConnection, experiment: UUID, stage: int | None) -> int:
     """Rollouts of closed groups."""
-    total = await connection.execute(
-        text(
-            f"""SELECT CAST(COALESCE(SUM(members + failed), 0) AS BIGINT) FROM groups
-            WHERE experiment = :experiment {"" if stage is None else "AND stage = :stage"}"""
-        ),
-        {"experiment": experiment.bytes} | ({} if stage is None else {"stage": stage}),
+    total = await fetch_one(
+        connection,
+        _Rollouts,
+        f"""SELECT CAST(COALESCE(SUM(members + failed), 0) AS BIGINT) AS rollouts FROM groups
+        WHERE experiment = :experiment {"" if stage is None else "AND stage = :stage"}""",
+        experiment=experiment.bytes,
+        **({} if stage is None else {"stage": stage}),
     )
-    return int(total.scalar_one())
+    return 0 if total is None else total.rollouts
 
 
 def _summary(counts: Mapping[int, int]) -> LengthSummary:
-    total, values = sum(counts.values()), sorted(counts)
+    total = sum(counts.values())
+    values = sorted(counts)
     if not total:
         return LengthSummary(count=0, mean=0.0, p50=0, p90=0, p99=0, max=0)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.rows import fetch_one
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 ENDLESS: Final = 1 << 62
 
@@ -43,4 +45,5 @@ async def shares_of(connection: AsyncConnection, experiment: UUID) -> list[Share
         chain.append(Share(experiment=experiment, first=first, last=last, inherited=bool(chain)))
         if forked is None or any(each.experiment == UUID(forked.parent) for each in chain):
             return chain[::-1]
-        experiment, last = UUID(forked.parent), min(last, forked.forked_step)
+        experiment = UUID(forked.parent)
+        last = min(last, forked.forked_step)

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch
 from rftd.storage.queries.shares import ENDLESS, shares_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 T = TypeVar("T", "StepRow", "EvalRow")
 

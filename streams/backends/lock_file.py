@@ -47,12 +47,14 @@ def refuse_network_file_system(folder: Path, mounts: Path = Path("/proc/self/mou
     if not mounts.exists():
         return
     resolved = folder.resolve()
-    kind, depth = "", -1
+    kind = ""
+    depth = -1
     for line in mounts.read_text(errors="replace").splitlines():
         left, _, right = line.partition(" - ")
         point = Path(left.split(" ")[4].replace("\\040", " "))
         if resolved.is_relative_to(point) and len(point.parts) >= depth:  # the last mount on a point is the visible one
-            kind, depth = right.split(" ")[0], len(point.parts)
+            kind = right.split(" ")[0]
+            depth = len(point.parts)
     if kind in _NETWORK:
         raise ConflictError(
             f"{resolved} lies on a network file system ({kind}), whose locks and syncs cannot be trusted",

@@ -12,10 +12,8 @@ import numpy as np
 from rftd.ops import limits
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends.admission import admit
-from rftd.streams.backends.remembered import check_mark, different
-from rftd.streams.backends.subscription import TailSubscription
-from rftd.streams.backends.tail import Tail
-from rftd.streams.chain import GENESIS, Heads, Mark, link
+from rftd.streams.backends.tail import Tail, TailSubscription
+from rftd.streams.chain import GENESIS, Heads, Mark, check_mark, different, link
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
 

@@ -8,8 +8,9 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.bounds import Difference, Finite, Index, Nanoseconds, Offset
+from rftd.streams.bounds import Difference, Finite, Index, Nanoseconds
 from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event, upcast
+from rftd.streams.log_place import ExperienceOffset, ReadOffset, TaskOffset
 
 
 class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -18,7 +19,7 @@ class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     experience: UUID
     partition: Index
     """Of `rftd.experiences`."""
-    offset: Offset
+    offset: ExperienceOffset
     group: Index
     """Index in the batch's `groups`."""
     member: Index
@@ -43,7 +44,7 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: UUID
     partition: Index
     """Of `rftd.tasks`."""
-    offset: Offset
+    offset: TaskOffset
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -51,7 +52,7 @@ class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     stream: str
     partition: Index
-    next_offset: Offset
+    next_offset: ReadOffset
 
 
 @event("batch.planned", version=2, stream=topics.EXPERIMENTS, owner=PLANNER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from rftd.streams import topics
@@ -9,12 +11,14 @@ from rftd.streams.bounds import Bytes, Index
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import TRAINER, Event, event
 from rftd.streams.events.step import SpineMark
+from rftd.streams.log_place import DIGEST, HEADS
+from rftd.streams.stored_path import OwnPath, RelativePath
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One file of a checkpoint, relative to its folder."""
 
-    path: str
+    path: RelativePath
     size_bytes: Bytes
     sha256: str
 
@@ -28,7 +32,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     stage: Index
     stage_step: Index
     """N of the folder `global_step_N`, counted within the stage."""
-    path: str
+    path: OwnPath
     files: tuple[FileRef, ...]
     size_bytes: Bytes
     checksum: str
@@ -36,8 +40,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     sha256: str
     final: bool = False
     """The stage's last."""
-    heads: tuple[HeadRef, ...] = ()
-    spine: SpineMark | None = None
+    heads: Annotated[tuple[HeadRef, ...], HEADS] = ()
+    spine: Annotated[SpineMark | None, DIGEST] = None
     """As in step.completed."""
 
 
@@ -47,5 +51,5 @@ class CheckpointDeleted(Event, frozen=True, kw_only=True):
 
     step: Index
     generation: Index
-    path: str
+    path: OwnPath
     reason: str

@@ -10,7 +10,7 @@ import numpy as np
 
 from rftd.streams import topics
 from rftd.streams.arrays import Array
-from rftd.streams.bounds import Count, Finite, Index, Rollouts, Seconds
+from rftd.streams.bounds import Count, Finite, Index, Integer, Rollouts, Seconds, Temperature
 from rftd.streams.events.registry import NOBODY, Event, event
 
 _LARGEST: Final = 1e30
@@ -24,6 +24,19 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     generation: Index
     start: Count
     end: Count
+
+
+class SamplingSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Response tokens [start, end) were drawn with these settings; offsets count from the first response token."""
+
+    start: Count
+    end: Count
+    temperature: Temperature
+    """0: the likeliest token was taken, and its log-probability is that at temperature 1."""
+    top_p: Finite = 1.0
+    top_k: Integer = -1
+    others: tuple[tuple[str, Finite], ...] = ()
+    """Further settings that were not the usual ones, by name, as (min_p, 0.1); a bias as (logit_bias/TOKEN, 2.0)."""
 
 
 class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,6 +81,30 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     duration_s: Seconds = 0.0
     steps: tuple[RunStep, ...] = ()
     """Empty if the rollout is one sequence. They are trained together; what is of response tokens follows on."""
+    sampling: tuple[SamplingSpan, ...] = ()
+    """In order, without overlap. Tokens of no span were not drawn, or as the stage's taskset says: older releases
+    wrote none."""
+    processed_logprobs: Array | None = None
+    """Log-probability of each response token in the distribution that it was drawn from: after biases, penalties,
+    min-p, top-k and top-p, renormalised over what they keep. None unless asked for  # [T - prompt_tokens] f4"""
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Its arrays by field; all of them travel in the event, or all by reference."""
+        found = {"tokens": self.tokens, "loss_mask": self.loss_mask, "logprobs": self.logprobs}
+        if self.processed_logprobs is not None:
+            found["processed_logprobs"] = self.processed_logprobs
+        return found
+
+    def __post_init__(self) -> None:
+        processed = self.processed_logprobs
+        if processed is not None and processed.shape != self.logprobs.shape:
+            raise ValueError(f"processed_logprobs of shape {processed.shape} beside those of {self.logprobs.shape}")
+        place = 0
+        for span in self.sampling:
+            if not place <= span.start < span.end <= len(self.loss_mask):
+                raise ValueError(f"sampling says [{span.start}, {span.end}) of {len(self.loss_mask)} response tokens")
+            place = span.end
 
 
 @event("rollout.failed", stream=topics.EXPERIENCES, owner=NOBODY)

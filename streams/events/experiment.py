@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -9,7 +10,9 @@ import msgspec
 from rftd.streams import topics
 from rftd.streams.bounds import Bytes, Count, Epoch, Index, Integer, Nanoseconds, Offset
 from rftd.streams.events.registry import CONTROLLER, NOBODY, Event, event
+from rftd.streams.log_place import HEADS, HISTORY, START
 from rftd.streams.spec import ExperimentSpec
+from rftd.streams.stored_path import OwnPath
 
 
 class HeadRef(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +56,7 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
 class ExperimentAccepted(Event, frozen=True, kw_only=True):
     """It waits for its turn; nothing of it lies below `start`, so its readers begin there."""
 
-    start: tuple[HeadRef, ...]
+    start: Annotated[tuple[HeadRef, ...], START]
 
 
 @event("experiment.rejected", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -153,7 +156,7 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
 class ExperimentArchived(Event, frozen=True, kw_only=True):
     """Its files are in an archive, and only there; its events stay in the log."""
 
-    path: str
+    path: OwnPath
     size_bytes: Bytes
     sha256: str
 
@@ -162,7 +165,7 @@ class ExperimentArchived(Event, frozen=True, kw_only=True):
 class ExperimentRestored(Event, frozen=True, kw_only=True):
     """Its files are back in its folder."""
 
-    path: str
+    path: OwnPath
     """The archive that they came from."""
 
 
@@ -193,7 +196,7 @@ class PayloadsDropped(Event, frozen=True, kw_only=True):
 class LossAccepted(Event, frozen=True, kw_only=True):
     """A person lets it go on although the log has lost what survivors remember; `rftd verify` shows it for ever."""
 
-    lost: tuple[LostHead, ...]
+    lost: Annotated[tuple[LostHead, ...], HISTORY]
     by: str
     """Who it was."""
     reason: str = ""
@@ -228,4 +231,4 @@ class Fence(Event, frozen=True, kw_only=True):
     epoch: Epoch
     previous: Epoch
     owner: UUID
-    heads: tuple[HeadRef, ...] = ()
+    heads: Annotated[tuple[HeadRef, ...], HEADS] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from rftd.streams import topics
 from rftd.streams.bounds import Count, Finite, Index, Offset, Seconds
 from rftd.streams.events.registry import DISPATCHER, TRAINER, Event, event
+from rftd.streams.log_place import DIGEST
+from rftd.streams.stored_path import OwnPath
 
 
 class SpineMark(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +44,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     skipped: str = ""
     """Why nothing was trained, so that the weights are those of the version before; empty if something was."""
-    spine: SpineMark | None = None
+    spine: Annotated[SpineMark | None, DIGEST] = None
     """The digest of the spine below it, as its trainer has read that; None before there were digests."""
 
 
@@ -71,7 +74,7 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     generation: Index
     """0 for the first trainer of the experiment."""
     version: Index
-    checkpoint: str = ""
+    checkpoint: OwnPath = ""
     """The folder it resumed from; empty for the base model."""
     reason: str = ""
     """Why a newer checkpoint was not used, if one was not."""

@@ -7,8 +7,9 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.bounds import Count, Finite, Index, Milliseconds, Number, Offset, Rollouts
+from rftd.streams.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts
 from rftd.streams.events.registry import CONTROLLER, DISPATCHER, Event, event
+from rftd.streams.log_place import ExperienceOffset
 
 
 @event("task.leased", stream=topics.TASKS, owner=DISPATCHER)
@@ -115,7 +116,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rollout: Rollouts
     partition: Index
     """Of `rftd.experiences`."""
-    offset: Offset
+    offset: ExperienceOffset
     reward: Finite
     priority: Finite
     tokens: Count

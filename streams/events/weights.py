@@ -10,6 +10,7 @@ from uuid import UUID
 from rftd.streams import topics
 from rftd.streams.bounds import Bytes, Finite, Index, Seconds
 from rftd.streams.events.registry import DISPATCHER, NOBODY, TRAINER, Event, event
+from rftd.streams.stored_path import OwnPath
 
 
 @event("weights.published", stream=topics.WEIGHTS, owner=TRAINER)
@@ -21,7 +22,7 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     stage: Index
     method: str
     """The weight channel that carries them."""
-    path: str
+    path: OwnPath
     """Where the channel finds them; for `checkpoint` a folder with model.safetensors and manifest.json, for
     `memory` a file that is mapped."""
     manifest: str

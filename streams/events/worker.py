@@ -5,8 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from rftd.streams import topics
-from rftd.streams.bounds import Count, Finite, Index, Integer, Offset
+from rftd.streams.bounds import Count, Finite, Index, Integer
 from rftd.streams.events.registry import NOBODY, Event, event
+from rftd.streams.log_place import PointerOffset
 
 
 @event("worker.started", stream=topics.WORKERS, owner=NOBODY)
@@ -75,7 +76,7 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
 
     stream: str
     partition: Index
-    offset: Offset
+    offset: PointerOffset
     consumer: str
     code: str
     reason: str
@@ -92,7 +93,7 @@ class RecordRetried(Event, frozen=True, kw_only=True):
 
     stream: str
     partition: Index
-    offset: Offset
+    offset: PointerOffset
     event: UUID
     """Id of the other event; it follows from what was set aside, so that a second retry changes nothing."""
     by: str = ""
@@ -105,7 +106,7 @@ class RecordDropped(Event, frozen=True, kw_only=True):
 
     stream: str
     partition: Index
-    offset: Offset
+    offset: PointerOffset
     reason: str
     by: str = ""
     """Who it was."""

@@ -5,17 +5,16 @@ What grows with the history is kept as intervals, so that a fold is as large as 
 
 spine       the experiment's life, stages, plans and steps: one partition, so its order is given
 groups      leases and rollouts of groups that are not closed yet
-ledger      every experience of closed groups: waiting, planned or retired
+replay_buffer  every experience of closed groups: waiting, planned or retired
 weights     published versions, and which of them count
 evals       evaluations under way
 roster      the workers that joined and left
-checkpoints those that were committed and are kept
 ranges      intervals: closed groups, versions of weights
 once        what must not count twice: plans by their steps, other decisions by their newest ids
 commands    which key was used for which command: of the whole log
 letters     dead letters, and what became of each: of the whole log
 failed_tasks tasks of which too few rollouts succeeded: of the whole log
-run_state   all of it: what the planner, the dispatcher and the controller decide on
+run_state   all of it, and the kept checkpoints: what the planner, the dispatcher and the controller decide on
 pieces      a fold in pieces, none of which takes long to encode
 former      snapshots of the version before, converted
 snapshot    a fold as bytes, with what must be true of the log for it to be believed

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.envelope import Head, Position, Record
+from rftd.streams.effective import Ruling
+from rftd.streams.envelope import Position
 
 VERBS: Final = {
     "experiment.submitted": "submit",
@@ -27,7 +28,7 @@ VERBS: Final = {
 """What a command asks for, by the type of the event that it becomes."""
 
 
-class Use(msgspec.Struct, frozen=True, gc=False):
+class KeyUse(msgspec.Struct, frozen=True, gc=False):
     """One record that a command became."""
 
     event: UUID
@@ -49,20 +50,22 @@ class Use(msgspec.Struct, frozen=True, gc=False):
 class Commands(msgspec.Struct):
     """Uses by key, which a record carries as its correlation, and by event; of a repeated record the first counts."""
 
-    _of: dict[UUID, list[Use]] = {}
-    _at: dict[UUID, Use] = {}
+    _of: dict[UUID, list[KeyUse]] = {}
+    _at: dict[UUID, KeyUse] = {}
 
-    def take(self, record: Record, head: Head, *, effective: bool) -> None:
-        """Takes in one record; those that no command became change nothing."""
+    def take(self, ruling: Ruling) -> None:
+        """Takes in one record, also if it is void; those that no command became change nothing."""
+        decoded = ruling.decoded
+        head = decoded.head
         if head.type not in VERBS or head.id in self._at:
             return
-        use = Use(
+        use = KeyUse(
             event=head.id,
             type=head.type,
             experiment=head.experiment,
             time_ns=head.time_ns,
-            position=Position(record.partition, record.offset),
-            effective=effective,
+            position=Position(decoded.partition, decoded.offset),
+            effective=ruling.effective,
             keyed=head.correlation is not None,
         )
         self._at[head.id] = use
@@ -73,10 +76,10 @@ class Commands(msgspec.Struct):
         self._of = other._of
         self._at = other._at
 
-    def of(self, key: UUID) -> list[Use]:
+    def of(self, key: UUID) -> list[KeyUse]:
         """What the key was used for, in the order of the log."""
         return self._of.get(key, [])
 
-    def at(self, event: UUID) -> Use | None:
+    def at(self, event: UUID) -> KeyUse | None:
         """The record that has this id."""
         return self._at.get(event)

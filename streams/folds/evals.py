@@ -38,7 +38,7 @@ class Evaluation(msgspec.Struct):
         return float(np.concatenate([self.scores[row].tokens.view() for row in sorted(self.scores)]).mean())
 
 
-class Evals(msgspec.Struct):
+class EvalFold(msgspec.Struct):
     """Evaluations that are not completed."""
 
     open: dict[UUID, Evaluation] = {}

@@ -7,10 +7,10 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.codec import Decoded
-from rftd.streams.deadletters import understood
+from rftd.streams.effective import effective_records
 from rftd.streams.events import task
 from rftd.streams.fencing import FenceView
-from rftd.streams.folds.letters import Place
+from rftd.streams.folds.letters import RecordPlace
 from rftd.streams.log import EventLog
 from rftd.streams.topics import TASKS, TRUTH
 
@@ -43,7 +43,7 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     reason: str
     closed_ns: int
-    place: Place
+    place: RecordPlace
     """Of its group.closed."""
     tries: tuple[Try, ...] = ()
 
@@ -60,13 +60,8 @@ class FailedTasks:
         """All of a log's, newest first. Reads every record of `rftd.tasks`."""
         fences = FenceView()
         for partition in (each for each in TRUTH if each.stream == TASKS):
-            offset = 0
-            while records := await log.read(partition, offset):
-                for record in records:
-                    offset = record.offset + 1
-                    decoded = understood(record)
-                    if decoded is not None and fences.admit(partition, decoded.head, decoded.event):
-                        self.apply(decoded)
+            async for decoded in effective_records(log, partition, fences):
+                self.apply(decoded)
         return self.found()
 
     def apply(self, decoded: Decoded) -> None:
@@ -88,7 +83,8 @@ class FailedTasks:
 
     def _task(self, event: task.GroupClosed, decoded: Decoded) -> FailedTask:
         leases = sorted(self._leases.get(event.group, {}).values(), key=lambda entry: entry[0].attempt)
-        experiment, last = decoded.head.experiment, leases[-1][0] if leases else None
+        experiment = decoded.head.experiment
+        last = leases[-1][0] if leases else None
         assert experiment is not None, decoded.head
         return FailedTask(
             experiment=experiment,
@@ -102,7 +98,7 @@ class FailedTasks:
             code=event.code,
             reason=event.reason,
             closed_ns=decoded.head.time_ns,
-            place=Place(decoded.partition.stream, decoded.partition.number, decoded.offset),
+            place=RecordPlace(decoded.partition.stream, decoded.partition.number, decoded.offset),
             tries=tuple(
                 Try(
                     attempt=lease.attempt,

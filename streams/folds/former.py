@@ -17,9 +17,9 @@ from rftd.streams.events.experiment import ExperimentForked, HeadRef
 from rftd.streams.events.task import Member
 from rftd.streams.fencing import FenceOwner
 from rftd.streams.folds.groups import Group
-from rftd.streams.folds.ledger import Item, Waiting
-from rftd.streams.folds.once import REMEMBERED, Batches, Recent
+from rftd.streams.folds.once import REMEMBERED, PlannedBatches, Recent
 from rftd.streams.folds.ranges import ClosedGroups, Versions
+from rftd.streams.folds.replay_buffer import BufferEntry, Item
 from rftd.streams.folds.spine import Plan
 
 P = TypeVar("P", bound=msgspec.Struct)
@@ -49,9 +49,9 @@ class _Waiting(msgspec.Struct):
     uses: int
     eligible_at_ns: int
 
-    def now(self) -> Waiting:
+    def now(self) -> BufferEntry:
         """The same as this release keeps it."""
-        return Waiting(*msgspec.structs.astuple(self))
+        return BufferEntry(*msgspec.structs.astuple(self))
 
 
 class _Item(msgspec.Struct):
@@ -98,7 +98,7 @@ def _convert_spine(spine: _Fields) -> None:
     checksums: dict[tuple[int, int], str] = _taken(spine, "checksums", dict[tuple[int, int], str])
     plans: dict[int, Plan] = msgpack_decoder(dict[int, Plan]).decode(spine["plans"])
     forked: ExperimentForked | None = msgpack_decoder(cast(Any, ExperimentForked | None)).decode(spine["forked"])
-    batches = Batches(abandoned={id for id, stands in planned.items() if not stands})
+    batches = PlannedBatches(abandoned={id for id, stands in planned.items() if not stands})
     for step in sorted(offsets):
         batches.steps.add(step)
     batches.newest = {step: plan.event.batch for step, plan in plans.items()}
@@ -128,7 +128,7 @@ def _convert_weights(weights: _Fields) -> None:
     del weights["_announced"]
 
 
-def _convert_ledger(ledger: _Fields, batches: Batches) -> None:
+def _convert_ledger(ledger: _Fields, batches: PlannedBatches) -> None:
     seen: set[UUID] = _taken(ledger, "_seen", set[UUID])
     items: dict[UUID, dict[UUID, _Item]] = _taken(ledger, "_items", dict[UUID, dict[UUID, _Item]])
     for name in ("waiting", "cooling"):

@@ -38,7 +38,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """When it was written; for display."""
 
 
-class Window(NamedTuple):
+class GroupWindow(NamedTuple):
     """The last group that was begun in the stage's newest window."""
 
     number: int
@@ -137,7 +137,7 @@ class Group(msgspec.Struct):
         return not self.under_way.issuperset(self.missing)
 
 
-class Groups(msgspec.Struct):
+class GroupFold(msgspec.Struct):
     """Every open group of an experiment, and where the next one begins."""
 
     open: dict[UUID, Group] = {}
@@ -155,7 +155,7 @@ class Groups(msgspec.Struct):
     """Leases of which each is all that its worker has, and the worker."""
     next_sequence: dict[int, int] = {}
     """Per stage: the dataset position."""
-    windows: dict[int, Window] = {}
+    windows: dict[int, GroupWindow] = {}
     """Per stage, if its schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
     """Code and reason of the last closed group that lacked a member."""
@@ -197,7 +197,7 @@ class Groups(msgspec.Struct):
     def _leased(self, event: task.TaskLeased, decoded: Decoded) -> None:
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         if event.window >= 0:
-            begun = Window(event.window, event.place, event.min_version)
+            begun = GroupWindow(event.window, event.place, event.min_version)
             self.windows[event.stage] = max(begun, self.windows.get(event.stage, begun))
         group = self._group(event.group, decoded)
         if group is None:

@@ -8,8 +8,9 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams import topics
-from rftd.streams.deadletters import understood
+from rftd.streams.effective import ruling_if_ours
 from rftd.streams.events import worker
+from rftd.streams.fencing import FenceView
 from rftd.streams.folds.commands import Commands
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
@@ -17,7 +18,7 @@ from rftd.streams.topics import Partition
 HOME = Partition(topics.DEADLETTERS, 0)
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Of the record that was set aside, or of the group.closed of a task that failed."""
 
     stream: str
@@ -31,7 +32,7 @@ class Place(NamedTuple):
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
     """The first pointer to a record."""
 
-    place: Place
+    place: RecordPlace
     consumer: str
     code: str
     reason: str
@@ -39,7 +40,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     reported_ns: int
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody decided about a dead letter."""
 
     retried: bool
@@ -55,28 +56,30 @@ class Letters:
     """Pointers and verdicts by place. A retry counts for more than a drop; of two alike the first counts."""
 
     def __init__(self) -> None:
-        self.letters: dict[Place, Letter] = {}
-        self.verdicts: dict[Place, Verdict] = {}
+        self.letters: dict[RecordPlace, Letter] = {}
+        self.verdicts: dict[RecordPlace, LetterDecision] = {}
         self.commands = Commands()
         """Which keys dropped one."""
         self.next_offset = 0
         """Of the stream: where to read on."""
+        self._fences = FenceView()
 
     async def catch_up(self, log: EventLog) -> None:
         """Reads everything up to the stream's present end."""
         while records := await log.read(HOME, self.next_offset):
             for record in records:
-                decoded = understood(record)
-                if decoded is not None:
-                    self.commands.take(record, decoded.head, effective=True)
-                    self.apply(decoded.event, decoded.head.time_ns)
+                ruling = ruling_if_ours(record, self._fences)
+                if ruling is not None:
+                    self.commands.take(ruling)
+                    if ruling.effective:
+                        self.apply(ruling.decoded.event, ruling.decoded.head.time_ns)
                 self.next_offset = record.offset + 1
 
     def apply(self, event: object, time_ns: int) -> None:
         """Takes in one event of the stream; others change nothing."""
         match event:
             case worker.RecordDeadLettered():
-                place = Place(event.stream, event.partition, event.offset)
+                place = RecordPlace(event.stream, event.partition, event.offset)
                 self.letters.setdefault(
                     place,
                     Letter(
@@ -89,15 +92,17 @@ class Letters:
                     ),
                 )
             case worker.RecordRetried():
-                place = Place(event.stream, event.partition, event.offset)
+                place = RecordPlace(event.stream, event.partition, event.offset)
                 known = self.verdicts.get(place)
                 if known is None or not known.retried:
-                    self.verdicts[place] = Verdict(
+                    self.verdicts[place] = LetterDecision(
                         retried=True, by=event.by, reason="", event=event.event, decided_ns=time_ns
                     )
             case worker.RecordDropped():
-                place = Place(event.stream, event.partition, event.offset)
-                dropped = Verdict(retried=False, by=event.by, reason=event.reason, event=None, decided_ns=time_ns)
+                place = RecordPlace(event.stream, event.partition, event.offset)
+                dropped = LetterDecision(
+                    retried=False, by=event.by, reason=event.reason, event=None, decided_ns=time_ns
+                )
                 self.verdicts.setdefault(place, dropped)
             case _:
                 pass

@@ -39,7 +39,7 @@ class Recent(msgspec.Struct):
         return True
 
 
-class Batches(msgspec.Struct):
+class PlannedBatches(msgspec.Struct):
     """Steps whose batch is planned and was not abandoned: of the spine alone, so in one order everywhere."""
 
     steps: Ranges = msgspec.field(default_factory=Ranges)

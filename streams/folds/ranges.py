@@ -41,7 +41,8 @@ class Ranges(msgspec.Struct):
             first += 1
         last = bisect_right(self.starts, end) - 1
         if first <= last:
-            start, end = min(start, self.starts[first]), max(end, self.ends[last])
+            start = min(start, self.starts[first])
+            end = max(end, self.ends[last])
         self.starts[first : last + 1] = [start]
         self.ends[first : last + 1] = [end]
 

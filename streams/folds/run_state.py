@@ -9,17 +9,44 @@ import msgspec
 
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
-from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.worker import Heartbeat
-from rftd.streams.folds.checkpoints import Checkpoints
-from rftd.streams.folds.evals import Evals
-from rftd.streams.folds.groups import Groups
-from rftd.streams.folds.ledger import Ledger, Waiting
+from rftd.streams.folds.evals import EvalFold
+from rftd.streams.folds.groups import GroupFold
+from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
 from rftd.streams.folds.roster import Roster
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.topics import Partition, may_hold
+
+
+class KeptCheckpoints(msgspec.Struct):
+    """What was announced; whether a step on the spine is behind it is asked where it is used (rule 3)."""
+
+    kept: dict[tuple[int, int], CheckpointCommitted] = {}
+    """Committed and not deleted, by (step, generation); the last committed is the last."""
+    _deleted: set[tuple[int, int]] = set()
+    count: int = 0
+    """How many were ever committed, but for what comes again."""
+    _committed: dict[tuple[int, int], set[UUID]] = {}
+    """Events of those that are kept, so that an older one that comes again does not replace a newer."""
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in an event of the checkpoints stream."""
+        event = decoded.event
+        if isinstance(event, CheckpointCommitted):
+            key = event.step, event.generation
+            known = self._committed.get(key, ())
+            if key not in self._deleted and decoded.head.id not in known:
+                self.count += 1
+                self._committed[key] = {decoded.head.id, *known}
+                self.kept[key] = event
+        elif isinstance(event, CheckpointDeleted):
+            key = event.step, event.generation
+            self._deleted.add(key)
+            self._committed.pop(key, None)
+            self.kept.pop(key, None)
 
 
 class SpineParts(msgspec.Struct, kw_only=True):
@@ -27,15 +54,15 @@ class SpineParts(msgspec.Struct, kw_only=True):
 
     spine: Spine
     weights: Weights
-    committed: Checkpoints
+    committed: KeptCheckpoints
 
 
 class RunParts(SpineParts, kw_only=True):
     """All folds of one experiment."""
 
-    groups: Groups
-    ledger: Ledger
-    evals: Evals
+    groups: GroupFold
+    replay_buffer: ReplayBuffer = msgspec.field(name="ledger")
+    evals: EvalFold
     roster: Roster
 
 
@@ -52,14 +79,14 @@ class RunState:
         """`spine_only`: for who follows spine, weights and checkpoints; books that could not balance are not kept."""
         self.experiment = experiment
         self.spine = Spine()
-        self.groups = Groups()
-        self.ledger = Ledger()
+        self.groups = GroupFold()
+        self.replay_buffer = ReplayBuffer()
         self.weights = Weights()
-        self.evals = Evals()
+        self.evals = EvalFold()
         self.roster = Roster()
-        self.committed = Checkpoints()
-        self.touched: dict[UUID, Waiting | None] | None = None
-        """What the ledger changed, as it is now, for an index that follows it; None if there is none."""
+        self.committed = KeptCheckpoints()
+        self.touched: dict[UUID, BufferEntry | None] | None = None
+        """What the replay buffer changed, as it is now, for an index that follows it; None if there is none."""
         self.evaluated_through: dict[int, int] = {}
         """Per stage: no evaluation up to this step is due any more. Noted by who looked, so that nobody looks twice."""
         self._on_heartbeat = on_heartbeat
@@ -72,9 +99,14 @@ class RunState:
 
     def adopt(self, parts: SpineParts) -> None:
         """Takes over what a snapshot holds; the state must be new."""
-        self.spine, self.weights, self.committed = parts.spine, parts.weights, parts.committed
+        self.spine = parts.spine
+        self.weights = parts.weights
+        self.committed = parts.committed
         if isinstance(parts, RunParts):
-            self.groups, self.ledger, self.evals, self.roster = parts.groups, parts.ledger, parts.evals, parts.roster
+            self.groups = parts.groups
+            self.replay_buffer = parts.replay_buffer
+            self.evals = parts.evals
+            self.roster = parts.roster
 
     def parts(self) -> RunParts:
         """All of it, for a snapshot: not a copy, so encode it while nothing is folded."""
@@ -83,7 +115,7 @@ class RunState:
             weights=self.weights,
             committed=self.committed,
             groups=self.groups,
-            ledger=self.ledger,
+            replay_buffer=self.replay_buffer,
             evals=self.evals,
             roster=self.roster,
         )
@@ -116,17 +148,15 @@ class RunState:
                     self._on_heartbeat(decoded.event)
 
     def _keep_books(self, decoded: Decoded) -> None:
-        changed = self.ledger.apply(decoded)
+        changed = self.replay_buffer.apply(decoded)
         if self.touched is not None:
             self.touched.update(changed)
 
 
 def partitions_of(experiment: UUID) -> tuple[Partition, ...]:
     """Every partition that may hold an event of the experiment."""
-    keyed = {topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS}
     return tuple(
         partition
         for partition in topics.EVERY_PARTITION
-        if partition.stream != topics.DEADLETTERS
-        and (partition.stream not in keyed or partition == partition_of(partition.stream, experiment))
+        if partition.stream != topics.DEADLETTERS and may_hold(partition, experiment)
     )

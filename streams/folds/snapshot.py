@@ -66,7 +66,7 @@ class Nothing(msgspec.Struct):
     """The parts of a snapshot that is read for what it remembers of the log: Snapshot[Nothing] is of any version."""
 
 
-class _Place(msgspec.Struct, kw_only=True):
+class _FirstPiece(msgspec.Struct, kw_only=True):
     """The first piece."""
 
     experiment: UUID | None
@@ -76,7 +76,7 @@ class _Place(msgspec.Struct, kw_only=True):
 
 def pack(snapshot: Snapshot[P]) -> bytes:
     """The snapshot as the bytes of a file; it must not change meanwhile. May run on a thread: see `pieces_of`."""
-    place = _Place(experiment=snapshot.experiment, marks=snapshot.marks, fences=snapshot.fences)
+    place = _FirstPiece(experiment=snapshot.experiment, marks=snapshot.marks, fences=snapshot.fences)
     payload: list[bytes] = []
     for piece in (_encoder.encode(place), *pieces_of(snapshot.parts)):
         payload += (len(piece).to_bytes(_LENGTH_SIZE_BYTES, "big"), piece)
@@ -103,7 +103,7 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
         if version != b"%016d" % VERSION and parts is not Nothing:
             raise CodecError(f"it is of version {version.decode(errors='replace')}, and this release reads {VERSION}")
         pieces = _cut(payload)
-        place = msgpack_decoder(_Place).decode(next(pieces, b""))
+        place = msgpack_decoder(_FirstPiece).decode(next(pieces, b""))
         fold = from_pieces(pieces if parts is not Nothing else (b"\x80",), parts)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise CodecError(f"it cannot be decoded: {error}") from error

@@ -11,10 +11,10 @@ import msgspec
 from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, step, weights
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.once import Batches, trim
+from rftd.streams.folds.once import PlannedBatches, trim
 from rftd.streams.folds.ranges import Versions
-from rftd.streams.halves import difference, halves_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.split_submission import difference, halves_of
 
 
 class Status(StrEnum):
@@ -130,7 +130,7 @@ class Spine(msgspec.Struct):
     """The newest that explorers made."""
     overdue: dict[tuple[int, int], int] = {}
     """Per (stage, window) that waited too long for its weights: the version that it runs on instead, or -1."""
-    batches: Batches = msgspec.field(default_factory=Batches)
+    batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     _lived: set[UUID] = set()
     """Ids of the life events that were taken in."""
 

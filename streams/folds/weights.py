@@ -32,9 +32,9 @@ class Weights(msgspec.Struct):
     _announced: dict[tuple[int, int], set[UUID]] = {}
     """Their events, so that an older one that comes again does not replace a newer."""
     _epoch: int = 0
-    """Of the newest trainer that announced or retired some."""
+    """The epoch of the newest trainer that announced or retired versions."""
     _retired_by_it: Versions = msgspec.field(default_factory=Versions)
-    """What that trainer retired: only a successor, which went on from older ones, announces them again."""
+    """The versions that this trainer retired: only a successor, which went on from older ones, announces them again."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the weights stream."""

@@ -1,4 +1,4 @@
-"""`SocketLog`: an `EventLog` over the daemon's socket that reconnects, retries and remembers heads."""
+"""`SocketLog`: an `EventLog` over the daemon's socket that reconnects, retries and remembers heads; `unix:` URLs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from rftd.ops import limits
+from rftd.ops.clock import Clock
 from rftd.ops.errors import LogCorruptError, RftdError, UnreachableError
-from rftd.streams.backends.admission import admit, split
-from rftd.streams.backends.breather import Breather
-from rftd.streams.backends.room import Room
-from rftd.streams.backends.sqlite_reader import Reader
+from rftd.ops.ids import Ids
+from rftd.streams.backends.admission import Room, admit, split
+from rftd.streams.backends.backend import LogBackend, LogUrl
+from rftd.streams.backends.gil_yield import GilYield
+from rftd.streams.backends.sqlite.reader import ReaderThreads
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.socket import messages as wire
@@ -39,6 +41,28 @@ class _Append:
         self.acknowledged = acknowledged
 
 
+class SocketBackend(LogBackend):
+    """`unix:PATH`: the embedded log of the daemon that listens there."""
+
+    name = "a daemon's socket"
+    form = "unix:PATH"
+    serves = False
+    chained = True
+
+    def checked(self, text: str) -> LogUrl:
+        return LogUrl("unix", text)
+
+    def place(self, url: LogUrl) -> str:
+        return f"the socket {_path_of(url)}"
+
+    async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> SocketLog:
+        return await SocketLog.connect(_path_of(url))
+
+
+def _path_of(url: LogUrl) -> Path:
+    return Path(url.text.partition(":")[2])
+
+
 class SocketLog:
     """The log behind a Unix socket; made by `connect`. Many coroutines share it.
 
@@ -51,7 +75,7 @@ class SocketLog:
         self._path = path
         self._grace_s = grace_s
         self._connection: Connection | None = None
-        self._file: Reader | None = None
+        self._file: ReaderThreads | None = None
         self._readable = True
         self._connecting = asyncio.Lock()
         self._remembered: Heads = {}
@@ -101,7 +125,7 @@ class SocketLog:
                 raise
             except RftdError:  # the daemon may still be able to
                 self._readable = False
-        reply = await self._ask(lambda id: wire.Read(id, partition, start, max_records, max_size_bytes))
+        reply = await self._ask(lambda id: wire.ReadFrom(id, partition, start, max_records, max_size_bytes))
         assert isinstance(reply, wire.Records)
         return reply.records
 
@@ -169,7 +193,8 @@ class SocketLog:
         connection = self._connection
         if connection is not None and not connection.lost and not connection.when_writable(self._flush):
             return
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         group: list[_Append] = []
         records = size = 0
         for append in queue:
@@ -178,7 +203,9 @@ class SocketLog:
                 or size + append.size_bytes > limits.APPENDS_SIZE_BYTES
             ):
                 self._send(connection, group)
-                group, records, size = [], 0, 0
+                group = []
+                records = 0
+                size = 0
             group.append(append)
             records += len(append.drafts)
             size += append.size_bytes
@@ -256,7 +283,7 @@ class SocketLog:
                     raise
                 assert isinstance(reply, wire.Welcome)
                 if reply.file and self._file is None:
-                    self._file = Reader(Path(reply.file), Breather(), threads=1)
+                    self._file = ReaderThreads(Path(reply.file), GilYield(), threads=1)
                 self._connection = connection
             return self._connection
 

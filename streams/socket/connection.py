@@ -124,7 +124,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._uncongested.set()
-        resume, self._resume = self._resume, None
+        resume = self._resume
+        self._resume = None
         if resume is not None:
             resume()
 

@@ -34,7 +34,8 @@ class FrameReader:
 
     def room(self) -> memoryview:
         """Where the next bytes belong; ends the use of the bodies that `filled` gave."""
-        pending, size = self._end - self._start, len(self._buffer)
+        pending = self._end - self._start
+        size = len(self._buffer)
         wanted = self._wanted()
         if not pending:
             self._start = self._end = 0
@@ -44,7 +45,9 @@ class FrameReader:
             # It grows with what arrives, not with what a prefix claims.
             larger = self._buffer if wanted <= size else memoryview(bytearray(min(wanted, max(2 * pending, size))))
             larger[:pending] = self._buffer[self._start : self._end]
-            self._buffer, self._start, self._end = larger, 0, pending
+            self._buffer = larger
+            self._start = 0
+            self._end = pending
         return self._buffer[self._end :]
 
     def filled(self, size_bytes: int) -> list[memoryview]:

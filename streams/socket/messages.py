@@ -34,7 +34,7 @@ class Append(_Message, frozen=True, tag=2):
     drafts: list[Draft]
 
 
-class Read(_Message, frozen=True, tag=3):
+class ReadFrom(_Message, frozen=True, tag=3):
     partition: Partition
     start: int
     max_records: int
@@ -80,7 +80,7 @@ class HeadsAre(_Message, frozen=True, tag=23):
     heads: WireHeads
 
 
-class Done(_Message, frozen=True, tag=24):
+class DoneReply(_Message, frozen=True, tag=24):
     pass
 
 
@@ -101,8 +101,8 @@ class Failed(_Message, frozen=True, tag=25):
     fix: str | None
 
 
-Request = Hello | Append | Read | Fetch | AskHeads | CheckHeads | Truncate | Cancel
-Reply = Appended | Records | HeadsAre | Done | Welcome | Failed
+Request = Hello | Append | ReadFrom | Fetch | AskHeads | CheckHeads | Truncate | Cancel
+Reply = Appended | Records | HeadsAre | DoneReply | Welcome | Failed
 
 Make = Callable[[int], Request]
 """Builds a request around its id."""

@@ -152,7 +152,7 @@ class _Connection(asyncio.BufferedProtocol):
                 return wire.Appended(request.id, positions, [(part, heads[part]) for part in touched])
             case wire.Fetch():
                 return wire.Records(request.id, await self._fetch(request))
-            case wire.Read():
+            case wire.ReadFrom():
                 size = min(request.max_size_bytes, LARGEST_READ_SIZE_BYTES)
                 records = min(request.max_records, limits.APPEND_RECORDS)
                 found = await log.read(request.partition, request.start, max_records=records, max_size_bytes=size)
@@ -173,7 +173,7 @@ class _Connection(asyncio.BufferedProtocol):
                 return wire.Welcome(request.id, self._server.file)
             case wire.Cancel():
                 raise AssertionError("not a request with a reply")
-        return wire.Done(request.id)
+        return wire.DoneReply(request.id)
 
     async def _hear(self, heads: Heads) -> None:
         """Raises LogLossError if the client remembers what the log does not hold; the door hears of it first."""

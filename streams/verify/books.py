@@ -140,7 +140,8 @@ class _Counts:
     def take(self, rows: NDArray[Any], partition: int, first: int, unsettled: dict[int, NDArray[Any]]) -> None:
         """Counts one page."""
         flags = rows["flags"]
-        present, member = (flags & PRESENT) != 0, (flags & MEMBER) != 0
+        present = (flags & PRESENT) != 0
+        member = (flags & MEMBER) != 0
         self._add(self._members, rows, member)
         self._add(self._planned, rows, (flags & PLANNED) != 0)
         self._add(self._waiting, rows, member & ((flags & (PLANNED | RETIRED)) == 0))

@@ -1,4 +1,8 @@
-"""Reads a whole log, each record once, and holds it against the rules: `rftd verify`."""
+"""Reads a whole log, each record once, and holds it against the rules: `rftd verify`.
+
+It decodes and fences by itself instead of through `rftd.streams.effective`, on purpose: what other readers leave out
+without a word (void records, repetitions, records that are not ours) it has to count and to name.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ from rftd.streams.verify.identities import Identities
 from rftd.streams.verify.marks import Work, judged
 from rftd.streams.verify.outside import Look, look_at
 from rftd.streams.verify.reading import records_until
-from rftd.streams.verify.report import Report, Summary
+from rftd.streams.verify.report import VerifiedExperiment, VerifyReport
 from rftd.streams.verify.rules import JUDGES, weights_were_activated
 from rftd.streams.verify.scratch import Scratch
 from rftd.streams.verify.verdicts import dead_letters, judge_verdicts
@@ -76,7 +80,7 @@ async def verify(
     chained: bool = True,
     scratch: Path | None = None,
     look: Look | None = None,
-) -> Report:
+) -> VerifyReport:
     """The findings on a log: chains, envelopes, and every rule for every experiment.
 
     `losses` are what survivors outside the log remember and it does not hold. Not `chained` is a log on Kafka, where
@@ -163,7 +167,8 @@ class Checker:
         except CodecError as error:
             self._left_out(record, error)
             return None
-        head, event = decoded.head, decoded.event
+        head = decoded.head
+        event = decoded.event
         if record.thin and type(event) is not ExperienceProduced:
             self.facts.note("chain", None, f"{place(record)} lost its payload, as a {head.type} never does")
         first = self._identities.first(head.id.bytes, partition, offset)
@@ -232,7 +237,9 @@ class Checker:
 
     def _admitted(self, record: Record, decoded: Decoded, evidence: Evidence) -> bool:
         """True unless a fence made the record void. Takes in what fences and checkpoints remember."""
-        head, event, partition = decoded.head, decoded.event, record.partition
+        head = decoded.head
+        event = decoded.event
+        partition = record.partition
         if type(event) in _OF_NOBODY and not head.role:
             return True
         if isinstance(event, Fence | CheckpointCommitted):
@@ -301,10 +308,10 @@ class Checker:
             if evidence.spec is not None and evidence.files_here:
                 await look_at(self._log, self.facts, evidence, look)
 
-    def report(self) -> Report:
+    def report(self) -> VerifyReport:
         """Everything that was found."""
         facts = self.facts
-        return Report(
+        return VerifyReport(
             records=self._records,
             findings=tuple(facts.findings),
             experiments=tuple(summary(evidence) for evidence in self.evidences if evidence.spec),
@@ -337,7 +344,8 @@ class Checker:
             first, again = [await self._record(*each) for each in pair]
             if first is None or again is None:
                 continue
-            head, other = head_of(again), head_of(first)
+            head = head_of(again)
+            other = head_of(first)
             if head is not None and other is not None and head.id == other.id:
                 self._again(again, head, first.partition, first.offset)
 
@@ -357,10 +365,10 @@ class Checker:
         return decode_as(record, BatchPlanned) if record is not None else None
 
 
-def summary(evidence: Evidence) -> Summary:
+def summary(evidence: Evidence) -> VerifiedExperiment:
     """The counts of one experiment."""
     assert evidence.spec is not None
-    return Summary(
+    return VerifiedExperiment(
         experiment=evidence.id,
         name=evidence.spec.name,
         state=evidence.state,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rftd.ops.limits import MIB
 from rftd.streams import topics
 from rftd.streams.topics import Partition
-from rftd.streams.verify.report import Finding
+from rftd.streams.verify.report import BrokenPromise
 from rftd.streams.verify.scratch import Bits, Scratch, Spool, Table
 
 SHOWN: Final = 200
@@ -124,7 +124,7 @@ class Facts:
         """Of retirements, by their number."""
         self.ends: dict[Partition, int] = {}
         """How far each partition is read."""
-        self.findings: list[Finding] = []
+        self.findings: list[BrokenPromise] = []
         self.left_out: Counter[str] = Counter()
         """Findings that are not shown, by their rule."""
         self._shown: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class Facts:
             self.left_out[rule] += 1
             return
         self._shown[rule] += 1
-        self.findings.append(Finding(rule, experiment, what))
+        self.findings.append(BrokenPromise(rule, experiment, what))
 
     def space(self, experiment: int, stage: int) -> int:
         """The number under which the groups and windows of a stage are kept."""

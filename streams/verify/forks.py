@@ -38,7 +38,8 @@ async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None
 
 async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
     """Adds what is wrong with where a fork begins."""
-    forked, parent = evidence.forked, evidence.parent
+    forked = evidence.forked
+    parent = evidence.parent
     if forked is None:
         return
 

@@ -56,7 +56,8 @@ class Identities:
         """The offset of an earlier record of this partition with this id, if it is among the newest; else takes it."""
         if partition is not self._partition:
             self._partition = partition
-            self._new, self._old = {}, {}
+            self._new = {}
+            self._old = {}
         known = self._new.get(id)
         if known is None:
             known = self._old.get(id)
@@ -124,7 +125,8 @@ class Identities:
         rows["place"] = self._places
         rows.sort(order="low")
         self._runs.append((self._scratch.add(rows.tobytes()), len(rows)))
-        self._lows, self._places = [], []
+        self._lows = []
+        self._places = []
 
 
 def _where(place: int) -> tuple[Partition, int]:

@@ -19,7 +19,8 @@ Work = Callable[[], Awaitable[None]]
 
 def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted, offset: int) -> Work | None:
     """Compares a step's mark, and notes the first that differs; what needs records to be read again is handed back."""
-    mark, trail = event.spine, evidence.trail
+    mark = event.spine
+    trail = evidence.trail
     assert mark is not None
     if trail.broken:
         return None

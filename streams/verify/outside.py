@@ -57,7 +57,7 @@ class Memory(NamedTuple):
     spine: SpineMark | None
 
 
-class Seen(NamedTuple):
+class SeenOutside(NamedTuple):
     """What the files of an experiment say."""
 
     missing: list[Missing]
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     """The newest last."""
 
 
-Look = Callable[[Outside], Seen]
+Look = Callable[[Outside], SeenOutside]
 """Looks at an experiment's files. Blocks."""
 
 

@@ -11,7 +11,7 @@ from rftd.streams.events.experiment import LossAccepted
 from rftd.streams.losses import Loss
 
 
-class Finding(msgspec.Struct, frozen=True):
+class BrokenPromise(msgspec.Struct, frozen=True):
     """A broken promise."""
 
     rule: str
@@ -21,7 +21,7 @@ class Finding(msgspec.Struct, frozen=True):
     """What is wrong, with the ids and positions."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     """What one experiment's log holds."""
 
     experiment: UUID
@@ -42,7 +42,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Records that a fence made void."""
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class LeftOutRecord(msgspec.Struct, frozen=True):
     """A record that is not ours: every reader leaves it out."""
 
     place: str
@@ -73,13 +73,13 @@ def accepted_losses(event: LossAccepted, head: Head) -> list[AcceptedLoss]:
     ]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a check."""
 
     records: int
-    findings: tuple[Finding, ...]
-    experiments: tuple[Summary, ...]
-    dead_letters: tuple[DeadLetter, ...] = ()
+    findings: tuple[BrokenPromise, ...]
+    experiments: tuple[VerifiedExperiment, ...]
+    dead_letters: tuple[LeftOutRecord, ...] = ()
     """Without effect, so no broken promise."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     repeated: int = 0

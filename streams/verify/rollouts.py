@@ -36,7 +36,8 @@ def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProdu
                 evidence.drawn_last[source] = version
                 facts.drawn.add((evidence.index, source), version)
     page, at = facts.produced.row(decoded.partition.number, decoded.offset)
-    id, group = low(event.experience), mixed(event.group)
+    id = low(event.experience)
+    group = mixed(event.group)
     try:
         ORIGIN.pack_into(
             page, at, id, group, event.reward, event.priority, len(event.tokens), oldest, newest, event.rollout
@@ -44,8 +45,8 @@ def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProdu
     except struct.error:  # numbers that no member can have either
         ORIGIN.pack_into(page, at, id, group, event.reward, event.priority, 0, -_I31, -_I31, _I31)
     FATE.pack_into(page, at + FATE_AT, evidence.index, PRESENT, 0, 0, 0, 0, 0, 0, 0)
-    if facts.files and (event.tokens.artifact or event.loss_mask.artifact or event.logprobs.artifact):
-        named(facts, evidence, event.tokens.artifact, event.loss_mask.artifact, event.logprobs.artifact)
+    if facts.files and any(array.artifact for array in event.arrays.values()):
+        named(facts, evidence, *(array.artifact for array in event.arrays.values()))
 
 
 def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, _decoded: Decoded) -> None:
@@ -56,7 +57,8 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, _deco
     if ranges is None or event.row_start in ranges:
         return
     try:
-        reward, tokens = float(event.rewards.view().sum(dtype="f8")), float(event.tokens.view().sum(dtype="f8"))
+        reward = float(event.rewards.view().sum(dtype="f8"))
+        tokens = float(event.tokens.view().sum(dtype="f8"))
     except CodecError:
         reward = tokens = float("nan")
     ranges[event.row_start] = Scores(len(event.rewards), reward, tokens)

@@ -50,7 +50,8 @@ def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
     """The groups of a stage are numbered without gap."""
     for stage in sorted(evidence.group_stages):
         forked = evidence.forked if evidence.forked and evidence.forked.stage == stage else None
-        expected, last = forked.next_sequence if forked else 0, -1
+        expected = forked.next_sequence if forked else 0
+        last = -1
         redo = set(forked.redo) if forked else set()
         missing: list[int] = []
         again: list[int] = []

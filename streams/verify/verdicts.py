@@ -14,7 +14,7 @@ from rftd.streams.folds.letters import Letters
 from rftd.streams.topics import Partition
 from rftd.streams.verify.facts import Facts
 from rftd.streams.verify.identities import Identities
-from rftd.streams.verify.report import DeadLetter
+from rftd.streams.verify.report import LeftOutRecord
 
 RULE: Final = "verdicts-name-a-letter"
 RecordReader = Callable[[Partition, int], Awaitable[Record | None]]
@@ -35,12 +35,12 @@ async def judge_verdicts(facts: Facts, letters: Letters, identities: Identities,
             facts.note(RULE, None, f"{letter} was retried by event {verdict.event}, which is not in the log")
 
 
-def dead_letters(letters: Letters, dead: Mapping[str, str]) -> tuple[DeadLetter, ...]:
+def dead_letters(letters: Letters, dead: Mapping[str, str]) -> tuple[LeftOutRecord, ...]:
     """Records that are not ours, with what was decided about each. `dead` has the reasons by their places."""
     pointers = {str(place) for place in letters.letters}
     states = {str(place): "retried" if each.retried else "dropped" for place, each in letters.verdicts.items()}
     return tuple(
-        DeadLetter(place, reason, place in pointers, states.get(place, "open")) for place, reason in dead.items()
+        LeftOutRecord(place, reason, place in pointers, states.get(place, "open")) for place, reason in dead.items()
     )
 
 

@@ -1,10 +1,16 @@
-"""A cluster's settings as aiokafka's arguments, and why a cluster cannot be used as an error with its fix."""
+"""How aiokafka is given a cluster's settings, and how its errors and its log lines become ours.
+
+A cluster that cannot be used is an error with its fix. While a broker is away aiokafka's clients would write an error
+with a traceback several times a second: of each kind of trouble one warning is left per half minute, without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
+import time
 from typing import Any, Final
 
 from aiokafka import errors as kafka
@@ -159,3 +165,34 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
 
 def _where(settings: KafkaSettings) -> str:
     return _WHERE.format(settings.bootstrap)
+
+
+QUIET_S: Final = 30.0
+_KINDS_MAX: Final = 256
+_logger = logging.getLogger("rftd.kafka")
+
+
+class Quiet(logging.Handler):
+    """Hands on warnings and errors at level warning, each message template once in `QUIET_S` seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._last_s: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s.get(str(record.msg), -QUIET_S) < QUIET_S:
+            return
+        if len(self._last_s) > _KINDS_MAX:
+            self._last_s.clear()
+        self._last_s[str(record.msg)] = now_s
+        _logger.warning("%s", record.getMessage())
+
+
+def quiet() -> None:
+    """Installs the handler for aiokafka's loggers; idempotent."""
+    logger = logging.getLogger("aiokafka")
+    if not any(isinstance(handler, Quiet) for handler in logger.handlers):
+        logger.addHandler(Quiet())
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)

@@ -13,11 +13,9 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
 from rftd.ops import limits
-from rftd.streams.backends.kafka.names import Names
-from rftd.streams.backends.kafka.offsets import Offsets
+from rftd.streams.backends.kafka.partitions import Names, Offsets
 from rftd.streams.backends.kafka.producers import BATCH_SIZE_BYTES
-from rftd.streams.backends.kafka.reading import Duplicates, records_of
-from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.records import Duplicates, IdWindow, records_of
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
@@ -95,7 +93,8 @@ class Direct:
 
     def _size(self, partition: Partition, unread: list[_Wanted]) -> int:
         """Bytes that will hold what is wanted from the first read on, as far as it lies together."""
-        start, end = unread[0].start, unread[0].end
+        start = unread[0].start
+        end = unread[0].end
         for wanted in unread:
             if wanted.start > end + _GAP_RECORDS:
                 break
@@ -111,7 +110,7 @@ class Direct:
             messages = PartitionRecords(
                 name, MemoryRecords(data), aborted, first.start, None, None, True, _READ_COMMITTED
             )
-            records = records_of(partition, list(messages), Window(), self._duplicates)
+            records = records_of(partition, list(messages), IdWindow(), self._duplicates)
         except kafka.KafkaError:
             return  # the consumer will say what is wrong
         if not records:

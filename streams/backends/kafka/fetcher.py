@@ -14,10 +14,8 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
-from rftd.streams.backends.kafka.names import Names, assign_paused
-from rftd.streams.backends.kafka.offsets import Offsets
-from rftd.streams.backends.kafka.reading import Duplicates, Gaps, records_of
-from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.partitions import Names, Offsets, assign_paused
+from rftd.streams.backends.kafka.records import Duplicates, Gaps, IdWindow, records_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
@@ -37,7 +35,7 @@ class _Stream:
     """One partition that is being read onwards."""
 
     def __init__(self, start: int) -> None:
-        self.window = Window()
+        self.window = IdWindow()
         self.next = start
         """The offset after the last record handed out."""
         self.due = start
@@ -119,7 +117,7 @@ class Fetcher:
                 self._pause(partition)
             return found
 
-    async def stretch(self, partition: Partition, start: int, end: int) -> Window:
+    async def stretch(self, partition: Partition, start: int, end: int) -> IdWindow:
         """The identities of [start, end)."""
         async with self._turn:
             stream = await self._begin(partition, start)

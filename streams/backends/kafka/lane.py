@@ -16,11 +16,9 @@ from aiokafka import errors as kafka
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.streams.backends.kafka.connect import IN_SYNC, translate
-from rftd.streams.backends.kafka.filling import Filling, Part
-from rftd.streams.backends.kafka.names import Names
-from rftd.streams.backends.kafka.pending import UNPLACED, Slice, looked_at
-from rftd.streams.backends.kafka.producers import Producers
-from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.partitions import Names
+from rftd.streams.backends.kafka.producers import UNPLACED, Filling, Part, Producers, Slice, looked_at
+from rftd.streams.backends.kafka.records import IdWindow
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.chain import Mark
 from rftd.streams.topics import Partition
@@ -44,7 +42,7 @@ class Partitions(Protocol):
         """The next offset."""
         ...
 
-    async def read_back(self, partition: Partition, start: int, end: int) -> Window:
+    async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
         """The identities of [start, end), as far as they are retained."""
         ...
 
@@ -83,7 +81,7 @@ class Lane:
         """Records of an unknown outcome may lie after the end that was read back: not readable before another lands."""
         self._end: int | None = None
         """The offset after the newest record of ours that is known to have landed."""
-        self._known = Window()
+        self._known = IdWindow()
         self._failures = 0
         self._flying: Filling | None = None
         self._next: Filling | None = None

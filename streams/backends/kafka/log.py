@@ -22,29 +22,20 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import Ids
-from rftd.streams.backends.admission import admit
-from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.admission import Room, admit
+from rftd.streams.backends.kafka.connect import arguments, quiet, translate
 from rftd.streams.backends.kafka.direct import FEW_RECORDS, Direct
 from rftd.streams.backends.kafka.fetcher import Fetcher
-from rftd.streams.backends.kafka.filling import Part
-from rftd.streams.backends.kafka.headers import key_of
 from rftd.streams.backends.kafka.lane import Lane
-from rftd.streams.backends.kafka.names import Names
-from rftd.streams.backends.kafka.offsets import Offsets
-from rftd.streams.backends.kafka.pending import Slice
-from rftd.streams.backends.kafka.pressure import Pressure
-from rftd.streams.backends.kafka.producers import Producers
-from rftd.streams.backends.kafka.quiet import quiet
-from rftd.streams.backends.kafka.reading import Duplicates, Gaps
-from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.partitions import Names, Offsets
+from rftd.streams.backends.kafka.producers import Part, Producers, Slice
+from rftd.streams.backends.kafka.records import Duplicates, Gaps, IdWindow, key_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.kafka.subscription import KafkaSubscription
-from rftd.streams.backends.kafka.tailing import Tailing, raise_head
+from rftd.streams.backends.kafka.tailing import Pressure, Tailing, raise_head
 from rftd.streams.backends.kafka.topics import ensure_topics
-from rftd.streams.backends.remembered import check_mark, different
-from rftd.streams.backends.room import Room
 from rftd.streams.backends.tail import Tail
-from rftd.streams.chain import GENESIS, Heads, Mark
+from rftd.streams.chain import GENESIS, Heads, Mark, check_mark, different
 from rftd.streams.envelope import Draft, Position, Record, Stretch
 from rftd.streams.topics import EVERY_PARTITION, TRUTH, Partition
 
@@ -185,7 +176,7 @@ class KafkaLog:
         return heads
 
     async def deleted(self) -> list[tuple[Partition, Stretch]]:
-        """What is gone of partitions of truth: below their first record, and the gaps that readers met so far."""
+        """The records of truth that are gone: those below a partition's first one, and the gaps that readers met."""
         self._check_open()
         firsts = await self._offsets.starts(TRUTH)
         below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
@@ -232,7 +223,7 @@ class KafkaLog:
         """The next offset, from the cluster."""
         return (await self._offsets.ends([partition]))[partition]
 
-    async def read_back(self, partition: Partition, start: int, end: int) -> Window:
+    async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
         """The identities of [start, end)."""
         return await self._fetcher.stretch(partition, start, end)
 

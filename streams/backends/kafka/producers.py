@@ -1,4 +1,4 @@
-"""The one idempotent producer of a log: started when it is needed, replaced when an outcome is unknown."""
+"""How drafts leave: their part of an append, a batch in the making, and the one idempotent producer that sends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,93 @@ from aiokafka import errors as kafka
 
 from rftd.ops import limits
 from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.records import headers_of, sum_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.topics import Partition
+
+UNPLACED = -1
+
+
+class Slice:
+    """Drafts in order, their identities, and the offsets that they got so far."""
+
+    def __init__(self, partition: Partition, deadline_s: float) -> None:
+        self.partition = partition
+        self.deadline_s = deadline_s
+        self.drafts: list[Draft] = []
+        self.keys: list[bytes] = []
+        self.offsets: list[int] = []
+        self.next = 0
+        """Everything below this index is placed."""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # An append that was cancelled leaves nobody to take its error.
+        self.done.add_done_callback(looked_at)
+
+    def add(self, draft: Draft, key: bytes) -> int:
+        """The index of one more draft."""
+        self.drafts.append(draft)
+        self.keys.append(key)
+        self.offsets.append(UNPLACED)
+        return len(self.drafts) - 1
+
+    def position(self, index: int) -> Position:
+        """Where a draft landed."""
+        return Position(self.partition, self.offsets[index])
+
+    def place(self, index: int, offset: int) -> None:
+        """Notes where a draft is in the log."""
+        self.offsets[index] = offset
+
+    def settle(self) -> bool:
+        """True if every draft has its place; then `done` is set."""
+        while self.next < len(self.offsets) and self.offsets[self.next] != UNPLACED:
+            self.next += 1
+        if self.next < len(self.offsets):
+            return False
+        if not self.done.done():
+            self.done.set_result(None)
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the wait with an error."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def looked_at(future: asyncio.Future[Any]) -> None:
+    """Marks its error as seen, where who waited for it may be gone."""
+    if not future.cancelled():
+        future.exception()
+
+
+Part = tuple[Slice, int]
+"""One draft of a slice, by its index."""
+
+
+class Filling:
+    """Drafts that one request will carry, in order, already encoded for `producer`."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self.producer = producer
+        self.batch = producer.create_batch()
+        self.parts: list[Part] = []
+        self.last_sum = b""
+        """The digest of the last record."""
+        self.full = False
+
+    def add(self, slice_: Slice, index: int, now_ms: int) -> bool:
+        """False if the batch has no room for this draft; a batch takes at least one."""
+        draft = slice_.drafts[index]
+        digest = sum_of(draft.head, draft.value)
+        subject, headers = headers_of(draft, slice_.keys[index], digest)
+        if self.batch.append(timestamp=now_ms, key=subject, value=draft.value, headers=headers) is None:
+            self.full = True
+            return False
+        self.parts.append((slice_, index))
+        self.last_sum = digest
+        return True
+
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
@@ -65,7 +151,8 @@ class Producers:
     async def stop(self) -> None:
         """Sends what is under way, at most for `FLUSH_TIMEOUT_S`, and disconnects."""
         async with self._turn:
-            producer, self._current = self._current, None
+            producer = self._current
+            self._current = None
             if producer is not None:
                 with suppress(kafka.KafkaError, OSError, TimeoutError):
                     async with asyncio.timeout(FLUSH_TIMEOUT_S):
@@ -84,7 +171,8 @@ async def _abandon(producer: Any) -> None:
     with suppress(kafka.KafkaError, OSError, TimeoutError):
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             await producer.client.close()
-    sender, accumulator = producer._sender, producer._message_accumulator
+    sender = producer._sender
+    accumulator = producer._message_accumulator
     if (task := sender.sender_task) is not None:
         task.remove_done_callback(sender._fail_all)  # it fails the transaction, too, and there is none
         task.cancel()

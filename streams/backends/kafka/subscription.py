@@ -8,10 +8,8 @@ from typing import Final, Protocol
 
 from rftd.ops import limits
 from rftd.ops.errors import UnreachableError
-from rftd.streams.backends.kafka.pressure import Pressure
-from rftd.streams.backends.kafka.tailing import Tailing
-from rftd.streams.backends.subscription import TailSubscription
-from rftd.streams.backends.tail import Tail
+from rftd.streams.backends.kafka.tailing import Pressure, Tailing
+from rftd.streams.backends.tail import Tail, TailSubscription
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
@@ -20,7 +18,7 @@ GRACE_S: Final = 5.0
 """A fetch that began in time may take this much longer."""
 
 
-class Known(Protocol):
+class FollowedLog(Protocol):
     """What the subscription reads from."""
 
     @property
@@ -34,7 +32,7 @@ class Known(Protocol):
 class _Source:
     """The log as `TailSubscription` wants it: reads that look for repetitions from before the start."""
 
-    def __init__(self, log: Known) -> None:
+    def __init__(self, log: FollowedLog) -> None:
         self._log = log
 
     @property
@@ -48,7 +46,9 @@ class _Source:
 class KafkaSubscription(TailSubscription):
     """A `Subscription`; repeated records are left out."""
 
-    def __init__(self, log: Known, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]) -> None:
+    def __init__(
+        self, log: FollowedLog, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]
+    ) -> None:
         super().__init__(_Source(log), positions)
         self._tailing = tailing
         self._pressure = pressure

@@ -1,31 +1,103 @@
-"""The end of the followed partitions, read once for all followers: one consumer that fills the log's `Tail`.
-
-A partition is followed from the first subscription or read of it until the log is closed, beginning a little below
-its end so that repetitions of the newest records are recognised.
-"""
+"""Back-pressure of followers on the tail: a partition pauses while what they have not read fills half the ring."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 
 from rftd.ops import limits
+from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError, RftdError, UnreachableError
 from rftd.streams.backends.kafka.connect import arguments, translate
 from rftd.streams.backends.kafka.fetcher import PRIMED_RECORDS
-from rftd.streams.backends.kafka.names import Names, assign_paused
-from rftd.streams.backends.kafka.offsets import Offsets
-from rftd.streams.backends.kafka.pressure import Pressure
-from rftd.streams.backends.kafka.reading import Duplicates, Gaps, records_of
-from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.partitions import Names, Offsets, assign_paused
+from rftd.streams.backends.kafka.records import Duplicates, Gaps, IdWindow, records_of
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import GENESIS, Mark
+from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
+
+PATIENCE_S: Final = 2.0
+"""A partition waits this long for its slowest follower; afterwards that one reads from the cluster by itself."""
+
+
+class Pressure:
+    """Knows how far each follower has read, and which partitions should wait for them."""
+
+    def __init__(self, room_bytes: int, clock: Clock) -> None:
+        self._room_bytes = room_bytes
+        self._clock = clock
+        self._followers: dict[int, Mapping[Partition, int]] = {}
+        self._average_bytes: dict[Partition, float] = {}
+        self._paused_at_s: dict[Partition, float] = {}
+        self._ignored: dict[Partition, int] = {}
+
+    def read(self, follower: int, positions: Mapping[Partition, int]) -> None:
+        """Notes a follower's next offsets."""
+        self._followers[follower] = positions
+
+    def gone(self, follower: int) -> None:
+        """Forgets a follower."""
+        self._followers.pop(follower, None)
+
+    def slowest(self, partition: Partition, floor: int = 0) -> int | None:
+        """The lowest next offset, not below `floor`, of the followers of a partition; None without one."""
+        places = (at[partition] for at in self._followers.values() if partition in at)
+        return min((place for place in places if place >= floor), default=None)
+
+    def lag_records(self, heads: Mapping[Partition, int]) -> dict[Partition, int]:
+        """For each followed partition, the records between its slowest follower and its head."""
+        found: dict[Partition, int] = {}
+        for partition, head in heads.items():
+            at = self.slowest(partition)
+            if at is not None:
+                found[partition] = max(0, head - at)
+        return found
+
+    def began(self, partition: Partition, offset: int) -> None:
+        """Notes where the tail begins: who is below catches up by itself."""
+        self._ignored[partition] = offset
+
+    def arrived(self, records: Sequence[Record]) -> None:
+        """Notes the sizes of records that the tail took."""
+        partition = records[0].partition
+        average = sum(len(record.head) + len(record.value) for record in records) / len(records)
+        self._average_bytes[partition] = 0.7 * self._average_bytes.get(partition, average) + 0.3 * average
+
+    def changes(self, positions: Mapping[Partition, int]) -> Iterator[tuple[Partition, bool]]:
+        """Each partition to pause (True) or to resume (False), given the tail's next offsets."""
+        now_s = self._clock.monotonic_s()
+        unread = {partition: self._unread_bytes(partition, at) for partition, at in positions.items()}
+        crowded = sum(unread.values()) > self._room_bytes
+        for partition, size in unread.items():
+            since_s = self._paused_at_s.get(partition)
+            if since_s is None:
+                if crowded and size * 2 * len(unread) > self._room_bytes:
+                    self._paused_at_s[partition] = now_s
+                    yield partition, True
+            elif not crowded or size == 0 or now_s - since_s > PATIENCE_S:
+                if now_s - since_s > PATIENCE_S:
+                    self._ignored[partition] = positions[partition]
+                del self._paused_at_s[partition]
+                yield partition, False
+
+    def pauses(self, partition: Partition) -> bool:
+        """True if the partition waits now."""
+        return partition in self._paused_at_s
+
+    def _unread_bytes(self, partition: Partition, at: int) -> float:
+        # A follower that let the patience run out counts again once it has come past that place.
+        floor = self._ignored.get(partition, 0)
+        slowest = self.slowest(partition, floor)
+        if slowest is None:
+            return 0.0
+        return max(0, at - slowest) * self._average_bytes.get(partition, 0.0)
+
 
 WAIT_MS: Final = 500
 POLL_MS: Final = 200
@@ -55,7 +127,7 @@ class Tailing:
         self._duplicates = duplicates
         self._gaps = gaps
         self._pressure = pressure
-        self._windows: dict[Partition, Window] = {}
+        self._windows: dict[Partition, IdWindow] = {}
         self._next: dict[Partition, int] = {}
         self._flowing: set[Partition] = set()
         self._turn = asyncio.Lock()
@@ -84,10 +156,11 @@ class Tailing:
             if not new:
                 return
             consumer = await self._started()
-            ends, starts = await self._offsets.ends(new), await self._offsets.starts(new)
+            ends = await self._offsets.ends(new)
+            starts = await self._offsets.starts(new)
             for partition in new:
                 begin = max(starts[partition], ends[partition] - PRIMED_RECORDS)
-                self._windows[partition] = Window()
+                self._windows[partition] = IdWindow()
                 consumer.seek(self._names.kafka(partition), begin)
                 consumer.resume(self._names.kafka(partition))
                 self._next[partition] = begin

@@ -1,0 +1,125 @@
+"""An experiment's files into an archive, back to their place, or away. Its events stay in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.durable import make_durable_folder
+from rftd.ops.errors import ArchiveError, LogCorruptError
+from rftd.storage.portable.experiment import export_experiment
+from rftd.storage.portable.files import check_files, restore
+from rftd.storage.unreferenced import ours, remove, remove_empty
+from rftd.streams import topics
+from rftd.streams.events.experiment import ExperimentArchived
+from rftd.streams.log import EventLog
+from rftd.streams.payloads import AT_ONCE, NOTHING, Dropped, bring_back
+from rftd.streams.portable.container import ArchiveReader
+from rftd.streams.portable.folders import Folders
+from rftd.streams.portable.format import Frame, read_frames
+from rftd.streams.portable.load import check
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import Partition
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive that was written and read back."""
+
+    event: ExperimentArchived
+    notes: tuple[str, ...]
+    """What was left out, and why."""
+
+
+async def write_archive(log: EventLog, experiment: UUID, path: Path, *, release: str, clock: Clock) -> Archived:
+    """Exports the experiment with every kept checkpoint to a new file, and checks that as a whole.
+
+    Raises ConflictError if the file exists, DiskFullError, ArchiveError if it cannot be read back.
+    """
+    exported = await export_experiment(log, experiment, path, release=release, clock=clock, checkpoints="all")
+    return Archived(event=await asyncio.to_thread(_checked, path, experiment), notes=exported.notes)
+
+
+async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
+    """Writes the files of an archive back to their places; returns how many were missing there.
+
+    Raises NotFoundError, ArchiveError unless it is the very file that was archived, ConflictError where others lie.
+    """
+    return await asyncio.to_thread(_restored, experiment, spec, path, expected)
+
+
+async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
+    """Puts what an archive holds of payloads back into the log that it was written from; the others are left.
+
+    Raises LogCorruptError if the log's record is not the one that was archived.
+    """
+    archive = await asyncio.to_thread(ArchiveReader, path)
+    back = NOTHING
+    try:
+        for part in archive.manifest.partitions:
+            if part.stream != topics.EXPERIENCES:
+                continue
+            partition = Partition(part.stream, part.partition)
+            frames = read_frames(archive.open(part.member), f"{path}:{part.member.name}")
+            while chunk := await asyncio.to_thread(_some, frames):
+                back += await bring_back(log, partition, {frame.offset: frame.value for frame in chunk})
+        return back
+    finally:
+        archive.close()
+
+
+def _some(frames: Iterator[Frame]) -> list[Frame]:
+    return list(islice(frames, AT_ONCE))
+
+
+def clear(spec: ExperimentSpec, *, logs: bool) -> int:
+    """Removes what is ours of the experiment's folders, its workers' logs only if `logs`; returns bytes. Blocks."""
+    found = [each for each in ours(spec) if logs or each.kind != "log"]
+    remove(each.path for each in found)
+    remove_empty(spec)
+    return sum(each.size_bytes for each in found)
+
+
+def fresh(path: Path) -> None:
+    """Makes room for an archive of ours of this name: what is left of an attempt before is removed. Blocks."""
+    make_durable_folder(path.parent)
+    path.unlink(missing_ok=True)
+
+
+def _checked(path: Path, experiment: UUID) -> ExperimentArchived:
+    archive = ArchiveReader(path)
+    try:
+        if archive.manifest.experiment != experiment:
+            raise ArchiveError(f"it is of experiment {archive.manifest.experiment}", where=str(path))
+        check_files(archive, check(archive))
+    finally:
+        archive.close()
+    size_bytes, sha256 = _digest(path)
+    return ExperimentArchived(path=str(path), size_bytes=size_bytes, sha256=sha256)
+
+
+def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
+    archive = ArchiveReader(path)
+    try:
+        if archive.manifest.experiment != experiment or _digest(path) != (expected.size_bytes, expected.sha256):
+            raise LogCorruptError(
+                "the archive is not the file that was written",
+                where=str(path),
+                fix="put the right one there, or name it with --from",
+            )
+        check_files(archive, check(archive))
+        return restore(archive, Folders(), [Path(spec.job_dir), *(Path(each.folder) for each in spec.stages)])
+    finally:
+        archive.close()
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()

@@ -1,0 +1,186 @@
+"""Files that belong to an exported experiment: which of them go into an export, and where they go from one."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile
+from typing import Final
+
+import msgspec
+
+from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
+from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.checkpoints import latest, mark_latest, verify
+from rftd.streams.folds.spine import Kept
+from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
+from rftd.streams.portable.export import OutsideNames
+from rftd.streams.portable.folders import Folders
+from rftd.streams.portable.format import FilePart
+from rftd.streams.portable.load import Checked
+
+CHOICES: Final = ("newest", "all", "none")
+_STEP: Final = re.compile(r"global_step_([0-9]{1,12})")
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that goes into an export."""
+
+    kind: str
+    folder: Path
+    path: str
+
+
+def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
+    """Every artifact; of checkpoints and weights what `checkpoints` (one of CHOICES) says. Blocks.
+
+    `newest` is the newest whole checkpoint and, of an experiment that goes on, the weight versions that its explorers
+    may ask for. What is gone or damaged is left out and told in `notes`; a missing artifact is a NotFoundError.
+    """
+    spec = named.spine.spec
+    status = named.spine.status
+    assert spec is not None
+    if named.spine.kept is Kept.REMOVED:
+        notes.append("its files were removed: only its events are exported")
+        return
+    store = ArtifactStore(Path(spec.job_dir) / "artifacts")
+    for name in sorted(sha256.hex() for sha256 in named.artifacts):
+        if not store.has(name):
+            raise NotFoundError(
+                f"no artifact {name}", where=str(store.path_of(name)), fix="restore the files of the experiment first"
+            )
+        yield Chosen(kind="artifact", folder=store.root, path=f"{name[:2]}/{name}")
+    if checkpoints == "none":
+        return
+    for event in named.kept_checkpoints():
+        try:
+            verify(Path(event.path), event.files)
+        except RftdError as error:
+            notes.append(f"checkpoint of step {event.step} left out: {error.what}")
+            continue
+        for file in event.files:
+            yield Chosen(kind="checkpoint", folder=Path(event.path), path=file.path)
+        if checkpoints == "newest":
+            break
+    if checkpoints == "newest" and status is not None and status.ended:
+        return
+    for published in named.kept_weights():
+        if published.host:
+            notes.append(f"weights {published.version} left out: they lie in memory, the trainer publishes them again")
+            continue
+        folder = Path(published.path)
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        if not files:
+            notes.append(f"weights {published.version} left out: there is no {folder}")
+        for path in files:
+            yield Chosen(kind="weights", folder=folder, path=path.relative_to(folder).as_posix())
+
+
+def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen]) -> tuple[FilePart, ...]:
+    """Copies the files into the export. Raises LogCorruptError for an artifact that does not fit its name. Blocks."""
+    parts = []
+    for number, file in enumerate(chosen):
+        member = archive.copy(f"files/{number:06d}", file.folder / file.path)
+        if file.kind == "artifact" and member.sha256 != file.path[3:]:
+            raise LogCorruptError(
+                "an artifact does not match its name",
+                where=str(file.folder / file.path),
+                fix="restore the file from a backup",
+            )
+        parts.append(FilePart(kind=file.kind, folder=str(file.folder), path=file.path, member=member))
+    return tuple(parts)
+
+
+def check_files(archive: ArchiveReader, checked: Checked) -> None:
+    """Raises ArchiveError for a file that the events do not name, or whose name is no plain path below its folder."""
+    for part in archive.manifest.files:
+        name = PurePosixPath(part.path)
+        folder = PurePosixPath(part.folder)
+        plain = str(name) == part.path and not name.is_absolute() and not {"..", "."} & set(name.parts)
+        if not plain or "\\" in part.path or "\0" in part.path + part.folder or ".." in folder.parts:
+            raise ArchiveError(f"{part.path[:200]!r} is no plain path below a folder", where=str(archive.path))
+        match part.kind:
+            case "artifact":
+                sha256 = part.member.sha256
+                home = PurePosixPath(checked.spec.job_dir) / "artifacts"
+                known = folder == home and part.path == f"{sha256[:2]}/{sha256}"
+            case "checkpoint":
+                known = (part.path, part.member.sha256) in checked.checkpoints.get(part.folder, ())
+            case "weights":
+                known = part.folder in checked.weights
+            case _:
+                known = False
+        if not known or not folder.is_absolute():
+            raise ArchiveError(f"no event names the file {part.path[:200]!r} in {part.folder}", where=str(archive.path))
+
+
+def all_there(parts: Sequence[FilePart]) -> bool:
+    """True if every file lies where it was exported, with its bytes. Blocks."""
+    sizes = all(_size_of(Path(part.folder) / part.path) == part.member.size_bytes for part in parts)
+    return sizes and all(_holds(Path(part.folder) / part.path, part) for part in parts)
+
+
+def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> int:
+    """Writes the files where the moved events name them, only below `roots`; returns how many. Blocks.
+
+    Each is visible under its name only when it is whole and durable. Raises ConflictError where another file lies.
+    """
+    written = 0
+    touched = set()
+    for part in archive.manifest.files:
+        path = Path(folders.path(part.folder)) / part.path
+        touched.add((part.kind, path.parents[len(PurePosixPath(part.path).parts) - 1]))
+        if _size_of(path) == part.member.size_bytes and _holds(path, part):
+            continue
+        if not any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots):
+            raise ConflictError(
+                "a file of the experiment would be written where nobody asked for it",
+                where=str(path),
+                fix=f"say where it goes: --map {part.folder}=FOLDER",
+            )
+        if path.exists():
+            raise ConflictError("another file lies there", where=str(path), fix="say another folder with --map OLD=NEW")
+        _write(archive, part, path)
+        written += 1
+    for kind, folder in sorted(touched):
+        step = _STEP.fullmatch(folder.name)
+        if kind == "checkpoint" and step is not None and (latest(folder.parent) or 0) < int(step[1]):
+            mark_latest(folder.parent, int(step[1]))
+    return written
+
+
+def _write(archive: ArchiveReader, part: FilePart, path: Path) -> None:
+    try:
+        make_durable_folder(path.parent)
+        with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+            try:
+                for chunk in archive.open(part.member).chunks():
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFullError(
+                "no space for the experiment's files", where=str(path), fix="free space and repeat the import"
+            ) from error
+        raise
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _holds(path: Path, part: FilePart) -> bool:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == part.member.sha256

@@ -1,0 +1,74 @@
+"""A follower that goes on from the newest snapshot of its fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from rftd.ops.clock import Clock
+from rftd.ops.logs import Logger
+from rftd.storage.snapshots import FOLDER, SnapshotFolder, believed
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.run_state import SpineParts
+from rftd.streams.folds.snapshot import Snapshot
+from rftd.streams.follower import Fold, Follower
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.start import ExperimentStart
+from rftd.streams.topics import Partition
+
+P = TypeVar("P", bound=SpineParts)
+
+
+def snapshots_of(spec: ExperimentSpec) -> SnapshotFolder:
+    """Where the daemon keeps the folds of an experiment."""
+    return SnapshotFolder(Path(spec.job_dir) / FOLDER)
+
+
+async def resumed_follower(
+    log: EventLog,
+    fold: Fold,
+    beginning: ExperimentStart,
+    *,
+    experiment: UUID,
+    partitions: Iterable[Partition],
+    adopt: Callable[[P], None],
+    kind: type[Snapshot[P]],
+    clock: Clock,
+    logger: Logger,
+    also: Mapping[Partition, int] | None = None,
+    owner: bool = False,
+) -> Follower:
+    """A follower of the partitions that begins where the newest snapshot ends, whose parts `adopt` was given.
+
+    Of partitions that no snapshot covers `also` says where they are followed from.
+
+    Without one that can be believed it begins at the beginning. The `owner` of the snapshots discards the others.
+    """
+    positions = {partition: beginning.positions.get(partition, 0) for partition in partitions}
+    snapshot = await believed(
+        log,
+        snapshots_of(beginning.spec),
+        kind,
+        experiment=experiment,
+        partitions=positions,
+        logger=logger,
+        discard=owner,
+    )
+    if snapshot is None:
+        return Follower(log, fold, experiment=experiment, positions={**positions, **(also or {})}, clock=clock)
+    adopt(snapshot.parts)
+    found = snapshot.positions
+    positions = {partition: found.get(partition, start) for partition, start in positions.items()}
+    owners = [each for each in snapshot.fences if Partition(each.stream, each.partition) in positions]
+    return Follower(
+        log,
+        fold,
+        experiment=experiment,
+        positions={**positions, **(also or {})},
+        clock=clock,
+        fences=FenceView(owners),
+        heads=snapshot.heads(positions),
+    )

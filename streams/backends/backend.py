@@ -1,0 +1,87 @@
+"""`LogUrl`: where a log lies, and `LogBackend`: all that tells one kind of event log from another.
+
+Whoever needs a log that lies elsewhere has a `LogUrl` and asks `backend_of` it. A backend is one class in one file and
+one line in `BACKENDS`, or a third party's entry point in the group `rftd.log_backends`, under its scheme.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import UsageError
+from rftd.ops.health import Diagnosis
+from rftd.ops.ids import Ids
+from rftd.ops.plugins import Plugins
+from rftd.streams.log import EventLog
+
+
+class LogUrl(msgspec.Struct, frozen=True):
+    """Where a log lies, as a person wrote it; only `LogBackend.checked` says whether that can be right."""
+
+    scheme: str
+    """The name of its backend: what stands before the first colon of a URL."""
+    text: str
+
+
+class LogBackend(ABC):
+    """A kind of event log that processes find by a URL. Each is made without arguments and holds no state."""
+
+    name: ClassVar[str]
+    """What people call it, in a sentence: `no payload can be dropped on NAME`."""
+    form: ClassVar[str]
+    """What its URLs look like, for help and errors: `kafka://HOST:PORT`."""
+    option: ClassVar[str] = "--log"
+    """The option of a command line that names such a log."""
+    serves: ClassVar[bool] = True
+    """True if a daemon can serve on it; False for the log of a daemon that serves already."""
+    chained: ClassVar[bool] = False
+    """True if a record's `chain` covers the records before it: one process writes each partition."""
+
+    @abstractmethod
+    def checked(self, text: str) -> LogUrl:
+        """The place in the one form that a worker is given. It holds no secret. Raises ConfigError with the fix."""
+
+    @abstractmethod
+    def place(self, url: LogUrl) -> str:
+        """Where a checked URL leads, for people: `Kafka at host:9092`."""
+
+    @abstractmethod
+    async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
+        """The log at a checked URL; the caller closes it. Raises UnreachableError if nobody answers there.
+
+        Its errors advise what a person can do: where the log is away, a daemon waits and shows them.
+        """
+
+    async def diagnose(self, text: str) -> list[Diagnosis]:
+        """What `rftd doctor` says of the place, in bounded time; an error counts as a failed check."""
+        place = self.place(self.checked(text))
+        return [Diagnosis(self.name.lower(), "ok", f"{place} is a log's place; this backend checks no more")]
+
+
+BACKENDS: Final = Plugins[LogBackend](
+    "stream backend",
+    group="rftd.log_backends",
+    table={
+        "unix": "rftd.streams.socket.client:SocketBackend",
+        "kafka": "rftd.streams.backends.kafka.backend:KafkaBackend",
+    },
+)
+
+
+def log_url(text: str) -> LogUrl:
+    """The place that `SCHEME:REST` names. Raises UsageError unless it has both and a backend is registered for it."""
+    scheme, _, rest = text.partition(":")
+    if rest and scheme in BACKENDS.names():
+        return LogUrl(scheme, text)
+    ours = [BACKENDS.open(each).form for each in BACKENDS.names() if BACKENDS.builtin(each)]
+    others = [f"{each}:..." for each in BACKENDS.names() if not BACKENDS.builtin(each)]
+    raise UsageError(f"no log at {text!r}", field="--log", fix=f"give {' or '.join([*ours, *others])}")
+
+
+def backend_of(url: LogUrl) -> LogBackend:
+    """The backend of a URL's scheme. Raises ConfigError for a scheme that nobody registered."""
+    return BACKENDS.open(url.scheme)

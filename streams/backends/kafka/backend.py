@@ -1,0 +1,181 @@
+"""`KafkaBackend`: a Kafka cluster as the place of a log, and what `rftd doctor` finds there.
+
+The doctor looks whether brokers answer, whether the topics are as the table of streams says, and through the offsets of
+the cluster's truth for records that somebody deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.ops.health import Diagnosis
+from rftd.ops.ids import Ids
+from rftd.streams.backends.backend import LogBackend, LogUrl
+from rftd.streams.backends.kafka.connect import arguments, translate
+from rftd.streams.backends.kafka.log import KafkaLog
+from rftd.streams.backends.kafka.partitions import Names, Offsets
+from rftd.streams.backends.kafka.records import Gaps
+from rftd.streams.backends.kafka.settings import SCHEME, KafkaSettings, kafka_url, parse_kafka
+from rftd.streams.backends.kafka.topics import Difference, topic_differences
+from rftd.streams.envelope import Stretch
+from rftd.streams.topics import TRUTH, Partition
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_TIMEOUT_S: Final = 60.0
+_LOOK_S: Final = 20.0
+"""So long the offsets of a long log are looked through; `rftd verify` reads all of them."""
+_POLL_MS: Final = 200
+
+
+class KafkaBackend(LogBackend):
+    """`kafka://HOST:PORT/?prefix=...`, or addresses alone: see `KafkaSettings`."""
+
+    name = "Kafka"
+    form = "kafka://HOST:PORT"
+    option = "--kafka"
+
+    def checked(self, text: str) -> LogUrl:
+        return LogUrl(SCHEME, kafka_url(parse_kafka(text)))
+
+    def place(self, url: LogUrl) -> str:
+        return f"Kafka at {parse_kafka(url.text).bootstrap}"
+
+    async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> KafkaLog:
+        return await KafkaLog.open(parse_kafka(url.text), clock=clock, ids=ids)
+
+    async def diagnose(self, text: str) -> list[Diagnosis]:
+        try:
+            settings = parse_kafka(text)
+            async with asyncio.timeout(_TIMEOUT_S):
+                differences = await topic_differences(settings)
+        except TimeoutError:
+            return [Diagnosis("kafka", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the brokers run")]
+        except RftdError as error:
+            fix = error.fix or "see rftd explain " + error.code
+            return [Diagnosis("kafka", "fail", f"{error.where}: {error.what}", fix)]
+        answers = Diagnosis("kafka", "ok", f"{settings.bootstrap} answers")
+        topics = list(_of_topics(differences))
+        absent = any(difference.setting == "existence" for difference in differences)
+        deleted = [] if absent else await _of_records(settings)
+        well = [] if differences else [Diagnosis("topics", "ok", "all are there, as they must be")]
+        return [answers, *topics, *deleted, *well, *_of_settings(settings)]
+
+
+def _of_topics(differences: list[Difference]) -> Iterator[Diagnosis]:
+    """The topics that are missing, in one line, then each that is not as it must be."""
+    missing = [difference.topic for difference in differences if difference.setting == "existence"]
+    if missing:
+        what = f"missing: {', '.join(missing)}"
+        yield Diagnosis("topics", "warn", what, "start `rftd serve`: it creates them, if it may")
+    for difference in differences:
+        if difference.setting != "existence":
+            yield Diagnosis("topics", "fail" if difference.fatal else "warn", difference.what, difference.fix)
+
+
+def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
+    """What this cluster does not promise."""
+    if settings.replication < 2:
+        yield Diagnosis(
+            "replication",
+            "warn",
+            "one copy of each record: a broker that loses its disk, or its power, loses acknowledged records",
+            "on a cluster set replication=3; new topics then acknowledge from two copies",
+        )
+    hosts = {host.rpartition(":")[0] for host in settings.bootstrap.split(",")}
+    if settings.security == "PLAINTEXT" and not hosts <= _LOOPBACK:
+        yield Diagnosis("encryption", "warn", "records cross the network in plain text", "set security=SSL or SASL_SSL")
+
+
+async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
+    """Partitions of truth of which records are gone."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            gone, looked, there = await missing_records(settings, within_s=_LOOK_S)
+    except (RftdError, TimeoutError):
+        return []  # without topics; what else is wrong is said elsewhere
+    found = [
+        Diagnosis(
+            "records",
+            "fail",
+            f"{partition}@{first} to {end - 1} were deleted, or compacted away, and they are truth",
+            "restore them from a replica or a backup; experiments that need them stop, see `rftd serve --accept-loss`",
+        )
+        for partition, (first, end) in gone
+    ]
+    if looked < there:
+        what = f"looked for gaps in {looked:,} of {there:,} within {_LOOK_S:g} s"
+        found.append(Diagnosis("records", "ok", what, "`rftd verify` reads all of them"))
+    return found
+
+
+class DeletedRecords(NamedTuple):
+    """The records that a search found missing, and how far it came."""
+
+    gone: list[tuple[Partition, Stretch]]
+    looked: int
+    """Offsets that were looked at."""
+    there: int
+    """Offsets that there are."""
+
+
+async def missing_records(settings: KafkaSettings, *, within_s: float) -> DeletedRecords:
+    """The first records and the gaps that are missing; gaps are looked for until `within_s` have passed.
+
+    Raises the errors of `rftd.streams.backends.kafka.connect`.
+    """
+    names = Names(settings.prefix)
+    offsets = Offsets(settings, names)
+    await offsets.start()
+    try:
+        firsts = await offsets.starts(TRUTH)
+        ends = await offsets.ends(TRUTH)
+    finally:
+        await offsets.stop()
+    gaps = Gaps()
+    due = dict(firsts)
+    unread = {partition for partition in TRUTH if due[partition] < ends[partition]}
+    if unread:
+        try:
+            async with asyncio.timeout(within_s):
+                await _look(settings, names, due, {partition: ends[partition] for partition in unread}, gaps)
+        except TimeoutError:
+            pass  # what was not reached is said
+        except (kafka.KafkaError, OSError) as error:
+            raise translate(error, settings) from error
+    below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
+    looked = sum(min(due[partition], ends[partition]) - firsts[partition] for partition in TRUTH)
+    there = sum(ends[partition] - firsts[partition] for partition in TRUTH)
+    return DeletedRecords(sorted([*below, *gaps.found.items()]), looked, there)
+
+
+async def _look(
+    settings: KafkaSettings, names: Names, due: dict[Partition, int], ends: dict[Partition, int], gaps: Gaps
+) -> None:
+    """Reads on from `due`, which it raises, up to the ends."""
+    consumer = AIOKafkaConsumer(
+        group_id=None,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=4 * limits.MIB,
+        **arguments(settings),
+    )
+    try:
+        await consumer.start()
+        consumer.assign([names.kafka(partition) for partition in ends])
+        for partition in ends:
+            consumer.seek(names.kafka(partition), due[partition])
+        while any(due[partition] < end for partition, end in ends.items()):
+            for name, messages in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
+                partition = names.ours(name)
+                due[partition] = gaps.look(partition, due[partition], messages)
+    finally:
+        await consumer.stop()

@@ -1,0 +1,228 @@
+"""Tables, pragmas and statements of the embedded log.
+
+One table per partition, so that appends always go to the right edge of a b-tree and reads are one range scan, and
+one table of ids, by which a repeated append is recognised; a partition's records from `indexed.off` on have their ids
+in their rows only. `form` says how a value is stored (see `rftd.streams.backends.sqlite.rows`). `sum` is xxh3-64 over
+id ‖ chain ‖ head ‖ value as stored ‖ form, if that is not 0, and is compared at each read; `end_size` counts the bytes
+of the partition up to and including the record, as they were appended.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from rftd.ops.errors import ConflictError, LogCorruptError
+from rftd.streams.chain import Mark
+from rftd.streams.topics import Partition
+
+FILE_NAME: Final = "log.db"
+APPLICATION_ID: Final = 0x52465444
+SCHEMA_VERSION: Final = 3
+_ALL_INDEXED: Final = 1
+"""The version whose logs have no table `indexed`: there, the ids of all records are in `ids`."""
+_NO_FORM: Final = 2
+"""The last version whose rows have no `form`: there, each value is stored as it was appended."""
+PAGE_SIZE_BYTES: Final = 16384
+CACHE_SIZE_KIB: Final = 8 * 1024
+"""Of the connection that writes, which appends; what is read of the ids is in the operating system's cache, too."""
+CHECKPOINT_PAGES: Final = 1000
+"""Pages in the write-ahead log after which they are moved into the database, beside the writer."""
+CHECKPOINT_REST_PAGES: Final = 200
+"""As many as the writer moves itself, at the end."""
+CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
+"""Then the writer moves them all, unless a reader is in the way: nobody waits for that."""
+BUSY_TIMEOUT_MS: Final = 5000
+"""Of a transaction that writes; emptying the write-ahead log waits for nobody."""
+GIVEN_BACK_PAGES: Final = 256
+"""Pages that are returned to the file system at once, between two commits."""
+INDEXED_AT_ONCE: Final = 8192
+"""Ids that gather before they go to `ids`."""
+PLACE_BITS: Final = 44
+"""A place in `ids` is partition id << 44 | offset."""
+
+ROW_WIDTH: Final = 8
+ROWS_AT_ONCE: Final = 32
+"""Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
+
+_CREATE_INDEXED: Final = "CREATE TABLE indexed(part INTEGER PRIMARY KEY, off INTEGER NOT NULL);"
+CREATE: Final = (
+    """
+    CREATE TABLE part(id INTEGER PRIMARY KEY, stream TEXT NOT NULL, number INTEGER NOT NULL,
+        start_off INTEGER NOT NULL, start_chain BLOB NOT NULL, start_size INTEGER NOT NULL, UNIQUE(stream, number));
+    CREATE TABLE ids(id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+"""
+    + _CREATE_INDEXED
+)
+_CREATE_ROWS: Final = """
+    CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
+        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL, form INTEGER NOT NULL DEFAULT 0);
+"""
+_ADD_FORM: Final = "ALTER TABLE ROWS ADD COLUMN form INTEGER NOT NULL DEFAULT 0"
+
+_PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size FROM part ORDER BY id"
+PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
+START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
+ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
+FIND_ID: Final = "SELECT place FROM ids WHERE id = ?"
+FIND_IDS: Final = tuple(
+    "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
+    for count in range(ROWS_AT_ONCE + 1)
+)
+"""By the number of ids."""
+ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
+ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
+REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
+_INDEXED: Final = "SELECT part, off FROM indexed"
+MOVE_INDEXED: Final = "INSERT OR REPLACE INTO indexed VALUES(?, ?)"
+MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
+
+
+_RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?"
+
+
+class Statements:
+    """The statements over the rows of one partition; cheap to make, so nothing caches it."""
+
+    def __init__(self, part_id: int, *, with_form: bool = True) -> None:
+        """`with_form`: False for a log of an older release that nobody has appended to since."""
+        row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
+
+        def over(template: str) -> str:
+            return template.replace("ROWS", f"p{part_id}")
+
+        self.create = over(_CREATE_ROWS)
+        self.add_one = over("INSERT INTO ROWS VALUES") + row
+        self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_AT_ONCE)
+        self.last = over("SELECT off, chain, end_size FROM ROWS ORDER BY off DESC LIMIT 1")
+        self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
+        self.range = over(_RANGE if with_form else _RANGE.replace("form", "0"))
+        self.remove_one = over("DELETE FROM ROWS WHERE off = ?")
+        self.add_form = over(_ADD_FORM)
+        self.ids_below = over("SELECT id FROM ROWS WHERE off < ?")
+        self.ids_from = over("SELECT id, off FROM ROWS WHERE off >= ?")
+        self.remove_below = over("DELETE FROM ROWS WHERE off < ?")
+
+
+class StoredPart(NamedTuple):
+    """A partition as the database holds it: `start` is its first retained offset and the chain before that."""
+
+    id: int
+    partition: Partition
+    start: Mark
+    start_size: int
+    head: Mark
+    end_size: int
+
+
+def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
+    """Every partition with its head. Raises apsw.Error, TypeError or ValueError if the file is damaged."""
+    found: list[StoredPart] = []
+    rows: list[Any] = connection.execute(_PARTS).fetchall()
+    for id, stream, number, offset, chain, size in rows:
+        last: Any = connection.execute(Statements(id).last).get
+        head, end_size = (Mark(last[0] + 1, last[1]), last[2]) if last else (Mark(offset, chain), size)
+        found.append(StoredPart(id, Partition(stream, number), Mark(offset, chain), size, head, end_size))
+    return found
+
+
+def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
+    """For each partition id the offset below which the ids of its records are in `ids`; absent ones are at 0."""
+    if connection.pragma("user_version") == _ALL_INDEXED:
+        return {part.id: part.head.next_offset for part in stored_parts(connection)}
+    rows: list[Any] = connection.execute(_INDEXED).fetchall()
+    return dict(rows)
+
+
+def statements_of(connection: apsw.Connection, part_id: int) -> Statements:
+    """The statements over a partition's rows in the log as it is now: an older one is upgraded by its next append."""
+    return Statements(part_id, with_form=connection.pragma("user_version") > _NO_FORM)
+
+
+def upgrade(connection: apsw.Connection) -> None:
+    """Makes the log of an older release one of this release; within a transaction of the caller."""
+    version = connection.pragma("user_version")
+    if version == SCHEMA_VERSION:
+        return
+    if version == _ALL_INDEXED:
+        ends = indexed_ends(connection)
+        connection.execute(_CREATE_INDEXED)
+        connection.executemany(MOVE_INDEXED, ends.items())
+    rows: list[Any] = connection.execute(_PARTS).fetchall()
+    for id, *_ in rows:
+        connection.execute(Statements(id).add_form)
+    connection.pragma("user_version", SCHEMA_VERSION)
+
+
+def connect_writer(path: Path) -> apsw.Connection:
+    """The connection that writes: durable at each commit; creates the file if there is none."""
+    connection = apsw.Connection(str(path), statementcachesize=256)
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; an older one stays as it was made
+        mode = connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "full")
+        connection.pragma("wal_autocheckpoint", 0)
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        connection.pragma("cache_size", -CACHE_SIZE_KIB)
+        if mode != "wal" or connection.pragma("synchronous") != 2:
+            raise ConflictError(
+                f"SQLite runs in journal mode {mode!r} here; the log needs WAL with synchronous=FULL",
+                where=str(path),
+                fix="choose a data folder on a local disk",
+            )
+        _ensure_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_checkpointer(path: Path) -> apsw.Connection:
+    """A connection that moves the write-ahead log into the database."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(0)
+    connection.pragma("synchronous", "full")
+    return connection
+
+
+def connect_reader(path: Path) -> apsw.Connection:
+    """A connection that only reads; it neither blocks the writer nor checkpoints."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=256)
+    try:
+        connection.set_busy_timeout(5000)
+        check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_schema(connection: apsw.Connection, path: Path) -> None:
+    """Raises LogCorruptError or ConflictError unless the file is a log that this release reads."""
+    version = connection.pragma("user_version")
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise LogCorruptError(
+            "the file is no event log of rftd, or its first page is damaged",
+            where=str(path),
+            fix="restore the data folder from a backup, or choose another folder",
+        )
+    if not _ALL_INDEXED <= version <= SCHEMA_VERSION:
+        raise ConflictError(
+            f"the log's schema is version {version}; this release reads versions up to {SCHEMA_VERSION}",
+            where=str(path),
+            fix="use the release of rftd that wrote it",
+        )
+
+
+def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if tables == 0 and connection.pragma("application_id") == 0:
+        with connection:
+            connection.execute(CREATE)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA_VERSION)
+    check_schema(connection, path)

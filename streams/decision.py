@@ -1,0 +1,20 @@
+"""A decision: an event, and the partition that it goes to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rftd.streams.events.registry import Event
+from rftd.streams.topics import TASKS, Partition
+
+
+class Decision(NamedTuple):
+    """What a role wants to append; without a partition it goes where its experiment's events go."""
+
+    event: Event
+    partition: Partition | None = None
+
+
+def slot_partition(slot: int) -> Partition:
+    """The partition of `rftd.tasks` that the worker in `slot` reads (rule 4)."""
+    return Partition(TASKS, slot)

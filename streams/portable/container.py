@@ -1,0 +1,241 @@
+"""The file: a zip without compression, whose members are written and read as streams and checked by their sha256.
+
+    log/rftd.tasks-3     records of one partition, as `frames` has them
+    files/000007         an artifact, or a file of a checkpoint; `manifest.json` says which
+    manifest.json        the last member
+
+A zip's directory is its end, so a file that was cut off is noticed at once. Names of members never become paths.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import msgspec
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.durable import sync_folder
+from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, NotFoundError, UsageError
+from rftd.streams.portable.format import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    MANIFEST_SIZE_BYTES,
+    ArchiveMember,
+    ExportManifest,
+)
+from rftd.streams.portable.format import FormatVersion as _Version
+
+_NAME: Final = re.compile(r"log/rftd\.[a-z]+-[0-9]{1,4}|files/[0-9]{6,9}")
+_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+_CHUNK_SIZE_BYTES: Final = 1024 * 1024
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ArchiveWriter:
+    """Writes one export beside its final name, which appears only when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists():
+            raise ConflictError("there is a file of that name", where=str(path), fix="choose another name with -o")
+        if not path.parent.is_dir():
+            raise UsageError(f"there is no folder {path.parent}", fix="make it first, or choose another with -o")
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.partial")
+        with _space(path):
+            self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_STORED, allowZip64=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Without `finish` nothing is left."""
+        with suppress(OSError, ValueError):
+            self._zip.close()
+        self._partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def member(self, name: str) -> Iterator[MemberWriter]:
+        """A member to write to, one at a time."""
+        assert _NAME.fullmatch(name), name
+        with _space(self._path), self._zip.open(zipfile.ZipInfo(name, _LONG_AGO), "w", force_zip64=True) as stream:
+            yield MemberWriter(name, stream)
+
+    def copy(self, name: str, source: Path) -> ArchiveMember:
+        """A member with the bytes of a file. Blocks."""
+        with source.open("rb") as file, self.member(name) as member:
+            while chunk := file.read(_CHUNK_SIZE_BYTES):
+                member.write(chunk)
+        return member.done()
+
+    def finish(self, manifest: ExportManifest) -> None:
+        """Adds the manifest and makes the file visible and durable. Blocks."""
+        with _space(self._path):
+            self._zip.writestr(zipfile.ZipInfo(MANIFEST, _LONG_AGO), msgspec.json.format(msgspec.json.encode(manifest)))
+            self._zip.close()
+            with self._partial.open("rb+") as file:
+                os.fsync(file.fileno())
+        if self._path.exists():
+            raise ConflictError("there is a file of that name", where=str(self._path), fix="choose another name")
+        self._partial.replace(self._path)
+        sync_folder(self._path.parent)
+
+
+class MemberWriter:
+    """One member while it is written."""
+
+    def __init__(self, name: str, stream: IO[bytes]) -> None:
+        self._name = name
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Appends bytes. Blocks."""
+        self._stream.write(data)
+        self._hash.update(data)
+        self._size_bytes += len(data)
+
+    def done(self) -> ArchiveMember:
+        """What was written."""
+        return ArchiveMember(name=self._name, size_bytes=self._size_bytes, sha256=self._hash.hexdigest())
+
+
+@contextmanager
+def _space(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFullError(
+                "no space for the export", where=str(path), fix="free space, or use another disk"
+            ) from error
+        raise
+
+
+class ArchiveReader:
+    """An export, its directory and manifest checked; its members are checked as they are read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotFoundError, or ArchiveError for what is no whole export of a known version. Blocks."""
+        self.path = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no file {path}", fix="give the path that rftd export printed") from error
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise _damaged(path, f"it is no export, or was cut off: {error}") from error
+        try:
+            self._names = self._directory()
+            self.manifest = self._manifest()
+            self._members()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._zip.close()
+
+    def open(self, member: ArchiveMember) -> MemberReader:
+        """A member's bytes. Several may be read at once."""
+        try:
+            stream = self._zip.open(self._names[member.name])
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise _damaged(self.path, f"its member {member.name} cannot be read: {error}") from error
+        return MemberReader(stream, member, f"{self.path}:{member.name}")
+
+    def _directory(self) -> dict[str, zipfile.ZipInfo]:
+        names: dict[str, zipfile.ZipInfo] = {}
+        total = 0
+        for info in self._zip.infolist():
+            name = info.filename
+            if name in names or not (name == MANIFEST or _NAME.fullmatch(name)):
+                raise _damaged(self.path, f"it has a member {name[:100]!r} that no export has")
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
+                raise _damaged(self.path, f"its member {name} is compressed or encrypted")
+            names[name] = info
+            total += info.file_size
+        if total > self.path.stat().st_size:
+            raise _damaged(self.path, "its members overlap")
+        return names
+
+    def _manifest(self) -> ExportManifest:
+        info = self._names.get(MANIFEST)
+        if info is None or info.file_size > MANIFEST_SIZE_BYTES:
+            raise _damaged(self.path, "it has no manifest")
+        try:
+            text = self._zip.read(info)
+            version = json_decoder(_Version).decode(text)
+            if version.format != FORMAT:
+                raise _damaged(self.path, f"its format is {version.format[:60]!r}, not {FORMAT!r}")
+            if version.version != FORMAT_VERSION:
+                raise ArchiveError(
+                    f"the export's format is version {version.version}; this release reads version {FORMAT_VERSION}",
+                    where=str(self.path),
+                    fix="import it with the release of rftd that wrote it, or a newer one",
+                )
+            return json_decoder(ExportManifest).decode(text)
+        except (msgspec.MsgspecError, ValueError, zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            raise _damaged(self.path, f"its manifest cannot be read: {error}") from error
+
+    def _members(self) -> None:
+        members = [part.member for part in self.manifest.partitions] + [part.member for part in self.manifest.files]
+        names = [member.name for member in members]
+        if sorted([MANIFEST, *names]) != sorted(self._names):
+            raise _damaged(self.path, "its members are not those of its manifest")
+        for member in members:
+            if self._names[member.name].file_size != member.size_bytes:
+                raise _damaged(self.path, f"{member.name} has not the size that the manifest says")
+
+
+class MemberReader:
+    """A member's bytes; reading the last of them checks all of them."""
+
+    def __init__(self, stream: IO[bytes], member: ArchiveMember, where: str) -> None:
+        self._stream = stream
+        self._member = member
+        self._where = where
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end. Raises ArchiveError if the member is not what the manifest says."""
+        try:
+            data = self._stream.read(size)
+        except (zipfile.BadZipFile, OSError, EOFError) as error:
+            raise ArchiveError(f"it is damaged: {error}", where=self._where, fix="copy the file again") from error
+        self._hash.update(data)
+        self._size_bytes += len(data)
+        ended = len(data) < size
+        if ended and (self._size_bytes, self._hash.hexdigest()) != (self._member.size_bytes, self._member.sha256):
+            raise ArchiveError("its bytes do not match its sha256", where=self._where, fix="copy the file again")
+        return data
+
+    def chunks(self) -> Iterator[bytes]:
+        """All the bytes."""
+        while chunk := self.read(_CHUNK_SIZE_BYTES):
+            yield chunk
+
+    def close(self) -> None:
+        """Gives the reader back."""
+        self._stream.close()
+
+
+def _damaged(path: Path, what: str) -> ArchiveError:
+    return ArchiveError(what, where=str(path), fix="copy the file again, or export anew")

@@ -1,0 +1,145 @@
+"""A log's records of one experiment into a file, and what they name outside of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from rftd.ops.errors import CodecError
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.chain import Heads
+from rftd.streams.effective import ruling
+from rftd.streams.envelope import Record
+from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
+from rftd.streams.events.experience import EvalScored, ExperienceProduced
+from rftd.streams.events.registry import Event
+from rftd.streams.events.weights import WeightsPublished, WeightsRetired
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.spine import Spine
+from rftd.streams.log import EventLog
+from rftd.streams.portable.container import ArchiveWriter
+from rftd.streams.portable.format import PartitionPart, encode_frame
+from rftd.streams.portable.own import OwnRecords
+from rftd.streams.topics import Partition
+
+
+class OutsideNames:
+    """What the effective events of an experiment name outside of the log."""
+
+    def __init__(self) -> None:
+        self.spine = Spine()
+        self.artifacts: set[bytes] = set()
+        """sha256 of each array that was too large for its event."""
+        self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
+        self.weights: dict[tuple[int, int], WeightsPublished] = {}
+        self._deleted: set[tuple[int, int]] = set()
+        self._retired: set[tuple[int, int]] = set()
+        self._fences = FenceView()
+
+    def take(self, record: Record) -> None:
+        """Takes in one record; one that is not ours names nothing, nor does one that only a newer release can read."""
+        try:
+            decoded, effective = ruling(record, self._fences)
+        except CodecError:
+            return
+        if effective:
+            if record.partition.stream == topics.EXPERIMENTS:
+                self.spine.apply(decoded)
+            self._effective(decoded.event)
+
+    def undeleted_checkpoints(self) -> list[CheckpointCommitted]:
+        """Those that no event gave up, whether they count or not, newest first."""
+        return [event for key, event in sorted(self.checkpoints.items(), reverse=True) if key not in self._deleted]
+
+    def kept_checkpoints(self) -> list[CheckpointCommitted]:
+        """Those that count (rule 3) and were not deleted, newest first."""
+        return [
+            event
+            for event in self.undeleted_checkpoints()
+            if self.spine.checksums.get((event.step, event.generation)) == event.checksum
+        ]
+
+    def kept_weights(self) -> list[WeightsPublished]:
+        """Those that were not retired, oldest first."""
+        return [event for key, event in sorted(self.weights.items()) if key not in self._retired]
+
+    def _effective(self, event: Event) -> None:
+        match event:
+            case ExperienceProduced():
+                self._arrays(*event.arrays.values())
+            case EvalScored():
+                self._arrays(event.rewards, event.tokens)
+            case CheckpointCommitted():
+                self.checkpoints[event.step, event.generation] = event
+            case CheckpointDeleted():
+                self._deleted.add((event.step, event.generation))
+            case WeightsPublished():
+                self.weights[event.version, event.generation] = event
+            case WeightsRetired():
+                self._retired.add((event.version, event.generation))
+            case _:
+                pass
+
+    def _arrays(self, *arrays: Array) -> None:
+        self.artifacts.update(
+            bytes.fromhex(array.artifact) for array in arrays if array.artifact and not array.is_dropped
+        )
+
+
+async def export_records(
+    log: EventLog,
+    experiment: UUID,
+    archive: ArchiveWriter,
+    *,
+    until: Heads,
+    on_records: Callable[[int], None] = lambda records: None,
+) -> tuple[tuple[PartitionPart, ...], OutsideNames]:
+    """Writes the experiment's records below `until`, partition by partition, their bytes as they are."""
+    own = OwnRecords(log, experiment)
+    named = OutsideNames()
+    parts = []
+    for partition in topics.TRUTH:
+        if partition in until:
+            part = await _partition(own, partition, until[partition].next_offset, archive, named, on_records)
+            if part is not None:
+                parts.append(part)
+    return tuple(parts), named
+
+
+async def _partition(
+    own: OwnRecords,
+    partition: Partition,
+    end: int,
+    archive: ArchiveWriter,
+    named: OutsideNames,
+    on_records: Callable[[int], None],
+) -> PartitionPart | None:
+    chunks = own.chunks(partition, end)
+    chunk = await anext(chunks, None)
+    if chunk is None:
+        return None
+    count = 0
+    first = chunk[0].offset
+    with archive.member(f"log/{partition.stream}-{partition.number}") as member:
+        while chunk is not None:
+
+            def write(records: list[Record] = chunk) -> None:
+                for record in records:
+                    named.take(record)
+                    member.write(encode_frame(record.offset, record.head, record.value))
+
+            await asyncio.to_thread(write)
+            count = count + len(chunk)
+            last = chunk[-1].offset
+            on_records(len(chunk))
+            chunk = await anext(chunks, None)
+    return PartitionPart(
+        stream=partition.stream,
+        partition=partition.number,
+        records=count,
+        first=first,
+        last=last,
+        member=member.done(),
+    )

@@ -1,0 +1,39 @@
+"""Absolute paths in events, moved from the folders of one machine to those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Final
+
+from rftd.ops.paths import plain_path
+from rftd.streams.events.registry import Event
+from rftd.streams.stored_path import moved
+
+
+class Folders:
+    """Old folders and the new ones in their place; of several that fit a path the longest counts."""
+
+    def __init__(self, moves: Iterable[tuple[str, str]] = ()) -> None:
+        self.moves: Final = sorted(
+            ((PurePosixPath(plain_path(old)), PurePosixPath(plain_path(new))) for old, new in moves),
+            key=lambda move: -len(move[0].parts),
+        )
+
+    def path(self, text: str) -> str:
+        """The path where it lies now; paths below no moved folder, and words that are no path, stay."""
+        if not text.startswith("/"):
+            return text
+        path = PurePosixPath(plain_path(text))
+        for old, new in self.moves:
+            if path.is_relative_to(old):
+                return str(new / path.relative_to(old))
+        return text
+
+    def covers(self, text: str) -> bool:
+        """True if a moved folder is, or holds, this path."""
+        return any(PurePosixPath(plain_path(text)).is_relative_to(old) for old, _ in self.moves)
+
+    def event(self, event: Event) -> Event:
+        """The event with its paths moved. The user's own file in `spec.config` stays as it was written."""
+        return moved(event, self.path) if self.moves else event

@@ -1,0 +1,199 @@
+"""A file's records into a log: checked as a whole before the first append, then merged, with their places rewritten.
+
+Repeating it is safe at any time: what the log holds already is recognised, and the rest is appended after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ArchiveError, ConflictError, LogFullError, UnreachableError
+from rftd.streams.chain import Heads
+from rftd.streams.envelope import Draft, Position
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experiment import ExperimentForked, ExperimentRemoved, ExperimentSubmitted, Fence, HeadRef
+from rftd.streams.events.weights import WeightsPublished
+from rftd.streams.log import EventLog
+from rftd.streams.portable.container import ArchiveReader
+from rftd.streams.portable.folders import Folders
+from rftd.streams.portable.merge import Merge
+from rftd.streams.portable.positions import Moved, Places, rewrite
+from rftd.streams.portable.present import PresentRecords, compare
+from rftd.streams.portable.source import ExportedRecord, check_partitions, entries
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import Partition
+
+RETRIES: Final = 8
+_WAIT_S: Final = 0.1
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import did."""
+
+    appended: int
+    """Records."""
+    present: int
+    """Records that the log held already."""
+    later: int
+    """Records of the experiment that the log holds beyond the file: it went on there."""
+
+
+class Checked(msgspec.Struct, kw_only=True):
+    """What a whole file says, as it was exported."""
+
+    spec: ExperimentSpec
+    checkpoints: dict[str, set[tuple[str, str]]]
+    """(path, sha256) of each file of each folder that a checkpoint.committed names."""
+    weights: set[str]
+    """Folders that a weights.published names."""
+    parent: UUID | None
+    """The experiment that it is a fork of."""
+    removed: bool
+    """True if its files were, so that its folder may be another's by now."""
+
+
+def check(archive: ArchiveReader) -> Checked:
+    """Reads the whole file. Raises ArchiveError unless each member matches its sha256 and the records fit together.
+
+    Blocks.
+    """
+    check_partitions(archive)
+    places = Places()
+    folders = Folders()
+    merge = Merge(archive.manifest.experiment, _sources(archive, folders), places)
+    moved = Moved(places, {}, {})
+    spec = None
+    parent = None
+    checkpoints: dict[str, set[tuple[str, str]]] = {}
+    weights: set[str] = set()
+    removed = False
+    while batch := merge.next_batch():
+        for entry in batch:
+            _rewritten(entry, moved)
+            match entry.event:
+                case ExperimentSubmitted():
+                    spec = spec or entry.event.spec
+                case ExperimentForked():
+                    parent = parent or entry.event.parent
+                case CheckpointCommitted():
+                    files = ((file.path, file.sha256) for file in entry.event.files)
+                    checkpoints.setdefault(entry.event.path, set()).update(files)
+                case ExperimentRemoved():
+                    removed = True
+                case WeightsPublished():
+                    weights.add(entry.event.path)
+                case _:
+                    pass
+        for entry in batch:
+            places.add(entry.partition, entry.offset, entry.offset)
+    for part in archive.manifest.files:
+        for _ in archive.open(part.member).chunks():
+            pass
+    if spec is None:
+        raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
+    return Checked(spec=spec, checkpoints=checkpoints, weights=weights, parent=parent, removed=removed)
+
+
+async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> PresentRecords:
+    """What the log holds of the file. Raises ConflictError for another history under the experiment's id."""
+    total = sum(part.records for part in archive.manifest.partitions)
+    return await compare(log, archive.manifest.experiment, _sources(archive, folders), total)
+
+
+async def load(
+    log: EventLog,
+    archive: ArchiveReader,
+    folders: Folders,
+    present: PresentRecords,
+    *,
+    clock: Clock,
+    on_records: Callable[[int], None] = lambda records: None,
+) -> Loaded:
+    """Appends what `present` lacks. The file must have passed `check`. Raises LogFullError without space."""
+    merge = Merge(archive.manifest.experiment, _sources(archive, folders), present.places)
+    appended = 0
+    while batch := await asyncio.to_thread(merge.next_batch):
+        chains = await _chains(log, batch, present.places)
+        moved = Moved(present.places, present.before, chains)
+        drafts = await asyncio.to_thread(_drafts, batch, moved)
+        positions = await _append(log, drafts, clock)
+        for entry, position in zip(batch, positions, strict=True):
+            if position.partition != entry.partition:
+                raise ConflictError(
+                    f"event {entry.head.id} lies in the destination already, at {position}",
+                    fix="the destination holds another experiment with the same events",
+                )
+            present.places.add(entry.partition, entry.offset, position.offset)
+        appended += len(batch)
+        on_records(len(batch))
+    return Loaded(appended=appended, present=present.records, later=present.later)
+
+
+def _sources(archive: ArchiveReader, folders: Folders) -> dict[Partition, Iterator[ExportedRecord]]:
+    return {
+        Partition(part.stream, part.partition): entries(archive, part, folders) for part in archive.manifest.partitions
+    }
+
+
+def _drafts(batch: Sequence[ExportedRecord], moved: Moved) -> list[Draft]:
+    return [Draft(entry.partition, entry.head.id, *_rewritten(entry, moved)) for entry in batch]
+
+
+def _rewritten(entry: ExportedRecord, moved: Moved) -> tuple[bytes, bytes]:
+    try:
+        return entry.encoded(rewrite(entry.event, moved))
+    except ArchiveError as error:
+        raise ArchiveError(
+            f"{entry.head.type}: {error.what}",
+            where=f"{entry.partition}@{entry.offset}",
+            fix="run rftd verify on the log that it was exported from",
+        ) from error
+
+
+async def _chains(log: EventLog, batch: Sequence[ExportedRecord], places: Places) -> dict[tuple[Partition, int], bytes]:
+    """The destination's chains where the batch's remembered heads lie now."""
+    wanted = set()
+    for ref in _remembered(batch):
+        partition = Partition(ref.stream, ref.partition)
+        if (end := places.bound(partition, ref.next_offset)) is not None:
+            wanted.add((partition, end))
+    if not wanted:
+        return {}
+    heads: Heads = await log.heads()
+    found: dict[tuple[Partition, int], bytes] = {}
+    for partition, end in wanted:
+        if partition in heads and heads[partition].next_offset == end:
+            found[partition, end] = heads[partition].chain
+            continue
+        records = await log.read(partition, end - 1, max_records=1)
+        if records and records[0].offset == end - 1:
+            found[partition, end] = records[0].chain
+    return found
+
+
+def _remembered(batch: Sequence[ExportedRecord]) -> Iterator[HeadRef]:
+    for entry in batch:
+        if isinstance(entry.event, Fence | CheckpointCommitted):
+            yield from entry.event.heads
+
+
+async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[Position]:
+    """Tries the same drafts again where the outcome is unknown: the log knows their ids."""
+    for attempt in range(RETRIES):
+        try:
+            return await log.append(drafts)
+        except LogFullError as error:
+            raise LogFullError(
+                error.what, where=error.where, fix="free some space and repeat the import: it goes on where it stopped"
+            ) from error
+        except UnreachableError:
+            if attempt == RETRIES - 1:
+                raise
+            await clock.sleep(_WAIT_S * 2**attempt)
+    raise AssertionError

@@ -1,0 +1,149 @@
+"""One experiment's records as a log of their own: out of a log that holds others too, or out of a portable file."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import islice
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.errors import CodecError, ConflictError, RftdError
+from rftd.streams import topics
+from rftd.streams.chain import GENESIS, Heads, Mark
+from rftd.streams.codec import decode_head
+from rftd.streams.envelope import Draft, Position, Record
+from rftd.streams.log import EventLog, Subscription
+from rftd.streams.portable.container import ArchiveReader
+from rftd.streams.portable.format import PartitionPart, read_frames
+from rftd.streams.topics import Partition
+
+
+class ReadOnlyLog(ABC):
+    """What every read-only `EventLog` refuses; `read` and `heads` are the subclass's."""
+
+    @property
+    def failure(self) -> RftdError | None:
+        return None
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        raise ConflictError("these records are read-only")
+
+    @abstractmethod
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        """See `EventLog.read`."""
+
+    def subscribe(self, positions: Mapping[Partition, int]) -> Subscription:
+        raise ConflictError("these records are read, not followed")
+
+    @abstractmethod
+    async def heads(self) -> Heads:
+        """See `EventLog.heads`."""
+
+    async def check_heads(self, remembered: Heads) -> None:
+        assert not remembered, "nothing can be remembered of these records"
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        raise ConflictError("these records are read-only")
+
+    async def close(self) -> None:
+        """Leaves what lies behind open: it is somebody else's."""
+        return
+
+
+class OwnRecords(ReadOnlyLog):
+    """A read-only `EventLog` with gaps: what is not the experiment's is left out. Heads are those of the log."""
+
+    def __init__(self, log: EventLog, experiment: UUID) -> None:
+        self._log = log
+        self._experiment = experiment
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        while records := await self._log.read(partition, start, max_records=max_records, max_size_bytes=max_size_bytes):
+            if own := [record for record in records if self.owns(record)]:
+                return own
+            start = records[-1].offset + 1
+        return []
+
+    async def chunks(self, partition: Partition, end: int | None = None) -> AsyncIterator[list[Record]]:
+        """The experiment's records of a partition below offset `end`, a fetch at a time."""
+        start = 0
+        while end is None or start < end:
+            records = await self.read(partition, start)
+            if not records:
+                return
+            start = records[-1].offset + 1
+            if below := [record for record in records if end is None or record.offset < end]:
+                yield below
+
+    def owns(self, record: Record) -> bool:
+        """True if the record's envelope names the experiment; an envelope that cannot be read names nobody."""
+        try:
+            return decode_head(record).experiment == self._experiment
+        except CodecError:
+            return False
+
+    async def heads(self) -> Heads:
+        return await self._log.heads()
+
+
+async def closed_heads(log: EventLog) -> Heads:
+    """Heads such that what a record below them names lies below them too, though somebody may be writing.
+
+    On a log whose heads are not read at one moment those of the partitions that name others are read first.
+    """
+    spine = await log.heads()
+    tasks = await log.heads()
+    rest = await log.heads()
+    first = {topics.EXPERIMENTS: spine, topics.TASKS: tasks}
+    return {
+        partition: found[partition]
+        for partition in topics.TRUTH
+        if partition in (found := first.get(partition.stream, rest))
+    }
+
+
+class ArchiveLog(ReadOnlyLog):
+    """An `EventLog` without chains; each partition is read once, in order."""
+
+    def __init__(self, archive: ArchiveReader) -> None:
+        self._parts = {Partition(part.stream, part.partition): part for part in archive.manifest.partitions}
+        self._records = {partition: self._open(archive, part) for partition, part in self._parts.items()}
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        source = self._records.get(partition, iter(()))
+        records = await asyncio.to_thread(lambda: list(islice(source, max_records)))
+        assert not records or records[0].offset >= start, "read from front to back"
+        return records
+
+    async def heads(self) -> Heads:
+        return {partition: Mark(part.last + 1, GENESIS) for partition, part in self._parts.items()}
+
+    @staticmethod
+    def _open(archive: ArchiveReader, part: PartitionPart) -> Iterator[Record]:
+        partition = Partition(part.stream, part.partition)
+        stream = archive.open(part.member)
+        for frame in read_frames(stream, f"{archive.path}:{part.member.name}"):
+            yield Record(partition, frame.offset, GENESIS, frame.head, frame.value)

@@ -1,0 +1,193 @@
+"""What becomes of the places that events name (`rftd.streams.log_place`) when an experiment moves into another log."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import Any, Final, Protocol
+
+from rftd.ops.errors import ArchiveError, ConflictError
+from rftd.streams.chain import Heads
+from rftd.streams.events.experiment import HeadRef
+from rftd.streams.events.registry import Event
+from rftd.streams.log_place import LogPlace, PlaceKind
+from rftd.streams.marked import changed
+from rftd.streams.role import as_refs
+from rftd.streams.topics import Partition
+
+
+class Places:
+    """Old offsets to new ones, per partition; both only grow. 16 bytes a record."""
+
+    def __init__(self) -> None:
+        self._of: dict[Partition, tuple[array[int], array[int]]] = {}
+
+    def add(self, partition: Partition, old: int, new: int) -> None:
+        """The next record of a partition. Raises ConflictError if the log put it below the one before."""
+        olds, news = self._of.setdefault(partition, (array("q"), array("q")))
+        assert not olds or olds[-1] < old, (partition, old)
+        if news and news[-1] >= new:
+            raise ConflictError(
+                f"an event of the export lies in the destination already, at {partition}@{new}, out of order",
+                fix="the destination holds this experiment with another history",
+            )
+        olds.append(old)
+        news.append(new)
+
+    def exact(self, partition: Partition, old: int) -> int | None:
+        """The new offset of a record; None if there is no such record."""
+        olds, news = self._of.get(partition, ((), ()))
+        index = bisect_left(olds, old)
+        return news[index] if index < len(olds) and olds[index] == old else None
+
+    def bound(self, partition: Partition, next_offset: int) -> int | None:
+        """The end of the records that lay below `next_offset`; None if there is none."""
+        olds, news = self._of.get(partition, ((), ()))
+        index = bisect_left(olds, next_offset)
+        return news[index - 1] + 1 if index else None
+
+    def count(self, partition: Partition) -> int:
+        """How many records of a partition have a new place."""
+        return len(self._of[partition][0]) if partition in self._of else 0
+
+
+NOWHERE: Final = -1
+"""Where a dead letter points whose record was not the experiment's."""
+
+
+class Mapper(Protocol):
+    """What becomes of each kind of place."""
+
+    def record(self, partition: Partition, offset: int) -> int:
+        """Of one record that must be there."""
+        ...
+
+    def bound(self, partition: Partition, next_offset: int) -> int:
+        """Of the end of what was read."""
+        ...
+
+    def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        """Of remembered heads."""
+        ...
+
+    def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        """Of the heads below which nothing of the experiment lies."""
+        ...
+
+    def pointer(self, partition: Partition, offset: int) -> int:
+        """Of one record that may be missing."""
+        ...
+
+
+def rewrite(event: Event, mapper: Mapper) -> Event:
+    """The event with each of its places as the mapper has it; the same object if it has none."""
+    return changed(event, LogPlace, lambda mark, value, holder: _mapped(mark, value, holder, mapper))
+
+
+def _mapped(mark: LogPlace, value: Any, holder: Any, mapper: Mapper) -> Any:
+    match mark.kind:
+        case PlaceKind.RECORD:
+            return mapper.record(Partition(mark.stream, holder.partition), value)
+        case PlaceKind.POINTER:
+            return mapper.pointer(Partition(holder.stream, holder.partition), value)
+        case PlaceKind.READ:
+            return mapper.bound(Partition(holder.stream, holder.partition), value)
+        case PlaceKind.HEADS:
+            return mapper.heads(value)
+        case PlaceKind.START:
+            return mapper.start(value)
+        case PlaceKind.DIGEST:
+            return None
+        case PlaceKind.HISTORY:
+            return value
+
+
+class Blank:
+    """Every place becomes nothing: what is left must be equal in every log that holds the event."""
+
+    def record(self, partition: Partition, offset: int) -> int:
+        return 0
+
+    def bound(self, partition: Partition, next_offset: int) -> int:
+        return 0
+
+    def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        return ()
+
+    def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        return ()
+
+    def pointer(self, partition: Partition, offset: int) -> int:
+        return 0
+
+
+class NeededRecords:
+    """Collects up to where each partition must be appended before the event may be."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[Partition, int] = {}
+
+    def record(self, partition: Partition, offset: int) -> int:
+        self._want(partition, offset + 1)
+        return offset
+
+    def bound(self, partition: Partition, next_offset: int) -> int:
+        self._want(partition, next_offset)
+        return next_offset
+
+    def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        for ref in refs:
+            self._want(Partition(ref.stream, ref.partition), ref.next_offset)
+        return refs
+
+    def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        return refs
+
+    def pointer(self, partition: Partition, offset: int) -> int:
+        return self.record(partition, offset)
+
+    def _want(self, partition: Partition, next_offset: int) -> None:
+        self.wanted[partition] = max(next_offset, self.wanted.get(partition, 0))
+
+
+class Moved:
+    """Old places become new ones. `before` are the destination's heads below which it holds nothing of the experiment.
+
+    The end of what was read becomes the end of what the experiment itself has there: what others have between is none
+    of its business. Of remembered heads those stay that the destination can vouch for, with its own chains, which
+    `chains` has by the place after their record.
+    """
+
+    def __init__(self, places: Places, before: Heads, chains: dict[tuple[Partition, int], bytes]) -> None:
+        self._places = places
+        self._before = before
+        self._chains = chains
+
+    def record(self, partition: Partition, offset: int) -> int:
+        found = self._places.exact(partition, offset)
+        if found is None:
+            raise ArchiveError(f"it names a record that the export does not hold: {partition}@{offset}")
+        return found
+
+    def bound(self, partition: Partition, next_offset: int) -> int:
+        found = self._places.bound(partition, next_offset)
+        if found is not None:
+            return found
+        return self._before[partition].next_offset if partition in self._before else 0
+
+    def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        kept = []
+        for ref in refs:
+            partition = Partition(ref.stream, ref.partition)
+            end = self._places.bound(partition, ref.next_offset)
+            chain = self._chains.get((partition, end)) if end is not None else None
+            if end is not None and chain is not None:
+                kept.append(HeadRef(ref.stream, ref.partition, end, chain))
+        return tuple(kept)
+
+    def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
+        return as_refs(self._before)
+
+    def pointer(self, partition: Partition, offset: int) -> int:
+        found = self._places.exact(partition, offset)
+        return NOWHERE if found is None else found

@@ -1,0 +1,119 @@
+"""What a log holds of an exported experiment already: nothing, a part of it, all of it, or something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from rftd.ops.errors import CodecError, ConflictError
+from rftd.streams import topics
+from rftd.streams.chain import Heads, Mark
+from rftd.streams.codec import decode, place
+from rftd.streams.envelope import Record
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
+from rftd.streams.events.registry import Event
+from rftd.streams.log import EventLog
+from rftd.streams.payloads import without_payload
+from rftd.streams.portable.own import OwnRecords
+from rftd.streams.portable.positions import Blank, Places, rewrite
+from rftd.streams.portable.source import ExportedRecord, encode
+from rftd.streams.topics import Partition, partition_of
+
+_BLANK: Final = Blank()
+
+
+class PresentRecords:
+    """Of one experiment, in the destination."""
+
+    def __init__(self, before: Heads) -> None:
+        self.places = Places()
+        """Of the records that both hold."""
+        self.before = before
+        """Heads below which the destination holds nothing of it."""
+        self.records = 0
+        """That both hold."""
+        self.later = 0
+        """That only the destination holds: it went on after it was imported."""
+
+
+async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted | None:
+    """The experiment as this log has it; None if the log does not know it."""
+    for record in await OwnRecords(log, experiment).read(partition_of(topics.EXPERIMENTS, experiment), 0):
+        event = decode(record).event
+        if isinstance(event, ExperimentSubmitted):
+            return event
+    return None
+
+
+async def compare(
+    log: EventLog, experiment: UUID, sources: Mapping[Partition, Iterator[ExportedRecord]], total: int
+) -> PresentRecords:
+    """What the log holds of `total` exported records: compared without their places, in each partition's order.
+
+    Raises ConflictError if it holds another history under the experiment's id.
+    """
+    present = PresentRecords(await log.heads())
+    own = OwnRecords(log, experiment)
+    if await submitted_in(log, experiment) is None:
+        return present
+    later: Record | None = None
+    for partition in topics.TRUTH:
+        source = sources.get(partition, iter(()))
+        async for chunk in own.chunks(partition):
+            extra = await asyncio.to_thread(_take, chunk, source, present)
+            later = later or extra
+    if later is not None and present.records < total:
+        raise _different(later, "the destination went on from a part of this experiment")
+    return present
+
+
+def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: PresentRecords) -> Record | None:
+    """Takes the records in that are in the export too; the first that is not."""
+    later: Record | None = None
+    for record in chunk:
+        entry = next(source, None)
+        if entry is None:
+            present.later += 1
+            later = later or record
+            continue
+        if record.head != entry.head_bytes and decode(record).head.id != entry.head.id:
+            raise _different(record, f"event {entry.head.id} is expected there")
+        if not _equal(record, entry):
+            raise _different(record, f"event {entry.head.id} has another content")
+        present.places.add(record.partition, entry.offset, record.offset)
+        present.records += 1
+        if isinstance(entry.event, ExperimentAccepted):
+            accepted = decode(record).event
+            assert isinstance(accepted, ExperimentAccepted)
+            present.before = {
+                Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in accepted.start
+            }
+    return later
+
+
+def _equal(record: Record, entry: ExportedRecord) -> bool:
+    if record.value == entry.value:
+        return True
+    try:
+        found = decode(record).event
+    except CodecError:
+        return False
+    return _blank(found) == _blank(entry.event)
+
+
+def _blank(event: Event) -> bytes:
+    """What must be equal: not the places, and not whether a payload is there, whose digests are."""
+    if isinstance(event, ExperienceProduced):
+        event = without_payload(event)
+    return encode(rewrite(event, _BLANK))
+
+
+def _different(record: Record, what: str) -> ConflictError:
+    return ConflictError(
+        f"the destination holds another experiment under this id: {what}",
+        where=place(record),
+        fix="import into a log that does not hold it; the same file is imported with the same --map",
+    )

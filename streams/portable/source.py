@@ -1,0 +1,123 @@
+"""The records of an export, one by one, each checked to be the experiment's and where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.errors import ArchiveError, CodecError
+from rftd.streams import topics
+from rftd.streams.codec import decode_head, decode_with
+from rftd.streams.envelope import Head, Record
+from rftd.streams.events.registry import Event, UnknownVersionError, definition_of
+from rftd.streams.portable.container import ArchiveReader
+from rftd.streams.portable.folders import Folders
+from rftd.streams.portable.format import PartitionPart, read_frames
+from rftd.streams.topics import Partition, may_hold
+
+_encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+_UNREADABLE: Final = Event()
+"""Stands for a payload that this program cannot read; it travels as it is."""
+
+
+class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record of an export."""
+
+    partition: Partition
+    offset: int
+    """In the log that it came from."""
+    head: Head
+    head_bytes: bytes
+    event: Event
+    """With its paths moved."""
+    value: bytes
+    """As it was exported."""
+    moved: bool
+    """True if a path in it was moved."""
+
+    def encoded(self, event: Event) -> tuple[bytes, bytes]:
+        """Head and value of `event`, which stands for this one; the exported bytes if it is the same."""
+        if not self.moved and (event is self.event or event == self.event):
+            return self.head_bytes, self.value
+        self._refuse_unknown_fields()
+        version = definition_of(type(event)).version
+        if version == self.head.version:
+            return self.head_bytes, encode(event)
+        return _encoder.encode(msgspec.structs.replace(self.head, version=version)), encode(event)
+
+    def _refuse_unknown_fields(self) -> None:
+        """What a newer release added to the event would be lost when it is written anew."""
+        known = type(self.event)
+        fields = msgpack_decoder(dict[str, msgspec.Raw]).decode(self.value)
+        if self.head.version == definition_of(known).version and (
+            unknown := sorted(set(fields) - set(known.__struct_fields__))
+        ):
+            raise UnknownVersionError(
+                f"{self.head.type} has a field {unknown[0]!r} that this release does not know",
+                where=f"{self.partition}@{self.offset}",
+                fix="import it with the release of rftd that wrote it, or a newer one",
+            )
+
+
+def encode(event: Event) -> bytes:
+    """The payload as the log has it."""
+    return _encoder.encode(event)
+
+
+def entries(archive: ArchiveReader, part: PartitionPart, folders: Folders) -> Iterator[ExportedRecord]:
+    """The records of one partition. Raises ArchiveError for what cannot belong there."""
+    partition = Partition(part.stream, part.partition)
+    experiment = archive.manifest.experiment
+    where = f"{archive.path}:{part.member.name}"
+    stream = archive.open(part.member)
+    count = 0
+    last = -1
+    try:
+        for frame in read_frames(stream, where):
+            if not last < frame.offset < 1 << 62 or (count == 0 and frame.offset != part.first):
+                raise ArchiveError(f"offset {frame.offset} follows {last}", where=where)
+            count = count + 1
+            last = frame.offset
+            yield _entry(Record(partition, frame.offset, b"", frame.head, frame.value), experiment, where, folders)
+    finally:
+        stream.close()
+    if (count, last) != (part.records, part.last):
+        raise ArchiveError(f"it holds {count} records to {last}; the manifest says otherwise", where=where)
+
+
+def check_partitions(archive: ArchiveReader) -> None:
+    """Raises ArchiveError for a partition that cannot hold records of the experiment, or that comes twice."""
+    seen = set()
+    for part in archive.manifest.partitions:
+        partition = Partition(part.stream, part.partition)
+        name = f"log/{part.stream}-{part.partition}"
+        if (
+            partition not in topics.TRUTH
+            or not may_hold(partition, archive.manifest.experiment)
+            or partition in seen
+            or part.member.name != name
+        ):
+            raise ArchiveError(f"{partition} cannot hold records of the experiment", where=str(archive.path))
+        seen.add(partition)
+
+
+def _entry(record: Record, experiment: UUID, where: str, folders: Folders) -> ExportedRecord:
+    try:
+        head = decode_head(record)
+    except CodecError as error:
+        raise ArchiveError(error.what, where=f"{where}@{record.offset}") from error
+    if head.experiment != experiment:
+        raise ArchiveError(f"a record of experiment {head.experiment}", where=f"{where}@{record.offset}")
+    try:
+        exported = decode_with(head, record).event
+    except UnknownVersionError:
+        raise
+    except CodecError:
+        return ExportedRecord(record.partition, record.offset, head, record.head, _UNREADABLE, record.value, False)
+    event = folders.event(exported)
+    moved = event is not exported and event != exported
+    return ExportedRecord(record.partition, record.offset, head, record.head, event, record.value, moved)

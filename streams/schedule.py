@@ -1,0 +1,131 @@
+"""When things are due in a stage: pure functions of its spec, used by trainer and dispatcher alike.
+
+Steps count within the stage, from 1; step 0 is the weights with which it begins.
+
+The schedule of weights (config.md, section 5) parts a stage's explore steps into windows, with a sync point between
+two: explorers reach it after explore step e if e > offset and (e - offset) is a multiple of their interval, and first
+finish every group under way. All groups of a window begin on one version:
+
+    fixed            the newest that the trainer publishes, at its interval, up to step e - offset: known beforehand
+    trainer_driven   the newest that the trainer has published, at its interval, when the window begins
+    explorer_driven  the newest that the trainer has when it is asked, at the sync point
+    fully_async      there are no windows: explorers take each version as it is published, in flight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from math import gcd
+
+from rftd.ops import limits
+from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
+
+
+def explorer_interval(sync: SyncSpec) -> int:
+    """Explore steps between two sync points."""
+    return sync.explorer_interval or sync.interval
+
+
+def trainer_interval(sync: SyncSpec) -> int:
+    """Training steps between two publications; 0: it publishes when it is asked."""
+    return 0 if sync.style == "explorer_driven" else sync.trainer_interval or sync.interval
+
+
+def has_windows(sync: SyncSpec) -> bool:
+    """True if rollouts are pinned to the version of their window."""
+    return sync.style != "fully_async"
+
+
+def window_of(sync: SyncSpec, explore_step: int) -> int:
+    """The window that an explore step lies in, from 0."""
+    return max(0, (explore_step - 1 - sync.offset) // explorer_interval(sync))
+
+
+def window_steps(sync: SyncSpec, window: int) -> int:
+    """Explore steps of a window: the first one has `offset` more."""
+    return explorer_interval(sync) + (sync.offset if window == 0 else 0)
+
+
+def step_of_window(sync: SyncSpec, window: int) -> int:
+    """The stage step whose weights explore steps of a window run on if the style is `fixed`; for others the least."""
+    if sync.style != "fixed":
+        return 0
+    trainer = trainer_interval(sync)
+    return window * explorer_interval(sync) // trainer * trainer
+
+
+def needed_staleness(sync: SyncSpec) -> int:
+    """The least bound with which nothing of the schedule is too old to be trained when its turn comes, in versions.
+
+    Experiences of explore step e are trained by step e, so their staleness is e - 1 less the version of their window.
+    The last step of a window is the worst one; how much older than the sync point its version is, is
+    (window * explorer interval) modulo the trainer's, at most trainer interval - gcd.
+    """
+    explorer = explorer_interval(sync)
+    trainer = trainer_interval(sync)
+    first = sync.offset + explorer - 1
+    match sync.style:
+        case "fixed":
+            return first + trainer - gcd(explorer, trainer)
+        case "trainer_driven":
+            return max(first, explorer - 1 + trainer - 1)
+        case "explorer_driven":
+            return first
+        case _:
+            return trainer - 1
+
+
+def kept_versions(stage: StageSpec) -> int:
+    """How far behind the trainer the weights may be that explorers can still be told to begin on, in versions."""
+    sync = stage.sync
+    explorer = explorer_interval(sync)
+    trainer = trainer_interval(sync) or 1
+    interval = max(explorer, trainer)
+    if sync.style in ("fixed", "fully_async"):
+        return max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * interval) * interval
+    # Trained while a window is under way: what was planned or waited when it began, and its own batches.
+    ahead = max(limits.ROOM_AHEAD_VERSIONS, plan_ahead(stage.policy)) + stage.policy.max_inflight_batches
+    return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.offset + explorer + trainer + ahead)
+
+
+def plan_ahead(policy: PolicySpec) -> int:
+    """How many batches may be planned and not yet trained.
+
+    A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
+    the two that keep a trainer busy; the staleness of a planned item is exact either way.
+    """
+    wide = min(policy.max_staleness_versions // 8, limits.PLAN_AHEAD_MOST_BATCHES)
+    return max(limits.PLAN_AHEAD_BATCHES, wide)
+
+
+def publish_due(stage: StageSpec, step: int) -> bool:
+    """True if the weights of this step are announced to explorers; nobody explores while a dataset is trained."""
+    if stage.kind == "train":
+        return step == stage.total_steps
+    interval = trainer_interval(stage.sync)
+    return step == stage.total_steps or eval_due(stage, step) or (interval > 0 and step % interval == 0)
+
+
+def eval_due(stage: StageSpec, step: int) -> bool:
+    """True if the held-out tasksets are answered with the weights of this step."""
+    if not stage.evals or stage.kind == "train":
+        return False
+    if step == 0:
+        return stage.eval_on_startup
+    if step == stage.total_steps:
+        return stage.eval_at_end
+    return stage.eval_interval > 0 and step % stage.eval_interval == 0
+
+
+def eval_steps(stage: StageSpec) -> Iterator[int]:
+    """Every step at which an evaluation is due, in order."""
+    interval = stage.eval_interval or max(stage.total_steps, 1)
+    steps = chain(range(0, stage.total_steps, interval), (stage.total_steps,))
+    return (step for step in steps if eval_due(stage, step))
+
+
+def checkpoint_due(stage: StageSpec, step: int) -> bool:
+    """True if a checkpoint is written after this step; a stage's last step always is one."""
+    interval = stage.trainer.save_interval
+    return step == stage.total_steps or (interval > 0 and step % interval == 0)
