@@ -12,20 +12,20 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import DiskFullError, LogLossError, RftdError, UnreachableError, WorkError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.storage.resume import resumed_follower
 from rftd.streams import topics
+from rftd.streams.decision import slot_partition
 from rftd.streams.folds.run_state import RunState, SpineParts
 from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.dispatcher.decision import slot_partition
-from rftd.workers.explorer.explorer import Explorer
-from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership, ProcessName, explain
-from rftd.workers.taking_up import resumed_follower
-from rftd.workers.trainer.engines.registry import make_engine
-from rftd.workers.trainer.trainer import Trainer
+from rftd.workers.rollout.explorer import Explorer
+from rftd.workers.rollout.view import ExplorerView
+from rftd.workers.training.engines.registry import make_engine
+from rftd.workers.training.trainer import Trainer
 
 WORKERS = Partition(topics.WORKERS, 0)
 

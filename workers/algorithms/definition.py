@@ -47,7 +47,9 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
     rows: str = "sft"
-    """What a row of its dataset is: `sft` an answer, `dpo` two of them, `cpt` a text."""
+    """What a row of its dataset is: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
+    other_rows: tuple[str, ...] = ()
+    """What else a row may be, if the experiment says so with `schema_type`."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     needs: Needs = Needs()

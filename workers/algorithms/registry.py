@@ -1,46 +1,26 @@
-"""Every algorithm by name; importing this imports none of them, and never torch."""
+"""Every algorithm by name: those of the catalogue, and third parties', which are imported when one is asked for."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
+from rftd.workers.algorithms.catalogue import off_policy, policy_gradients, supervised
 from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.plugins import Plugins
 
-_HERE: Final = "rftd.workers.algorithms.definitions"
 
-ALGORITHMS: Final = Plugins[AlgorithmDefinition](
-    "algorithm type",
-    group="rftd.algorithms",
-    table={
-        "grpo": f"{_HERE}.grpo:GRPO",
-        "ppo": f"{_HERE}.ppo:PPO",
-        "grpo_verl": f"{_HERE}.grpo_verl:GRPO_VERL",
-        "dapo": f"{_HERE}.dapo:DAPO",
-        "gspo": f"{_HERE}.gspo:GSPO",
-        "cispo": f"{_HERE}.cispo:CISPO",
-        "sapo": f"{_HERE}.sapo:SAPO",
-        "reinforceplusplus": f"{_HERE}.reinforceplusplus:REINFORCEPLUSPLUS",
-        "rloo": f"{_HERE}.rloo:RLOO",
-        "opmd": f"{_HERE}.opmd:OPMD",
-        "asymre": f"{_HERE}.asymre:ASYMRE",
-        "topr": f"{_HERE}.topr:TOPR",
-        "sppo": f"{_HERE}.sppo:SPPO",
-        "rec": f"{_HERE}.rec:REC",
-        "raft": f"{_HERE}.raft:RAFT",
-        "multi_step_grpo": f"{_HERE}.multi_step_grpo:MULTI_STEP_GRPO",
-        "gigpo": f"{_HERE}.gigpo:GIGPO",
-        "m2po": f"{_HERE}.m2po:M2PO",
-        "mix": f"{_HERE}.mix:MIX",
-        "mix_chord": f"{_HERE}.mix_chord:MIX_CHORD",
-        "on_policy_distill": f"{_HERE}.on_policy_distill:ON_POLICY_DISTILL",
-        "jsd": f"{_HERE}.jsd:JSD",
-        "sft": f"{_HERE}.sft:SFT",
-        "cpt": f"{_HERE}.cpt:CPT",
-        "dpo": f"{_HERE}.dpo:DPO",
-    },
-)
+def _catalogued() -> dict[str, str]:
+    """Where each algorithm of the catalogue lies, by its name."""
+    return {
+        value.name: f"{chapter.__name__}:{variable}"
+        for chapter in (policy_gradients, off_policy, supervised)
+        for variable, value in vars(chapter).items()
+        if isinstance(value, AlgorithmDefinition)
+    }
+
+
+ALGORITHMS: Final = Plugins[AlgorithmDefinition]("algorithm type", group="rftd.algorithms", table=_catalogued())
 
 
 def lookup(name: str) -> AlgorithmDefinition:

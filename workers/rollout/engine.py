@@ -27,8 +27,24 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Before so many tokens no end-of-sequence token can be drawn."""
     stop: tuple[str, ...] = ()
     """Texts that end a response; they stay in it."""
+    min_p: float = 0.0
+    """Keeps tokens at least so likely as this share of the likeliest; 0 keeps every token."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens that were there, and multiplies negative ones; 1 changes nothing."""
+    presence_penalty: float = 0.0
+    """Taken off the logit of each token that was drawn before."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit)."""
+    ignore_eos: bool = False
+    """Go on after an end of sequence."""
+    processed_logprobs: bool = False
+    """Give each token's log-probability in the distribution that it was drawn from, too."""
     seed: int = 0
-    """The tokens of a request depend on this, on its prompt and on the weights, not on its neighbours in the batch."""
+    """The tokens of a request depend on this, on its prompt and on the weights.
+
+    On its neighbours in the batch only by rounding, which hardly ever changes a token in float32, and now and then in
+    half precision. An engine in deterministic mode draws the same bits beside any neighbours.
+    """
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +65,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Log-probability of each token at the request's temperature (greedy: at 1), before top-k and top-p  # [R]"""
     spans: tuple[Span, ...]
     """Which weights drew which tokens: they cover [0, R) without gap."""
+    processed_logprobs: tuple[float, ...] = ()
+    """Log-probability of each token after biases, penalties, min-p, top-k, top-p and the ban on early ends,
+    renormalised over what they keep; 0 for a token that was drawn greedily. Empty unless asked for  # [R]"""
     finish: str
     """`stop` (end of sequence or a stop text) or `length`."""
 

@@ -1,16 +1,17 @@
-"""Datasets of tasks, and of rows to train on: jsonl files, in file order and line order.
+"""Datasets of tasks and of rows to train on, and how they become tokens: read by explorers and trainers.
 
 In reading order:
 
-files         which files of a folder a taskset means
-taskset       `Taskset`: random access to checked rows, and their digest
-order         which row comes at which place of the experiment: a pure function
-record        `Record`: one row with typed access to its keys
-task          `Task`: one row as a workflow sees it
-train_row     one sequence as the trainer sees it: tokens and loss mask
-conversation  messages as tokens, and which of them the assistant says
-sft_row       a prompt and its answer, or a whole conversation
-dpo_rows      two answers to one prompt, the preferred one first
-cpt_row       a text of which every token is learned
-train_rows    which of these a dataset's rows are
+files           which files of a folder a taskset means
+taskset         `Taskset`: random access to checked rows of jsonl files, and their digest
+record          `Record`: one row with typed access to its keys
+task            `Task`: one row as a workflow sees it
+train_row       one sequence as the trainer sees it: tokens and loss mask
+conversation    messages as tokens, and which of them the assistant says
+train_rows      prompts with answers, pairs, labelled answers, texts: which of these a dataset's rows are
+message         one message of a conversation, and how rows spell it
+tokenizer       `Tokenizer`: text to ids and back, the chat template, end-of-sequence ids
+byte_tokenizer  one id per byte, for the fake engine and tests: imports nothing
+stage_tokenizer which tokenizer a stage has
+hf_tokenizer    the tokenizer of a local model folder; imports transformers when it is opened
 """

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rftd.workers.chat.message import Message
-from rftd.workers.chat.tokenizer import Tokenizer
-from rftd.workers.tasksets.record import Record
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.record import DatasetRecord
+from rftd.workers.tasksets.tokenizer import Tokenizer
 
 Ids = list[int]
 
 
 def answered(
-    reader: Record, tokenizer: Tokenizer, before: Sequence[Message], answer: Sequence[Message]
+    reader: DatasetRecord, tokenizer: Tokenizer, before: Sequence[Message], answer: Sequence[Message]
 ) -> tuple[Ids, Ids]:
     """(prompt, response): everything before the answer, opened for the assistant by the template, and the rest.
 
@@ -24,7 +24,7 @@ def answered(
     return tokenizer.encode(prompt), _with_end(tokenizer, tokenizer.encode(whole[len(prompt) :]))
 
 
-def spoken(reader: Record, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
+def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
     """(ids, mask): the whole conversation up to the assistant's last token, and 1 for each token that it says.
 
     The template's `{% generation %}` marks say which; where it has none, each answer is what the template adds to the
@@ -45,13 +45,17 @@ def spoken(reader: Record, tokenizer: Tokenizer, messages: Sequence[Message]) ->
     if 1 not in mask:
         raise reader.error("has no message of the assistant that the chat template marks as its own")
     last = len(mask) - mask[::-1].index(1)
-    ids, mask = ids[:last], mask[:last]
+    ids = ids[:last]
+    mask = mask[:last]
     if marked is None and ids[-1] not in tokenizer.eos_ids:
-        ids, mask = [*ids, *tokenizer.eos_ids[:1]], [*mask, *[1] * len(tokenizer.eos_ids[:1])]
+        ids = [*ids, *tokenizer.eos_ids[:1]]
+        mask = [*mask, *[1] * len(tokenizer.eos_ids[:1])]
     return ids, mask
 
 
-def _turns(reader: Record, tokenizer: Tokenizer, messages: Sequence[Message], tools: str) -> Iterator[tuple[str, bool]]:
+def _turns(
+    reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message], tools: str
+) -> Iterator[tuple[str, bool]]:
     whole = tokenizer.chat_text(messages, generation_prompt=False, tools=tools)
     at = 0
     for number, message in enumerate(messages):
@@ -71,7 +75,7 @@ def _turns(reader: Record, tokenizer: Tokenizer, messages: Sequence[Message], to
         at = len(closed)
 
 
-def _opened(reader: Record, tokenizer: Tokenizer, whole: str, before: Sequence[Message], tools: str) -> str:
+def _opened(reader: DatasetRecord, tokenizer: Tokenizer, whole: str, before: Sequence[Message], tools: str) -> str:
     """The beginning of `whole` that ends where the assistant's next message begins."""
     prompt = tokenizer.chat_text(before, generation_prompt=True, tools=tools)
     if whole.startswith(prompt):

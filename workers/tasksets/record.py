@@ -1,17 +1,20 @@
-"""`Record`: one row with typed access to its keys."""
+"""`DatasetRecord`: one row with typed access to its keys."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
-from rftd.workers.chat.message import Message, parse_messages
+from rftd.workers.tasksets.message import Message, parse_messages
+
+_SHOWN: Final = 40
+"""So many characters of a value are in a complaint."""
 
 
-class Record:
+class DatasetRecord:
     """One row with typed access to its keys; every complaint names the row and the keys it has."""
 
     def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
@@ -40,6 +43,16 @@ class Record:
             return value
         raise self.error(f"has a {type(value).__name__} under {key!r}, where prompt_type plaintext has a text", key)
 
+    def flag(self, key: str) -> bool:
+        """True or false under the key, which 1 and 0 mean as well; a text is neither."""
+        self._demand(key)
+        value = self._record[key]
+        if isinstance(value, (bool, int)) and value in (0, 1):
+            return bool(value)
+        shown = msgspec.json.encode(value).decode()
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        raise self.error(f"has {shown} under {key!r}, which is true for a desirable answer and else false", key)
+
     def messages(self, key: str) -> tuple[Message, ...]:
         """The conversation under the key; one message alone is one of a single message."""
         self._demand(key)
@@ -51,7 +64,8 @@ class Record:
 
     def conversation(self, key: str) -> tuple[Message, ...]:
         """The messages under the key, after the system prompt if they bring none."""
-        messages, system_prompt = self.messages(key), self.system_prompt()
+        messages = self.messages(key)
+        system_prompt = self.system_prompt()
         if system_prompt and messages[0].role != "system":
             return (Message("system", system_prompt), *messages)
         return messages

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.chat.message import Message
-from rftd.workers.tasksets.record import Record
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.record import DatasetRecord
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int
     The prompt is the text (or list of messages) under `prompt_key`; without that column, the messages under
     `messages_key`, whose last one, if the assistant says it, is the truth. Raises DataError if a key is missing.
     """
-    reader = Record(record, spec, row)
+    reader = DatasetRecord(record, spec, row)
     form = spec.format
     answer: str | None = None
     if form.prompt_key not in record and form.messages_key in record:

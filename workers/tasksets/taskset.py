@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
+from rftd.streams.row_order import locate
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.chat.tokenizer import Tokenizer
 from rftd.workers.tasksets.files import taskset_files
-from rftd.workers.tasksets.order import locate
 from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.tasksets.train_row import TrainRow
 from rftd.workers.tasksets.train_rows import make_train_rows
 
@@ -192,7 +192,8 @@ class _File:
 
     def line(self, index: int) -> str:
         """`file:line` of a row, from 1; reads the file up to there."""
-        left, number = int(self.places[index][0]), 1
+        left = int(self.places[index][0])
+        number = 1
         for chunk in self.chunks():
             number += chunk[:left].count(b"\n")
             left -= len(chunk)

@@ -15,6 +15,8 @@ class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
     loss_mask: NDArray[np.uint8]  # [R]
+    desirable: bool | None = None
+    """The label of a row of `kto`; None: it has none."""
     cut: str = ""
     """`response` if its end did not fit; `prompt` if not even the prompt did: then nothing of the row is learned."""
 
@@ -30,10 +32,13 @@ def fitted(
     learned = np.ones(len(response), np.uint8) if mask is None else np.array(mask, np.uint8)
     cut = ""
     if len(prompt) >= max_model_len:
-        prompt, response, cut = prompt[: max_model_len - 1], response[:1], "prompt"
+        prompt = prompt[: max_model_len - 1]
+        response = response[:1]
+        cut = "prompt"
         learned = np.zeros(1, np.uint8)
     elif len(prompt) + len(response) > max_model_len:
-        response, cut = response[: max_model_len - len(prompt)], "response"
+        response = response[: max_model_len - len(prompt)]
+        cut = "response"
         learned = learned[: len(response)]
     return TrainRow(
         tokens=np.array([*prompt, *response], dtype=np.uint32), prompt_tokens=len(prompt), loss_mask=learned, cut=cut

@@ -1,21 +1,192 @@
-"""What a row of a dataset gives the trainer: one sequence, or the two of a preference."""
+"""Rows to train on: prompts with answers, pairs of answers, labelled answers, plain texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rftd.streams.spec import TasksetSpec
-from rftd.workers.chat.tokenizer import Tokenizer
-from rftd.workers.tasksets.cpt_row import cpt_rows
-from rftd.workers.tasksets.dpo_rows import dpo_rows
-from rftd.workers.tasksets.record import Record
-from rftd.workers.tasksets.sft_row import sft_rows
-from rftd.workers.tasksets.train_row import TrainRow
+import msgspec
+import numpy as np
 
-SCHEMAS: Final[dict[str, Callable[[Record, Tokenizer, int], tuple[TrainRow, ...]]]] = {
+from rftd.streams.spec import TasksetSpec
+from rftd.workers.tasksets.conversation import answered, spoken
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.record import DatasetRecord
+from rftd.workers.tasksets.tokenizer import Tokenizer
+from rftd.workers.tasksets.train_row import TrainRow, fitted, plain_prompt
+
+Answer = tuple[list[int], list[int]]
+"""Prompt and response."""
+
+
+def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, keys: Sequence[str]) -> list[Answer]:
+    """The texts under these keys after that under `prompt_key`, each with the end-of-sequence id.
+
+    With tools each is a conversation, for only a template says how tools look.
+    """
+    form = reader.form
+    asked = reader.words(form.prompt_key)
+    system_prompt = reader.system_prompt()
+    answers = [reader.words(key) for key in keys]
+    if reader.tools():
+        before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", asked))
+        return [answered(reader, tokenizer, before, (Message("assistant", answer),)) for answer in answers]
+    prompt = plain_prompt(asked, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
+    prompt_ids = tokenizer.encode(prompt, special=True)
+    ends = tokenizer.eos_ids[:1]
+    return [(prompt_ids, [*tokenizer.encode(each.removeprefix(form.reply_prefix or "")), *ends]) for each in answers]
+
+
+def chat_answers(
+    reader: DatasetRecord,
+    tokenizer: Tokenizer,
+    before: Sequence[Message],
+    answers: Sequence[tuple[str, Sequence[Message]]],
+) -> list[Answer]:
+    """Each list of messages, named by its key, after the conversation before it.
+
+    Raises DataError for one that the assistant neither begins nor ends, or if nothing is before it.
+    """
+    for key, answer in answers:
+        if not before or answer[0].role != "assistant" or answer[-1].role != "assistant":
+            raise reader.error(f"has messages under {key!r} that are no answer of the assistant to a prompt", key)
+    return [answered(reader, tokenizer, before, answer) for _, answer in answers]
+
+
+def check_not_empty(reader: DatasetRecord, key: str, answer: Answer) -> None:
+    """Returns if prompt and response have tokens. Raises DataError."""
+    prompt, response = answer
+    if not prompt or not response:
+        raise reader.error(f"has an empty {'prompt' if not prompt else 'response'}", key)
+
+
+def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """One row: `plaintext` is the text under `prompt_key`, `messages` the whole conversation in the chat template.
+
+    The first token, which nothing comes before, is the prompt; the end-of-sequence id is learned as well.
+    """
+    form = reader.form
+    if form.prompt_type == "plaintext":
+        ids = tokenizer.encode(reader.words(form.prompt_key), special=True)
+    else:
+        messages = reader.conversation(form.messages_key)
+        ids = tokenizer.encode(tokenizer.chat_text(messages, generation_prompt=False, tools=reader.tools()))
+    key = form.prompt_key if form.prompt_type == "plaintext" else form.messages_key
+    if not any(token not in tokenizer.eos_ids for token in ids):
+        raise reader.error("has an empty text", key)
+    if ids[-1] not in tokenizer.eos_ids:
+        ids = [*ids, *tokenizer.eos_ids[:1]]
+    if len(ids) < 2:
+        raise reader.error("has a text of one token: nothing comes before it", key)
+    return (fitted(ids[:1], ids[1:], max_model_len=max_model_len),)
+
+
+def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """One row.
+
+    `plaintext`: prompt and response as they stand, then the end-of-sequence id; with tools the two are a conversation,
+    for only a template says how tools look. `messages`: everything before the last message is the prompt, or with
+    `enable_concatenated_multi_turn` everything before the first of the assistant's, each of which is learned.
+    """
+    if reader.form.prompt_type == "plaintext":
+        prompt, response = _plaintext(reader, tokenizer)
+    else:
+        messages = reader.conversation(reader.form.messages_key)
+        if reader.form.enable_concatenated_multi_turn:
+            ids, mask = spoken(reader, tokenizer, messages)
+            first = mask.index(1)
+            if not first:
+                raise reader.error("has an empty prompt")
+            return (fitted(ids[:first], ids[first:], mask=mask[first:], max_model_len=max_model_len),)
+        if len(messages) < 2 or messages[-1].role != "assistant":
+            raise reader.error(
+                "has messages that are not a prompt and then an answer of the assistant", reader.form.messages_key
+            )
+        prompt, response = answered(reader, tokenizer, messages[:-1], messages[-1:])
+    if not prompt or not response:
+        raise reader.error(f"has an empty {'prompt' if not prompt else 'response'}")
+    return (fitted(prompt, response, max_model_len=max_model_len),)
+
+
+def _plaintext(reader: DatasetRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    form = reader.form
+    asked = reader.text(form.prompt_key)
+    answer = reader.text(form.response_key)
+    if reader.tools():
+        system_prompt = reader.system_prompt()
+        before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", asked))
+        return answered(reader, tokenizer, before, (Message("assistant", answer),))
+    # The same text, encoded in the same two parts, as a rollout of this prompt has.
+    prompt = plain_prompt(asked, system_prompt=reader.system_prompt(), reply_prefix=form.reply_prefix)
+    response = tokenizer.encode(answer.removeprefix(form.reply_prefix or ""))
+    return tokenizer.encode(prompt, special=True), [*response, *tokenizer.eos_ids[:1]]
+
+
+def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """Two rows, chosen and rejected; if either has no room for its answer, nothing of the pair is learned.
+
+    `plaintext`: a prompt and two texts, each followed by the end-of-sequence id (with tools they are a conversation).
+    `messages`: a conversation and two continuations of it, lists of messages or one message each; without a column of
+    its own, the conversation is what the two begin with in common.
+    """
+    form = reader.form
+    keys = (form.chosen_key, form.rejected_key)
+    if not reader.has(form.chosen_key) and reader.has(form.completion_key) and reader.has(form.label_key):
+        what = "is a completion with a label, not a pair: for algorithm_type kto write schema_type: kto"
+        raise reader.error(what, form.chosen_key)
+    plain = form.prompt_type == "plaintext"
+    both = text_answers(reader, tokenizer, keys) if plain else _chat(reader, tokenizer)
+    for answer, key in zip(both, keys, strict=True):
+        check_not_empty(reader, key, answer)
+    made = tuple(fitted(prompt, response, max_model_len=max_model_len) for prompt, response in both)
+    if any(row.cut == "prompt" for row in made):
+        return tuple(msgspec.structs.replace(row, loss_mask=np.zeros_like(row.loss_mask), cut="prompt") for row in made)
+    return made
+
+
+def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
+    form = reader.form
+    if reader.has(form.messages_key):
+        before = reader.conversation(form.messages_key)
+        chosen = reader.messages(form.chosen_key)
+        rejected = reader.messages(form.rejected_key)
+    else:
+        whole = reader.conversation(form.chosen_key)
+        other = reader.conversation(form.rejected_key)
+        same = 0
+        while same < min(len(whole), len(other)) - 1 and whole[same] == other[same]:
+            same += 1
+        before = whole[:same]
+        chosen = whole[same:]
+        rejected = other[same:]
+    return chat_answers(reader, tokenizer, before, ((form.chosen_key, chosen), (form.rejected_key, rejected)))
+
+
+def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """One row, with its label.
+
+    `plaintext`: a prompt and a text, followed by the end-of-sequence id (with tools they are a conversation).
+    `messages`: a conversation and its continuation, a list of messages or one message.
+    """
+    form = reader.form
+    key = form.completion_key
+    if not reader.has(key) and reader.has(form.chosen_key) and reader.has(form.rejected_key):
+        raise reader.error("is a pair, not a completion with a label: leave schema_type out", key)
+    desirable = reader.flag(form.label_key)
+    if form.prompt_type == "plaintext":
+        (answer,) = text_answers(reader, tokenizer, (key,))
+    else:
+        before = reader.conversation(form.messages_key)
+        (answer,) = chat_answers(reader, tokenizer, before, ((key, reader.messages(key)),))
+    check_not_empty(reader, key, answer)
+    row = fitted(*answer, max_model_len=max_model_len)
+    return (msgspec.structs.replace(row, desirable=desirable),)
+
+
+SCHEMAS: Final[dict[str, Callable[[DatasetRecord, Tokenizer, int], tuple[TrainRow, ...]]]] = {
     "sft": sft_rows,
     "dpo": dpo_rows,
+    "kto": kto_rows,
     "cpt": cpt_rows,
 }
 """What a dataset's rows are."""
@@ -28,4 +199,4 @@ def make_train_rows(
 
     Raises DataError, with the row and its keys, if a key is missing or what is there cannot be learned from.
     """
-    return SCHEMAS[spec.schema](Record(record, spec, row), tokenizer, max_model_len)
+    return SCHEMAS[spec.schema](DatasetRecord(record, spec, row), tokenizer, max_model_len)

@@ -1,4 +1,4 @@
-"""`WeightChannel`: how one weight version travels. A method of its own is one file and one line in `registry`."""
+"""`WeightChannel`: how one weight version travels. A channel of ours is one file and one line in `registry`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,20 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     method: str = "checkpoint"
     host: str = ""
     """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
+
+
+class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a channel is made with: where its experiment keeps files, and which publisher it serves.
+
+    A process that only opens weights leaves all of it empty: what it opens says by itself where it lies.
+    """
+
+    job_dir: str = ""
+    """The experiment's folder, which every machine with a worker of it sees."""
+    memory_dir: str = ""
+    """`synchronizer.memory_dir`, the folder that the experiment file asks for."""
+    epoch: int = 0
+    """Numbers the publishers of an experiment: the name of what is published has to hold it (`name_of`)."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

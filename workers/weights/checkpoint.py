@@ -15,7 +15,7 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConflictError, WorkError
 from rftd.workers.weights import safetensors
-from rftd.workers.weights.channel import Exported, WeightsRef, check_announced, name_of
+from rftd.workers.weights.channel import ChannelPlace, Exported, WeightsRef, check_announced, name_of
 from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, each_once
@@ -67,6 +67,11 @@ class CheckpointChannel:
             folder.rename(gone)
         for each in (gone, folder):
             shutil.rmtree(each, ignore_errors=True)
+
+
+def checkpoint_channel(place: ChannelPlace) -> CheckpointChannel:
+    """The channel of an experiment: its versions lie in the job's folder, below `weights`."""
+    return CheckpointChannel(Path(place.job_dir) / "weights", place.epoch)
 
 
 def _damaged(folder: Path) -> bool:

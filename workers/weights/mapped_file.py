@@ -45,7 +45,8 @@ class Buffer:
 
     def __init__(self, path: Path, size: int) -> None:
         """Makes the file. Raises DiskFullError if there is no room, OSError if it cannot be made."""
-        self.path, self.size = path, size
+        self.path = path
+        self.size = size
         if not hasattr(os, "posix_fallocate"):
             raise WorkError("this system cannot allocate a file ahead", where=str(path.parent), fix=_CHECKPOINT)
         _check_room(path.parent, size)
@@ -65,7 +66,8 @@ class Buffer:
 
     def copy(self, data: memoryview, offset: int) -> str:
         """Writes the bytes there; returns the xxh3-128 (hex) of what lies there then."""
-        digest, source = xxhash.xxh3_128(), np.frombuffer(data, dtype=np.uint8)
+        digest = xxhash.xxh3_128()
+        source = np.frombuffer(data, dtype=np.uint8)
         for begin in range(0, len(source), CHUNK_BYTES):
             part = source[begin : begin + CHUNK_BYTES]
             written = self._bytes[offset + begin : offset + begin + len(part)]

@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from rftd.ops.errors import ConflictError, DiskFullError, WeightsElsewhereError, WorkError
+from rftd.storage.shared_memory import shared_folder
 from rftd.workers.weights import mapped_file
-from rftd.workers.weights.channel import Exported, WeightsRef, check_announced, name_of
+from rftd.workers.weights.channel import ChannelPlace, Exported, WeightsRef, check_announced, name_of
 from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum
 from rftd.workers.weights.mapped_file import Buffer, Reader
@@ -159,7 +160,9 @@ class MemoryChannel:
         return self._mapped[key]
 
     def _buffer(self, size: int) -> Buffer:
-        spare, self._spare, self._size = self._spare, None, size
+        spare = self._spare
+        self._spare = None
+        self._size = size
         if spare is not None and spare.size == size and spare.path.exists():
             return spare
         if spare is not None:
@@ -181,6 +184,11 @@ class MemoryChannel:
                     "the file already holds other weights", where=str(path), fix="publish into a folder of its own"
                 )
         return _exported(path, head, checksum_of(tensors), path.stat().st_size)
+
+
+def memory_channel(place: ChannelPlace) -> MemoryChannel:
+    """The channel of an experiment: its versions lie in a folder of the machine's memory."""
+    return MemoryChannel(shared_folder(place.job_dir, place.memory_dir), place.epoch)
 
 
 def _read_head(path: Path) -> bytes:

@@ -46,7 +46,8 @@ def write(weights: Weights, path: Path) -> None:
     header: dict[str, _Entry | Mapping[str, str]] = {_METADATA: {"format": "pt"}}
     end = 0
     for name, each in weights.items():
-        begin, end = end, end + each.data.nbytes
+        begin = end
+        end = end + each.data.nbytes
         header[name] = _Entry(dtype=_NAMES[each.dtype], shape=each.shape, data_offsets=(begin, end))
     encoded = msgspec.json.encode(header)
     encoded += b" " * (-len(encoded) % 8)

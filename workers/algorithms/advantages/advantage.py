@@ -44,6 +44,15 @@ class Substituting(Protocol):
         ...
 
 
+@runtime_checkable
+class Masking(Protocol):
+    """An advantage function with rollouts that are not trained, though they count in their group."""
+
+    def trains(self, finish: str) -> bool:
+        """False for rollouts that ended so: `stop`, `length` or `prompt_truncated`."""
+        ...
+
+
 class OneGroup(ABC):
     """Base of functions that look at one group at a time, take every group, and need rewards alone."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-MemberField = Literal["mean_logprobs", "steps", "step_rewards", "states"]
+MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
 """What the close of a group does not tell: the record of each member is read for it.
 
 `steps`: each step of a rollout is an entry of its own; else a rollout is one entry, and all of its steps have its
@@ -31,16 +32,23 @@ class ClosedGroup:
     steps: Ints | None = None  # [G], which step of it; None: each its only one
     greedy: NDArray[np.bool_] | None = None  # [G], not sampled, but drawn greedily for a baseline; None: none of them
     mean_logprobs: Floats | None = None  # [G], over the trained tokens
+    lengths: Ints | None = None  # [G], trained tokens
+    parts: Mapping[str, Floats] = field(
+        default_factory=dict
+    )  # each [G], what rewards are made of; NaN where one has none
     step_rewards: Floats | None = None  # [G], what the step itself brought; NaN where the workflow did not say
     states: tuple[str, ...] | None = None  # [G], equal where steps began in the same state; empty where unknown
     seed: int = 0
     """Of its place in the experiment: what is drawn by chance is drawn from it."""
 
     def __post_init__(self) -> None:
-        for name in ("runs", "steps", "greedy", "mean_logprobs", "step_rewards", "states"):
+        for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states"):
             found = getattr(self, name)
             if found is not None and len(found) != len(self.rewards):
                 raise ValueError(f"{name} has {len(found)} entries for {len(self.rewards)} members")
+        for name, part in self.parts.items():
+            if len(part) != len(self.rewards):
+                raise ValueError(f"part {name} has {len(part)} entries for {len(self.rewards)} members")
 
     @property
     def run(self) -> Ints:

@@ -13,6 +13,9 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats,
 
 Exact = NDArray[np.float64]
 NORMS = ("none", "std")
+STEP_REWARDS = ("step_reward",)
+STATES = ("state", "env_state_hash")
+"""The names that the key of a step's state may have: the result's field, and upstream's name for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +32,14 @@ class GigpoAdvantage(OneGroup):
     fnorm: str = "none"
     """`std`: divide by the unbiased std too."""
     epsilon: float = 1e-6
+    step_reward_key: str = "step_reward"
+    """Upstream's name of where a workflow says what a step brought: here always `RolloutResult.step_reward`."""
+    env_state_hash_key: str = "env_state_hash"
+    """Upstream's name of where it says the state that a step began in: here always `RolloutResult.state`."""
 
     def __post_init__(self) -> None:
+        _fixed("step_reward_key", self.step_reward_key, STEP_REWARDS)
+        _fixed("env_state_hash_key", self.env_state_hash_key, STATES)
         if self.fnorm not in NORMS:
             raise ConfigError(
                 f"fnorm is {self.fnorm!r}", field="advantage_fn_args.fnorm", fix=f"use {' or '.join(NORMS)}"
@@ -72,7 +81,8 @@ class GigpoAdvantage(OneGroup):
 
     def _returns(self, group: ClosedGroup) -> tuple[Exact, Exact]:
         """The plain sum over each experience's run, and the discounted sum from its step on  # [G], [G]"""
-        whole, discounted = np.zeros(len(group.rewards)), np.zeros(len(group.rewards))
+        whole = np.zeros(len(group.rewards))
+        discounted = np.zeros(len(group.rewards))
         rewards = self._step_rewards(group)
         for run in np.unique(group.run):
             places = np.flatnonzero(group.run == run)
@@ -93,3 +103,13 @@ class GigpoAdvantage(OneGroup):
                 last = places[np.argmax(group.step[places])]
                 found[last] = group.rewards[last]
         return found
+
+
+def _fixed(name: str, key: str, known: tuple[str, ...]) -> None:
+    """Refuses a key of the workflow's own: a result has fields for both."""
+    if key not in known:
+        raise ConfigError(
+            f"{name} is {key!r}, and a workflow's result has the field {known[0]!r} for it",
+            field=f"advantage_fn_args.{name}",
+            fix=f"set {known[0]!r} in the workflow's results, and leave {name} out",
+        )

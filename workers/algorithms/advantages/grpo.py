@@ -13,7 +13,7 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
 
-STD_LEVELS = ("group", "batch")
+STD_LEVELS = ("group", "batch", "none")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +24,21 @@ class GrpoAdvantage:
     std_threshold: float | None = None
     """Groups whose std is not above it are not informative: they are not planned, and have no advantage."""
     std_cal_level: str = "group"
-    """`batch`: the std is that of all rewards of the batch's groups; the mean stays that of the group."""
+    """`batch`: the std is that of all rewards of the batch's groups, the mean that of the group; `none`: there is no
+    division (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783)."""
     rank_penalty: float | None = None
     """Of n members the reward of the one with rank k is multiplied by 1 - rank_penalty * k / n; the rank counts members
     of a lower mean log-probability. So unlikely answers are worth more."""
     duplicate_experiences: bool = False
     """In the place of a group that is not informative another one of the batch is trained once more."""
+    max_response_tokens: int | None = None
+    """Responses that come within `overlong_buffer` tokens of it lose reward: overlong_penalty times the share of the
+    buffer that they fill, at most all of it. Whether a group is informative is judged without that."""
+    overlong_buffer: int | None = None
+    overlong_penalty: float = 1.0
+    """DAPO, Yu et al. 2025, arXiv 2503.14476, equation 13."""
+    mask_truncated: bool = False
+    """Responses that ended at their length limit are not trained; their rewards count in their group (DAPO)."""
 
     greedy_rollouts: ClassVar[int] = 0
 
@@ -47,17 +56,27 @@ class GrpoAdvantage:
                 field="advantage_fn_args.duplicate_experiences",
                 fix="set std_threshold too, for example to 0.0",
             )
+        check_overlong(self.max_response_tokens, self.overlong_buffer, self.overlong_penalty)
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Mean log-probabilities, for ranks."""
-        return frozenset({"mean_logprobs"} if self.rank_penalty else ())
+        """Mean log-probabilities, for ranks; lengths, for what is overlong."""
+        fields: set[MemberField] = set()
+        if self.rank_penalty:
+            fields.add("mean_logprobs")
+        if self.overlong_buffer:
+            fields.add("lengths")
+        return frozenset(fields)
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """In float64, rounded once at the end; zero where a group is not informative  # each [G]"""
         shaped = [self._shaped(group) for group in groups]
-        whole = std_of_all(shaped) if self.std_cal_level == "batch" else None
-        return [self._of(rewards, whole) for rewards in shaped]
+        rewards = [each - self._overlong(group) for group, each in zip(groups, shaped, strict=True)]
+        whole = std_of_all(rewards) if self.std_cal_level == "batch" else None
+        return [
+            self._of(each, whole) if spread_out(judged, self.std_threshold) else np.zeros(len(each), np.float32)
+            for judged, each in zip(shaped, rewards, strict=True)
+        ]
 
     def informative(self, group: ClosedGroup) -> bool:
         """False if the std is at or below `std_threshold`; a group of one has no std and is none either.
@@ -80,10 +99,14 @@ class GrpoAdvantage:
             if places and index not in good
         }
 
+    def trains(self, finish: str) -> bool:
+        """False for responses that ended at their length limit, if these are masked."""
+        return not (self.mask_truncated and finish == "length")
+
     def _of(self, rewards: NDArray[np.float64], whole: float | None) -> Floats:
-        if not spread_out(rewards, self.std_threshold):
-            return np.zeros(len(rewards), np.float32)
         mean, std = moments(rewards)
+        if self.std_cal_level == "none":
+            return (rewards - mean).astype(np.float32)
         return ((rewards - mean) / ((std if whole is None else whole) + self.epsilon)).astype(np.float32)
 
     def _shaped(self, group: ClosedGroup) -> NDArray[np.float64]:
@@ -93,6 +116,33 @@ class GrpoAdvantage:
         ranks = (group.mean_logprobs[:, None] > group.mean_logprobs[None, :]).sum(1).astype(np.float64)
         shaped: NDArray[np.float64] = rewards * (1 - self.rank_penalty * ranks / len(rewards))
         return shaped
+
+    def _overlong(self, group: ClosedGroup) -> NDArray[np.float64]:
+        if not self.overlong_buffer or self.max_response_tokens is None or group.lengths is None:
+            return np.zeros(len(group.rewards))
+        beyond = group.lengths.astype(np.float64) - (self.max_response_tokens - self.overlong_buffer)
+        return self.overlong_penalty * np.clip(beyond / self.overlong_buffer, 0.0, 1.0)
+
+
+def check_overlong(most: int | None, buffer: int | None, penalty: float) -> None:
+    """Raises ConfigError for a buffer that lies in no limit, and for a penalty that would be a reward."""
+    if (most is None) != (buffer is None):
+        missing = "max_response_tokens" if most is None else "overlong_buffer"
+        raise ConfigError(
+            f"a penalty of overlong responses needs max_response_tokens and overlong_buffer; {missing} is missing",
+            field=f"advantage_fn_args.{missing}",
+            fix="give both, for example 20480 and 4096, or none",
+        )
+    if most is not None and buffer is not None and not 0 < buffer <= most:
+        raise ConfigError(
+            f"overlong_buffer is {buffer} of max_response_tokens {most}",
+            field="advantage_fn_args.overlong_buffer",
+            fix="use 1 token or more, and at most the limit",
+        )
+    if not penalty >= 0:
+        raise ConfigError(
+            f"overlong_penalty is {penalty}", field="advantage_fn_args.overlong_penalty", fix="use 0 or more"
+        )
 
 
 def check_common(epsilon: float, std_threshold: float | None, level: str, levels: Sequence[str]) -> None:

@@ -5,52 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats
-from rftd.workers.algorithms.advantages.token_advantage import TokenAdvantage
-from rftd.workers.plugins import Plugins
 
 _HERE: Final = "rftd.workers.algorithms.advantages"
+_TOKENS: Final = "rftd.workers.training.token_advantages"
 
 ADVANTAGES: Final = Plugins[AdvantageFunction](
     "advantage function",
     group="rftd.advantages",
     table={
-        "none": f"{_HERE}.none:NoAdvantage",
+        "none": f"{_HERE}.baselines:NoAdvantage",
         "grpo": f"{_HERE}.grpo:GrpoAdvantage",
         "grpo_verl": f"{_HERE}.grpo:GrpoAdvantage",
-        "reinforce": f"{_HERE}.reinforce:ReinforceAdvantage",
-        "remax": f"{_HERE}.remax:RemaxAdvantage",
-        "rloo": f"{_HERE}.rloo:RlooAdvantage",
-        "opmd": f"{_HERE}.opmd:OpmdAdvantage",
-        "opmd_verl": f"{_HERE}.opmd:OpmdAdvantage",
-        "asymre": f"{_HERE}.asymre:AsymreAdvantage",
-        "asymre_verl": f"{_HERE}.asymre:AsymreAdvantage",
-        "best": f"{_HERE}.best:BestAdvantage",
-        "rec": f"{_HERE}.rec:RecAdvantage",
+        "reinforce": f"{_HERE}.baselines:ReinforceAdvantage",
+        "remax": f"{_HERE}.baselines:RemaxAdvantage",
+        "rloo": f"{_HERE}.baselines:RlooAdvantage",
+        "opmd": f"{_HERE}.baselines:OpmdAdvantage",
+        "opmd_verl": f"{_HERE}.baselines:OpmdAdvantage",
+        "asymre": f"{_HERE}.baselines:AsymreAdvantage",
+        "asymre_verl": f"{_HERE}.baselines:AsymreAdvantage",
+        "best": f"{_HERE}.baselines:BestAdvantage",
+        "rec": f"{_HERE}.baselines:RecAdvantage",
         "step_wise_grpo": f"{_HERE}.step_wise_grpo:StepWiseGrpoAdvantage",
         "gigpo": f"{_HERE}.gigpo:GigpoAdvantage",
-        "ppo": f"{_HERE}.ppo:PpoAdvantage",
-        "reinforceplusplus": f"{_HERE}.reinforceplusplus:ReinforcePlusPlusAdvantage",
-        "on_policy_distill": f"{_HERE}.on_policy_distill:OnPolicyDistillAdvantage",
-        "jsd": f"{_HERE}.jsd:JsdAdvantage",
-        "clipb": f"{_HERE}.clipb:ClipBAdvantage",
-        "clipv": f"{_HERE}.clipv:ClipVAdvantage",
+        "opo": f"{_HERE}.baselines:OpoAdvantage",
+        "gpg": f"{_HERE}.baselines:GpgAdvantage",
+        "gdpo": f"{_HERE}.gdpo:GdpoAdvantage",
+        "pass_at_k": f"{_HERE}.baselines:PassAtKAdvantage",
+        "ppo": f"{_TOKENS}.ppo:PpoAdvantage",
+        "reinforceplusplus": f"{_TOKENS}.reinforceplusplus:ReinforcePlusPlusAdvantage",
+        "reinforceplusplus_baseline": f"{_TOKENS}.reinforceplusplus:ReinforcePlusPlusBaselineAdvantage",
+        "on_policy_distill": f"{_TOKENS}.distillation:OnPolicyDistillAdvantage",
+        "jsd": f"{_TOKENS}.distillation:JsdAdvantage",
+        "clipb": f"{_TOKENS}.entropy_clip:ClipBAdvantage",
+        "clipv": f"{_TOKENS}.entropy_clip:ClipVAdvantage",
     },
 )
-"""Those that tell tokens apart are `TokenAdvantage`s beside."""
+"""One name space, for a stage names one advantage; those of `_TOKENS` go on from what they give for groups."""
 
 
 def advantage_function(spec: AlgorithmSpec) -> AdvantageFunction:
     """The function that the algorithm names. Raises ConfigError for an unknown name or arguments that do not fit."""
     return ADVANTAGES.open(spec.advantage, spec.advantage_args)
-
-
-def token_advantage(spec: AlgorithmSpec) -> TokenAdvantage | None:
-    """The same, if it tells tokens apart: then it is asked again with the whole batch. Else None."""
-    function = advantage_function(spec)
-    return function if isinstance(function, TokenAdvantage) else None
 
 
 def advantages_of(spec: AlgorithmSpec, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:

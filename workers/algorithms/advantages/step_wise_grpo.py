@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
-from rftd.workers.algorithms.advantages.grpo import check_common
+from rftd.workers.algorithms.advantages.grpo import STD_LEVELS, check_common
 from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_of_all
-
-STD_LEVELS = ("group", "batch", "none")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

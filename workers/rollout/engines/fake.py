@@ -20,8 +20,8 @@ from rftd.ops.clock import Clock
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
 from rftd.streams.events.experience import Span
-from rftd.workers.chat.byte_tokenizer import ByteTokenizer
 from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 
@@ -93,6 +93,7 @@ class FakeRolloutEngine:
         return Generation(
             tokens=tuple(tokens),
             logprobs=(-0.5,) * len(tokens),
+            processed_logprobs=(-0.5,) * len(tokens) if request.sampling.processed_logprobs else (),
             spans=spans,
             finish="stop" if tokens[-1] in self._tokenizer.eos_ids else "length",
         )

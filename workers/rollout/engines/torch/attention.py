@@ -1,19 +1,19 @@
 """Attention of the engine, registered with transformers under a name of its own.
 
-Every mask is made by the engine and added to the scores, so transformers builds none. A sliding window is cut here,
-from the layer's own setting.
+Every mask is made by the engine and added to the scores, so transformers builds none. A sliding window or a chunk is
+cut here, from the layer's own setting.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch.nn import functional
 from transformers import AttentionInterface
 
-from rftd.ops.errors import RolloutError
-
 NAME: Final = "rftd_slots"
+_HALF: Final = (torch.bfloat16, torch.float16)
 
 
 def register() -> None:
@@ -29,39 +29,73 @@ def attend(
     attention_mask: torch.Tensor,  # [N, 1, Q, W], added
     scaling: float | None = None,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **_: object,
+    **settings: Any,
 ) -> tuple[torch.Tensor, None]:
     """What each query gathers  # [N, Q, H, D']. The last query belongs to the last column."""
-    if s_aux is not None:
-        raise RolloutError("attention sinks are not supported by the torch engine", fix="use the vllm engine")
-    del module, dropout
+    del dropout
+    # Some layers have a window and leave it to the mask.
+    sliding_window = settings.get("sliding_window", getattr(module, "sliding_window", None))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows, heads, queries, _size = query.shape
     if sliding_window is not None and key.shape[2] > sliding_window:
         if queries == 1:
-            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
+            key = key[:, :, -sliding_window:]
+            value = value[:, :, -sliding_window:]
             attention_mask = attention_mask[..., -sliding_window:]
         else:
             attention_mask = attention_mask + _outside(sliding_window, queries, attention_mask)
-    if queries > 1 and softcap is None:
-        mixed = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=scale, enable_gqa=key.shape[1] != heads
+    chunk = _chunk_of(module)
+    if chunk is not None and key.shape[2] > chunk:
+        attention_mask = attention_mask + _before_chunk(chunk, attention_mask)
+    groups = key.shape[1]
+    plain = softcap is None and s_aux is None
+    if plain and queries > 1:
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scale, enable_gqa=groups != heads
         )
         return mixed.transpose(1, 2), None
-    groups = key.shape[1]
     # The heads that share a key attend together: no copy of the key for each. [N, G, H/G * Q, D]
     folded = query.reshape(rows, groups, heads // groups * queries, query.shape[-1])
-    scores = torch.matmul(folded, key.transpose(2, 3)).mul_(scale)  # [N, G, H/G * Q, W]
-    if softcap is not None:
-        scores = scores.div_(softcap).tanh_().mul_(softcap)
     if queries > 1:
         attention_mask = attention_mask.repeat(1, 1, heads // groups, 1)
-    weights = torch.softmax(scores.add_(attention_mask), -1)
-    mixed = torch.matmul(weights, value)
+    if plain and query.dtype in _HALF:
+        mixed = functional.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scale)
+    else:
+        mixed = _spelled_out(folded, key, value, attention_mask, scale, softcap, s_aux)
     return mixed.reshape(rows, heads, queries, value.shape[-1]).transpose(1, 2), None
+
+
+def _spelled_out(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """The values that each query gathers, with a cap of the scores and a sink of each head  # [N, G, H/G * Q, D']
+
+    In float32 if the model is in half precision: a score of 30 has steps of 0.12 in bfloat16, and weights as coarse.
+    """
+    dtype = query.dtype
+    if dtype in _HALF:
+        query = query.float()
+        key = key.float()
+        value = value.float()
+    scores = torch.matmul(query, key.transpose(2, 3)).mul_(scale)  # [N, G, H/G * Q, W]
+    if softcap is not None:
+        scores = scores.div_(softcap).tanh_().mul_(softcap)
+    scores = scores.add_(mask)
+    if sinks is not None:  # it takes its share of the weight and gives nothing
+        groups, each = query.shape[1:3]
+        column = sinks.view(groups, -1, 1).to(scores.dtype)  # [G, H/G, 1]
+        column = column.repeat_interleave(each // column.shape[1], 1)
+        scores = torch.cat((scores, column.expand(len(scores), -1, -1, -1)), -1)
+    weights = torch.softmax(scores, -1)[..., : key.shape[2]]
+    return torch.matmul(weights, value).to(dtype)
 
 
 def _outside(window: int, queries: int, mask: torch.Tensor) -> torch.Tensor:
@@ -70,9 +104,29 @@ def _outside(window: int, queries: int, mask: torch.Tensor) -> torch.Tensor:
     return distance.to(mask.dtype) * masked(mask.dtype)
 
 
+def _chunk_of(module: torch.nn.Module) -> int | None:
+    """The tokens of a chunk of this layer, beyond which no token sees another; None: it has no chunks."""
+    config = getattr(module, "config", None)
+    chunk: int | None = getattr(config, "attention_chunk_size", None)
+    if config is None or chunk is None:
+        return None
+    kinds = getattr(config, "layer_types", None)
+    return chunk if kinds and kinds[module.layer_idx] == "chunked_attention" else None
+
+
+def _before_chunk(chunk: int, mask: torch.Tensor) -> torch.Tensor:
+    """Very negative where a column lies before the chunk of the query  # [N, 1, Q, W] -> [N, 1, Q, W]"""
+    queries, width = mask.shape[2:]
+    column = torch.arange(width, device=mask.device)
+    own = column[width - queries :, None]  # [Q, 1]
+    position = (mask == 0).sum(-1, keepdim=True) - 1  # of each query in its text: all that it sees lies before it
+    return (column < own - position % chunk).to(mask.dtype) * masked(mask.dtype)
+
+
 def masked(dtype: torch.dtype) -> float:
     """What is added to the score of a column that must not be seen.
 
-    Not minus infinity: a row without any visible column, such as padding, would be NaN and poison its neighbours.
+    Not minus infinity: a row without any visible column, such as padding, would be NaN and poison its neighbours. And
+    a float32 in every dtype: a mask of booleans times this number is one, in which more would be infinite.
     """
-    return torch.finfo(dtype).min / 4
+    return max(torch.finfo(dtype).min, torch.finfo(torch.float32).min) / 4

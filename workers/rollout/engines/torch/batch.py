@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 
-from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.engine import Sampling
+from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.rollout.engines.torch.cache import SlotCache
 from rftd.workers.rollout.engines.torch.draw import Draw
 from rftd.workers.rollout.engines.torch.network import Network
+from rftd.workers.rollout.engines.torch.recordings import FixedSteps, Recorder
+from rftd.workers.rollout.engines.torch.responses import Responses
 from rftd.workers.rollout.engines.torch.rows import FixedRows, Rows, SharedRows
 from rftd.workers.rollout.engines.torch.running import Finished, Running
-from rftd.workers.rollout.engines.torch.stopping import StopTexts
+from rftd.workers.rollout.engines.torch.transfer import Drawn
 
 PREFILL_TOKENS = 16_384
 """Prompts are prefilled together up to so many tokens, padding included."""
-
-
-_IDLE = Sampling(temperature=0.0, max_tokens=1)
-"""How the empty rows of deterministic mode are drawn."""
 
 
 class Batch:
@@ -32,13 +30,28 @@ class Batch:
     alone.
     """
 
-    def __init__(self, network: Network, *, slots: int, max_len: int, deterministic: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        slots: int,
+        max_len: int,
+        deterministic: bool,
+        ahead: bool | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`ahead`: begin a step before the tokens of the last are read, so that no side waits; None: on a GPU.
+
+        `recorder`: repeat recorded steps; not in deterministic mode.
+        """
+        assert recorder is None or not deterministic
         self._network = network
+        self._runs_ahead = network.device.type == "cuda" if ahead is None else ahead
+        self._under_way: Drawn | None = None
         self._slots = slots
         self._max_len = max_len
         self._deterministic = deterministic
-        self._stop_texts = StopTexts(network.tokenizer)
-        self._eos = torch.tensor(sorted(network.eos), dtype=torch.long, device=network.device)
+        self._responses = Responses(network)
         self._cache = SlotCache(slots=slots, max_len=max_len, dtype=network.dtype, device=network.device)
         self._rows: Rows = FixedRows(slots) if deterministic else SharedRows()
         self._of: torch.Tensor | None = None
@@ -46,6 +59,9 @@ class Batch:
         self._arranged = False
         self._ids = torch.zeros(slots, 1, dtype=torch.long, device=network.device)
         self._positions = torch.zeros(slots, 1, dtype=torch.long, device=network.device)
+        self._fixed: FixedSteps | None = None
+        if recorder is not None:
+            self._fixed = FixedSteps(network, self._cache, recorder, ids=self._ids, positions=self._positions)
         self.version = (-1, -1)
 
     @property
@@ -55,20 +71,45 @@ class Batch:
 
     @property
     def free(self) -> int:
-        """How many may join."""
+        """The number of requests that may join."""
         return self._slots - len(self.live)
 
+    @property
+    def tokens_total(self) -> int:
+        """The number of tokens drawn so far."""
+        return self._responses.tokens_total
+
+    def forget(self) -> None:
+        """Gives the cache's memory up; no request is running."""
+        self._cache.forget()
+        if self._fixed is not None:
+            self._fixed.forget()
+
+    def caught_up(self) -> list[Finished]:
+        """Takes the tokens of a step that was begun ahead; the requests that are finished with it.
+
+        Call it before weights or requests change: what is under way was drawn from the old ones.
+        """
+        if self._under_way is None:
+            return []
+        done = self._read(self._under_way)
+        self._settle(finished.running for finished in done)
+        return done
+
     def swapped(self, version: tuple[int, int]) -> None:
-        """From the next token on, everything is drawn from these weights."""
+        """Draws everything from these weights, from the next token on."""
+        assert self._under_way is None, "caught_up() before swapped()"
         self.version = version
+        if self._fixed is not None:
+            self._fixed.check_weights()
         for running in self.live:
             running.mark(self.version)
 
     def join(self, newcomers: Sequence[Running]) -> list[Finished]:
         """Prefills and draws the first token of each; the requests that are finished with it."""
         assert 0 < len(newcomers) <= self.free
+        done = self.caught_up()
         prompts = sorted({r.request.prompt for r in newcomers}, key=lambda prompt: (-len(prompt), prompt))
-        done: list[Finished] = []
         for chunk in self._chunks(prompts):
             index = {prompt: i for i, prompt in enumerate(chunk)}
             joining = [r for r in newcomers if r.request.prompt in index]
@@ -77,37 +118,77 @@ class Batch:
             self._make_room(max(map(len, chunk)))
             rows, placed = self._rows.join(joining, sources, [self._cache.end - len(prompt) for prompt in chunk])
             self._cache.place(rows, prefilled, placed)
-            tokens, logprobs = self._drawing(joining)(logits, torch.tensor(sources, device=logits.device))
+            draw = self._responses.drawing(joining)
+            drawn = Drawn(*draw(logits, to_device(sources, logits.device)), draw.processed)
             for running in joining:
                 running.mark(self.version)
             self._draw = None
-            ended = self._take(joining, tokens.tolist(), logprobs.tolist())
+            tokens, logprobs, processed = drawn.read()
+            if broken := {sources[place] for place in _broken(logprobs)}:
+                self._cache.clear([row for row, prompt in zip(rows, placed, strict=True) if prompt in broken])
+            ended = self._responses.take(joining, tokens, logprobs, processed)
             self._settle(finished.running for finished in ended)
             done += ended
         return done
 
     def step(self) -> list[Finished]:
         """One token more for every running request; those that are finished with it."""
+        drawn = self._under_way or self._begin()
+        self._under_way = self._begin() if self._may_run_ahead() else None
+        done = self._take(self._rows.requests, drawn)
+        if done and self._under_way is not None:
+            done += self._read(self._under_way, without=done)
+        if done or self._rows.shared:
+            self._settle(finished.running for finished in done)
+        return done
+
+    def _begin(self) -> Drawn:
+        """Has the device compute and draw one token more in each row; each goes on from its own, if it is alone."""
         self._make_room(0)
         if not self._arranged:
             self._arrange()
         assert self._draw is not None
         count = len(self._rows.starts)
-        mask = self._cache.window(count, self._width() + 1)
-        ids, positions = self._ids[:count], self._positions[:count]
-        logits = self._network.decode(ids, positions, mask, self._cache)
+        ids = self._ids[:count]
+        positions = self._positions[:count]
+        if self._fixed is not None:
+            logits = self._fixed(count)
+        else:
+            mask = self._cache.window(count, self._width() + 1)
+            logits = self._network.decode(ids, positions, mask, self._cache)
         self._cache.advance()
         drawn, logprobs = self._draw(logits, self._of)
-        done = self._take(self._rows.requests, drawn.tolist(), logprobs.tolist())
-        if done or self._rows.shared:
-            self._settle(finished.running for finished in done)
-        else:
+        if not self._rows.shared:
             ids[:, 0] = drawn
             positions += 1
-        return done
+        return Drawn(drawn, logprobs, self._draw.processed)
+
+    def _may_run_ahead(self) -> bool:
+        """True if the next step needs nothing that only the tokens under way can tell, unless one ends a response."""
+        if not self._runs_ahead or self._rows.shared or self._cache.full:
+            return False
+        return all(len(running.tokens) + 1 < running.limit for running in self.live)
+
+    def _read(self, drawn: Drawn, *, without: Sequence[Finished] = ()) -> list[Finished]:
+        """Takes what was begun ahead, but for requests that had ended before."""
+        self._under_way = None
+        gone = {id(finished.running) for finished in without}
+        requests = [None if id(running) in gone else running for running in self._rows.requests]
+        return self._take(requests, drawn)
+
+    def _take(self, requests: Sequence[Running | None], drawn: Drawn) -> list[Finished]:
+        """Takes the tokens of a step, one for each place of `requests`; those that are finished with it.
+
+        A row that gave no number is cleared, whether a request is still on it or not: its keys are none either.
+        """
+        tokens, logprobs, processed = drawn.read()
+        if broken := _broken(logprobs):
+            self._cache.clear(self._rows.of[broken])
+        return self._responses.take(requests, tokens, logprobs, processed)
 
     def drop(self, leaving: Iterable[Running]) -> None:
         """Frees the slots of cancelled requests."""
+        assert self._under_way is None, "caught_up() before drop()"
         self._settle(leaving)
 
     def _chunks(self, prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
@@ -136,7 +217,10 @@ class Batch:
             width = ahead = self._max_len - 1
         else:
             width = self._width() if rows.live else 0
-        moved = self._cache.reserve(len(rows.starts), width, ahead)
+        until = None
+        if self._fixed is not None and not self._arranged:  # else a step that was begun ahead would lose its tokens
+            until = self._fixed.columns_until(max(width, ahead))
+        moved = self._cache.reserve(len(rows.starts), width, ahead, until=until)
         if moved:
             rows.starts = rows.starts + moved
             self._arranged = False
@@ -155,42 +239,26 @@ class Batch:
 
     def _arrange(self) -> None:
         """Prepares the tensors of the next steps after the batch changed."""
-        rows, end, device = self._rows, self._cache.end, self._ids.device
+        rows = self._rows
+        end = self._cache.end
+        device = self._ids.device
         if self._draw is None:
-            self._draw = self._drawing(rows.requests)
+            self._draw = self._responses.drawing(rows.requests)
         if self._deterministic:
             rows.starts[[r is None for r in rows.requests]] = end
-        self._of = torch.from_numpy(rows.of).to(device) if rows.shared else None
+        self._of = to_device(rows.of, device) if rows.shared else None
         count = len(rows.starts)
-        self._cache.hide(rows.starts)
-        self._ids[:count, 0] = torch.from_numpy(rows.tokens())
-        self._positions[:count, 0] = torch.from_numpy(end - rows.starts)
+        if self._fixed is not None:
+            self._fixed.arrange(rows.starts)
+        else:
+            self._cache.hide(rows.starts)
+        self._ids[:count, 0] = to_device(rows.tokens(), device)
+        self._positions[:count, 0] = to_device(end - rows.starts, device)
         self._arranged = True
 
-    def _drawing(self, rows: Sequence[Running | None]) -> Draw:
-        samplings = [_IDLE if r is None else r.request.sampling for r in rows]
-        keys = [0 if r is None else r.key for r in rows]
-        positions = [0 if r is None else len(r.tokens) for r in rows]
-        return Draw(samplings, keys, positions, eos=self._eos, device=self._network.device)
 
-    def _take(self, runnings: Sequence[Running | None], tokens: list[int], logprobs: list[float]) -> list[Finished]:
-        done: list[Finished] = []
-        eos = self._network.eos
-        for running, token, logprob in zip(runnings, tokens, logprobs, strict=True):
-            if running is None:
-                continue
-            drawn = running.tokens
-            drawn.append(token)
-            running.logprobs.append(logprob)
-            if logprob != logprob:  # NaN
-                error = RolloutError(f"the model gave no number at token {len(drawn) - 1} of {running.request.id}")
-                done.append(Finished(running, error))
-            elif token in eos or (running.request.sampling.stop and self._stopped(running)):
-                done.append(Finished(running, running.generation("stop")))
-            elif len(drawn) == running.limit:
-                done.append(Finished(running, running.generation("length")))
-        return done
-
-    def _stopped(self, running: Running) -> bool:
-        sampling = running.request.sampling
-        return len(running.tokens) >= sampling.min_tokens and self._stop_texts.ends(running.tokens, sampling.stop)
+def _broken(logprobs: list[float]) -> list[int]:
+    """The places of those that are NaN."""
+    if not math.isnan(sum(logprobs)):
+        return []
+    return [place for place, logprob in enumerate(logprobs) if math.isnan(logprob)]

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache
 
+from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.rollout.engines.torch.attention import masked
 
 Rows: TypeAlias = Sequence[int] | NDArray[np.int64]
@@ -46,6 +47,29 @@ class Prefilled(Cache):
         return 0
 
 
+class FixedWindow(Cache):
+    """The first columns of the first rows of a `SlotCache`, one of which a step writes: the one that a tensor names."""
+
+    def __init__(
+        self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], width: int, column: torch.Tensor
+    ) -> None:
+        """`keys` and `values` of each layer  # [N, G, C, D]; `column`  # [1]"""
+        super().__init__(layers=[])
+        self._keys = keys
+        self._values = values
+        self._width = width
+        self._column = column
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys = self._keys[layer_idx]
+        values = self._values[layer_idx]
+        keys.index_copy_(2, self._column, key_states)
+        values.index_copy_(2, self._column, value_states)
+        return keys[:, :, : self._width], values[:, :, : self._width]
+
+
 class SlotCache(Cache):
     """A fixed number of rows; the first `rows` of them take part in a decode step."""
 
@@ -53,28 +77,43 @@ class SlotCache(Cache):
         super().__init__(layers=[])
         self._slots = slots
         self._max_len = max_len
-        self._columns = max_len + SLACK_COLUMNS
+        self.columns = max_len + SLACK_COLUMNS
         self._keys: list[torch.Tensor] = []  # each [S, G, C, D]
         self._values: list[torch.Tensor] = []
-        self._hidden = torch.zeros(slots, self._columns, dtype=dtype, device=device)  # [S, C]
+        self._hidden = torch.zeros(slots, self.columns, dtype=dtype, device=device)  # [S, C]
         self._masked = masked(dtype)
-        self._column = torch.arange(self._columns, device=device)
+        self._column = torch.arange(self.columns, device=device)
         self._rows = 0
         self._first = 0
         self.end = 0
 
+    @property
+    def full(self) -> bool:
+        """True if no column is left behind `end`."""
+        return self.end == self.columns
+
     def window(self, rows: int, width: int) -> torch.Tensor:
         """Opens the next column for `rows` rows, `width` columns back counting it; the mask  # [N, 1, 1, W]"""
-        if self.end == self._columns:
+        if self.full:
             raise AssertionError("reserve() before window()")
-        self._rows, self._first = rows, self.end + 1 - width
+        self._rows = rows
+        self._first = self.end + 1 - width
         return self._hidden[:rows, None, None, self._first : self.end + 1]
+
+    def fixed_window(self, rows: int, width: int, column: torch.Tensor) -> FixedWindow:
+        """The first `width` columns of `rows` rows, of which a step writes `column`  # [1]"""
+        keys = [stored[:rows] for stored in self._keys]
+        values = [stored[:rows] for stored in self._values]
+        return FixedWindow(keys, values, width, column)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, first, end = self._rows, self._first, self.end
-        keys, values = self._keys[layer_idx][:rows], self._values[layer_idx][:rows]
+        rows = self._rows
+        first = self._first
+        end = self.end
+        keys = self._keys[layer_idx][:rows]
+        values = self._values[layer_idx][:rows]
         keys[:, :, end] = key_states[:, :, 0]
         values[:, :, end] = value_states[:, :, 0]
         return keys[:, :, first : end + 1], values[:, :, first : end + 1]
@@ -86,20 +125,23 @@ class SlotCache(Cache):
         """The open column is written: it belongs to every row now."""
         self.end += 1
 
-    def reserve(self, live: int, width: int, ahead: int) -> int:
+    def reserve(self, live: int, width: int, ahead: int, *, until: int | None = None) -> int:
         """Makes room: afterwards at least `ahead` columns lie before `end`, and one behind it.
 
-        The last `width` columns of the first `live` rows are kept. Returns by how many columns they moved.
+        Rows that reach the column `until`, or else the last, are moved back as far as that allows. The last `width`
+        columns of the first `live` rows are kept. Returns by how many columns they moved.
         """
         assert width <= self._max_len and ahead <= self._max_len, f"{width} or {ahead} of {self._max_len} columns"
         if not live:
-            moved, self.end = ahead - self.end, ahead
+            moved = ahead - self.end
+            self.end = ahead
             return moved
-        if ahead <= self.end < self._columns:
+        if ahead <= self.end < (self.columns if until is None else until):
             return 0
         target = max(width, ahead)
         moved = target - self.end
-        old, new = slice(self.end - width, self.end), slice(target - width, target)
+        old = slice(self.end - width, self.end)
+        new = slice(target - width, target)
         for stored in (*self._keys, *self._values):
             stored[:live, :, new] = stored[:live, :, old].clone()
         self.end = target
@@ -111,9 +153,11 @@ class SlotCache(Cache):
             self._keys = [self._stored(states) for states in prompts.keys]
             self._values = [self._stored(states) for states in prompts.values]
         device = self._column.device
-        first, last, source = int(rows[0]), int(rows[-1]), torch.as_tensor(sources, device=device)
+        first = int(rows[0])
+        last = int(rows[-1])
+        source = to_device(sources, device)
         gapless = last - first == len(rows) - 1
-        target = torch.as_tensor(rows, device=device)
+        target = to_device(rows, device)
         columns = slice(self.end - prompts.keys[0].shape[2], self.end)
         for stored, states in zip((*self._keys, *self._values), (*prompts.keys, *prompts.values), strict=True):
             if gapless:
@@ -124,17 +168,29 @@ class SlotCache(Cache):
     def move(self, sources: Rows, targets: Rows, width: int) -> None:
         """Each row of `targets` becomes what its row of `sources` was, in the last `width` columns."""
         device = self._column.device
-        source, target = torch.as_tensor(sources, device=device), torch.as_tensor(targets, device=device)
+        source = to_device(sources, device)
+        target = to_device(targets, device)
         columns = slice(self.end - width, self.end)
         for stored in (*self._keys, *self._values):
             kept = stored[:, :, columns]
             kept.index_copy_(0, target, kept.index_select(0, source))
 
+    def clear(self, rows: Rows) -> None:
+        """Makes everything in these rows zero: NaN would reach whoever has the row next, hidden or not."""
+        target = to_device(rows, self._column.device)
+        for stored in (*self._keys, *self._values):
+            stored.index_fill_(0, target, 0)
+
+    def forget(self) -> None:
+        """Gives up keys and values, which no row needs; they are made anew with the next prompt."""
+        self._keys = []
+        self._values = []
+
     def hide(self, starts: Rows) -> None:
         """Row i sees the columns from `starts[i]` on."""
-        begin = torch.as_tensor(starts, device=self._column.device).unsqueeze(1)
+        begin = to_device(starts, self._column.device).unsqueeze(1)
         torch.mul(self._column < begin, self._masked, out=self._hidden[: len(starts)])
 
     def _stored(self, states: torch.Tensor) -> torch.Tensor:
         _, groups, _, size = states.shape
-        return states.new_zeros(self._slots, groups, self._columns, size)
+        return states.new_zeros(self._slots, groups, self.columns, size)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
+from rftd.workers.rollout.engines.torch.alone import LoneRequests, batch_of
 from rftd.workers.rollout.engines.torch.batch import Batch
-from rftd.workers.rollout.engines.torch.loop import DecodeLoop, Swap
-from rftd.workers.rollout.engines.torch.network import Network
+from rftd.workers.rollout.engines.torch.cuda_graphs import recorder_for
+from rftd.workers.rollout.engines.torch.loop import DecodeLoop, Swap, Turn
+from rftd.workers.rollout.engines.torch.memory import check_generation
+from rftd.workers.rollout.engines.torch.network import CPU, Network, dtype_of
 from rftd.workers.rollout.engines.torch.noise import key_of
 from rftd.workers.rollout.engines.torch.running import Finished, Running
 from rftd.workers.rollout.engines.torch.trial import try_model
@@ -31,7 +35,9 @@ QUEUE_REQUESTS = 4096
 class TorchRolloutEngine:
     """The `RolloutEngine` over any transformers causal language model, on this machine."""
 
-    def __init__(self, network: Network, batch: Batch, *, slots: int, max_model_len: int, threads: int) -> None:
+    def __init__(
+        self, network: Network, batch: Batch | LoneRequests, *, slots: int, max_model_len: int, threads: int
+    ) -> None:
         """Use `open`."""
         self._asyncio = asyncio.get_running_loop()
         self._network = network
@@ -46,7 +52,7 @@ class TorchRolloutEngine:
         )
         self._room = asyncio.Semaphore(QUEUE_REQUESTS)
         self._waiters: dict[Running, Waiter] = {}
-        self._swaps: set[asyncio.Future[None]] = set()
+        self._promised: set[asyncio.Future[None]] = set()
         self._unsent: list[Running] = []
         self._requests_total = 0
         self._channels = Channels()
@@ -60,20 +66,46 @@ class TorchRolloutEngine:
         slots: int,
         max_model_len: int,
         dtype: str = "float32",
+        device: torch.device = CPU,
         threads: int,
         clock: Clock,
         deterministic: bool = False,
+        cuda_graphs: bool = True,
+        trust_remote_code: bool = False,
+        biased: Collection[int] = (),
     ) -> TorchRolloutEngine:
         """An engine for the model in the folder `model_path`; it waits for its first `load_weights`.
 
-        `slots` requests run at once, each of at most `max_model_len` tokens with its prompt. Raises DataError if the
-        folder holds no model, RolloutError if it is one that this engine cannot run.
+        `slots` requests run at once, each of at most `max_model_len` tokens with its prompt; `biased` are the token ids
+        that tasksets have a bias for. On a GPU `cuda_graphs` lets decode steps be recorded and repeated, if the model's
+        can be. Raises DataError if the folder holds no model, RolloutError if it is one that this engine cannot run or
+        has no such tokens, DeviceMemoryError if the device has no room for it.
         """
         assert slots > 0 and max_model_len > 1 and threads > 0
         del clock  # nothing here depends on time; the other engines' time-outs do
-        network = await asyncio.to_thread(Network.load, model_path, max_len=max_model_len, dtype=dtype)
-        await asyncio.to_thread(try_model, network)
-        batch = Batch(network, slots=slots, max_len=max_model_len, deterministic=deterministic)
+        await asyncio.to_thread(
+            check_generation,
+            Path(model_path),
+            slots=slots,
+            max_len=max_model_len,
+            dtype=dtype_of(dtype),
+            device=device,
+        )
+        network = await asyncio.to_thread(
+            Network.load,
+            model_path,
+            max_len=max_model_len,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
+        for token in biased:
+            network.check_token(token)
+        way = await asyncio.to_thread(try_model, network)
+        recorder = await asyncio.to_thread(recorder_for, network, way, wanted=cuda_graphs, deterministic=deterministic)
+        batch = batch_of(
+            network, way, slots=slots, max_len=max_model_len, deterministic=deterministic, recorder=recorder
+        )
         engine = cls(network, batch, slots=slots, max_model_len=max_model_len, threads=threads)
         engine._loop.start()
         return engine
@@ -129,7 +161,7 @@ class TorchRolloutEngine:
             let_go()
             self._alive()
         swapped: asyncio.Future[None] = self._asyncio.create_future()
-        self._swaps.add(swapped)
+        self._promised.add(swapped)
         version = (weights.version, weights.generation)
 
         def done(error: RolloutError | None) -> None:
@@ -140,8 +172,28 @@ class TorchRolloutEngine:
         try:
             await asyncio.shield(swapped)
         finally:
-            self._swaps.discard(swapped)
+            self._promised.discard(swapped)
         return weights.checksum
+
+    async def rest(self) -> None:
+        """Leaves the device's memory to others until `wake`, while nothing is generated. On a CPU nothing changes."""
+        await self._turned(rests=True)
+
+    async def wake(self) -> None:
+        """Takes the memory back, bit for bit. Raises DeviceMemoryError if others have it."""
+        await self._turned(rests=False)
+
+    async def _turned(self, *, rests: bool) -> None:
+        self._alive()
+        if not self._loop.rest.possible:
+            return
+        turned: asyncio.Future[None] = self._asyncio.create_future()
+        self._promised.add(turned)
+        self._loop.turn(Turn(rests, lambda error: self._call(partial(_settle, turned, error))))
+        try:
+            await asyncio.shield(turned)
+        finally:
+            self._promised.discard(turned)
 
     def stats(self) -> EngineStats:
         """Counters, for heartbeats and metrics."""
@@ -172,7 +224,8 @@ class TorchRolloutEngine:
 
     def _checked(self, request: GenerationRequest) -> Running:
         self._alive()
-        prompt, sampling = request.prompt, request.sampling
+        prompt = request.prompt
+        sampling = request.sampling
         room = self._max_model_len - len(prompt)
         if not prompt:
             raise RolloutError(f"request {request.id} has an empty prompt")
@@ -185,6 +238,8 @@ class TorchRolloutEngine:
             raise RolloutError(f"request {request.id} has a token outside of 0..{self._network.vocabulary - 1}")
         if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or "" in sampling.stop:
             raise RolloutError(f"request {request.id} cannot be drawn: {sampling}")
+        for token, _ in sampling.logit_bias:
+            self._network.check_token(token)
         return Running(request, min(sampling.max_tokens, room), key_of(sampling.seed))
 
     def _alive(self) -> None:
@@ -192,7 +247,8 @@ class TorchRolloutEngine:
             raise RolloutError(self._error.what) from self._error
 
     def _send(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent = self._unsent
+        self._unsent = []
         self._loop.submit(unsent)
 
     def _cancel(self, running: Running) -> None:
@@ -214,15 +270,16 @@ class TorchRolloutEngine:
 
     def _failed(self, error: RolloutError) -> None:
         self._error = self._error or error
-        waiters, self._waiters = self._waiters, {}
+        waiters = self._waiters
+        self._waiters = {}
         for running, waiter in waiters.items():
             waiter.take(running, RolloutError(error.what, fix=error.fix))
-        for future in list(self._swaps):
+        for future in list(self._promised):
             if not future.done():
                 future.set_exception(RolloutError(error.what, fix=error.fix))
 
 
-def _settle(future: asyncio.Future[None], error: RolloutError | None) -> None:
+def _settle(future: asyncio.Future[None], error: WorkError | None) -> None:
     if future.done():
         return
     if error is None:

@@ -45,11 +45,17 @@ class FusedForward:
         self._cos = cos[0].contiguous()
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
 
+    @property
+    def window(self) -> int | None:
+        """The tokens that the layer with the shortest attention window sees; None: all see every token."""
+        return min((layer.window for layer in self._layers if layer.window is not None), default=None)
+
     def __call__(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
         """Logits after the last token of each row  # [N, Q], [N, Q], [N, 1, Q, W] -> [N, V]"""
         rows, queries = ids.shape
         flat = positions.reshape(-1)
-        cos, sin = self._cos[flat].unsqueeze(1), self._sin[flat].unsqueeze(1)  # [N * Q, 1, D]
+        cos = self._cos[flat].unsqueeze(1)  # [N * Q, 1, D]
+        sin = self._sin[flat].unsqueeze(1)
         x = functional.embedding(ids.reshape(-1), self._embed.weight)  # [N * Q, E]
         for index, layer in enumerate(self._layers):
             x = layer(x, rows, queries, cos, sin, mask, cache, index)
@@ -73,9 +79,9 @@ class _Layer:
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self._q_norm = _Norm(attention.q_norm) if hasattr(attention, "q_norm") else None
         self._k_norm = _Norm(attention.k_norm) if hasattr(attention, "k_norm") else None
-        self._window: int | None = getattr(attention, "sliding_window", None)
-        if self._window is None and type(attention).__name__ == "MistralAttention":
-            self._window = attention.config.sliding_window
+        self.window: int | None = getattr(attention, "sliding_window", None)
+        if self.window is None and type(attention).__name__ == "MistralAttention":
+            self.window = attention.config.sliding_window
 
     def __call__(
         self,
@@ -88,7 +94,9 @@ class _Layer:
         cache: Cache,
         index: int,
     ) -> torch.Tensor:
-        heads, groups, size = self._heads, self._groups, self._size
+        heads = self._heads
+        groups = self._groups
+        size = self._size
         weight, bias = self._qkv
         mixed = functional.linear(self._before(x), weight, bias).view(
             -1, heads + 2 * groups, size
@@ -97,7 +105,8 @@ class _Layer:
         if self._q_norm is not None and self._k_norm is not None:
             turning = torch.cat((self._q_norm(mixed[:, :heads]), self._k_norm(mixed[:, heads : heads + groups])), 1)
         turned = torch.addcmul(turning * cos, turning.roll(size // 2, -1), sin)
-        query, key = turned[:, :heads], turned[:, heads:]
+        query = turned[:, :heads]
+        key = turned[:, heads:]
         value = mixed[:, heads + groups :]
         keys, values = cache.update(_by_head(key, rows, queries, groups), _by_head(value, rows, queries, groups), index)
         gathered, _ = attend(
@@ -107,7 +116,7 @@ class _Layer:
             values,
             mask,
             scaling=self._attention.scaling,
-            sliding_window=self._window,
+            sliding_window=self.window,
         )
         output = self._attention.o_proj
         x = x + functional.linear(gathered.reshape(rows * queries, heads * size), output.weight, output.bias)

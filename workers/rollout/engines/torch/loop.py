@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import RolloutError, WorkError
+from rftd.workers.rollout.engines.torch.alone import LoneRequests
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.network import Network
 from rftd.workers.rollout.engines.torch.running import Finished, Running
+from rftd.workers.weights.parked_tensors import Rest
 
 PATIENCE_STEPS = 4
 """So many steps a request waits for company before it is prefilled: a prefill costs about as much as a step."""
@@ -30,17 +32,26 @@ class Swap:
     done: Callable[[RolloutError | None], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The device's memory is left to others (`rests`), or taken back."""
+
+    rests: bool
+    done: Callable[[WorkError | None], None]
+
+
 @dataclass(slots=True)
-class Inbox:
+class RequestInbox:
     """What the asyncio side wants; guarded by the loop's condition."""
 
     requests: list[Running] = field(default_factory=list)
     cancelled: list[Running] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     stop: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.requests or self.cancelled or self.swaps or self.stop)
+        return bool(self.requests or self.cancelled or self.swaps or self.turns or self.stop)
 
 
 class DecodeLoop:
@@ -49,7 +60,7 @@ class DecodeLoop:
     def __init__(
         self,
         network: Network,
-        batch: Batch,
+        batch: Batch | LoneRequests,
         *,
         threads: int,
         slots: int,
@@ -64,13 +75,14 @@ class DecodeLoop:
         self._deliver = deliver
         self._failed = failed
         self._condition = threading.Condition()
-        self._inbox = Inbox()
+        self._inbox = RequestInbox()
         self._waiting: deque[Running] = deque()
         self._waited_steps = 0
         self._thread = threading.Thread(target=self._run, name="rftd-decode", daemon=True)
         self.version = (-1, -1)
         self.tokens_total = 0
         self.running = 0
+        self.rest = Rest(network.device, network.kept)
 
     def start(self) -> None:
         """Begins; the thread waits for weights."""
@@ -92,6 +104,12 @@ class DecodeLoop:
         """Uses new weights from the next step on."""
         with self._condition:
             self._inbox.swaps.append(swap)
+            self._condition.notify()
+
+    def turn(self, turn: Turn) -> None:
+        """Gives the device's memory up, or takes it back, between two steps; no request is running then."""
+        with self._condition:
+            self._inbox.turns.append(turn)
             self._condition.notify()
 
     def stop(self) -> None:
@@ -116,28 +134,32 @@ class DecodeLoop:
     def _turn(self) -> bool:
         """Messages, then admission, then one step. False when stopped."""
         inbox = self._receive()
+        done = self._batch.caught_up() if inbox.swaps or inbox.cancelled else []
         for swap in inbox.swaps:
             self._swap(swap)
         self._waiting += inbox.requests
         if inbox.cancelled:
             self._drop(inbox.cancelled)
+        for turn in inbox.turns:
+            self._change(turn)
         if inbox.stop:
             return False
-        done = self._admit()
+        done += self._admit()
         if self._batch.live:
             self._waited_steps += 1
-            self.tokens_total += len(self._batch.live)
             done += self._batch.step()
         self.running = len(self._batch.live)
+        self.tokens_total = self._batch.tokens_total
         if done:
             self._deliver(done)
         return True
 
-    def _receive(self) -> Inbox:
+    def _receive(self) -> RequestInbox:
         with self._condition:
             while not self._inbox and not self._can_work():
                 self._condition.wait()
-            inbox, self._inbox = self._inbox, Inbox()
+            inbox = self._inbox
+            self._inbox = RequestInbox()
             return inbox
 
     def _can_work(self) -> bool:
@@ -145,13 +167,26 @@ class DecodeLoop:
 
     def _swap(self, swap: Swap) -> None:
         try:
-            self._network.assign(swap.tensors)
+            with self.rest.interrupted():
+                self._network.assign(swap.tensors)
         except RolloutError as error:
             swap.done(error)
             return
         self.version = swap.version
         self._batch.swapped(swap.version)
         swap.done(None)
+
+    def _change(self, turn: Turn) -> None:
+        try:
+            if turn.rests and not self._batch.live:
+                self._batch.forget()
+                self.rest.begin()
+            if not turn.rests:
+                self.rest.end()
+        except WorkError as error:
+            turn.done(error)
+            return
+        turn.done(None)
 
     def _drop(self, cancelled: list[Running]) -> None:
         gone = set(map(id, cancelled))
@@ -167,5 +202,4 @@ class DecodeLoop:
             return []
         self._waited_steps = 0
         newcomers = [self._waiting.popleft() for _ in range(count)]
-        self.tokens_total += count
         return self._batch.join(newcomers)

@@ -3,21 +3,60 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from rftd.ops.errors import DataError, RolloutError
-from rftd.workers.pretrained import read_model
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.models.model_type import model_type
+from rftd.workers.models.pretrained import read_model
 from rftd.workers.rollout.engines.torch import attention
-from rftd.workers.rollout.engines.torch.adapters import AdaptedWeights
-from rftd.workers.rollout.engines.torch.cache import Prefilled, SlotCache
+from rftd.workers.rollout.engines.torch.cache import Prefilled
 from rftd.workers.rollout.engines.torch.fused import fuse
-from rftd.workers.weights.adapter import is_adapter
+from rftd.workers.weights.adapter import changes, is_adapter
+
+
+class AdaptedWeights:
+    """Keeps the base weights of adapted modules, for the network itself holds the sum."""
+
+    def __init__(self) -> None:
+        self._base: dict[str, torch.Tensor] = {}
+
+    def kept(self) -> Iterable[torch.Tensor]:
+        """The base weights."""
+        return self._base.values()
+
+    def whole(self, adapter: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Base + B A for each adapted module, in float32. `own` are the network's present weights, the base's at first.
+
+        Raises RolloutError if the adapter belongs to another model.
+        """
+        pairs = changes(adapter)
+        if not self._base:
+            self._base = {name: own[name].clone() for name in pairs if name in own}
+        if pairs.keys() != self._base.keys():
+            odd = sorted(pairs.keys() ^ self._base.keys())[0]
+            raise RolloutError(
+                f"the adapter and the model differ in {odd!r}", fix="publish adapters of one set of modules"
+            )
+        made = {}
+        for name, (low, high) in pairs.items():
+            base = self._base[name]
+            if low.shape[0] != high.shape[1] or base.shape != (high.shape[0], low.shape[1]):
+                raise RolloutError(
+                    f"the adapter of {name!r} has shapes {tuple(low.shape)} and {tuple(high.shape)}, "
+                    f"its weight {tuple(base.shape)}",
+                    fix="publish adapters made from the model that the explorers run",
+                )
+            made[name] = base.float() + (high.float() @ low.float()).to(base.device)
+        return made
+
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -26,12 +65,31 @@ _DTYPES: Final = {
     "float16": torch.float16,
 }
 
+CPU: Final = torch.device("cpu")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The torch dtype of that name. Raises DataError for one that the engine does not have."""
+    if name not in _DTYPES:
+        raise DataError(f"the torch engine has no dtype {name!r}", fix=f"one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
 
 class Network:
     """A transformers causal language model, run by the engine's cache and masks."""
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, eos: frozenset[int], *, max_len: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        eos: frozenset[int],
+        *,
+        max_len: int,
+        takes_attention: bool = True,
+    ) -> None:
+        """`takes_attention`: the model's layers can run the engine's attention."""
         self.model = model
+        self.takes_attention = takes_attention
         self.tokenizer = tokenizer
         self.eos = eos
         embedding = model.get_input_embeddings()
@@ -39,55 +97,94 @@ class Network:
         self.dtype: torch.dtype = embedding.weight.dtype
         self.device: torch.device = embedding.weight.device
         accepted = inspect.signature(model.forward).parameters
-        self._fused = fuse(model, max_len=max_len)
+        self.fused = fuse(model, max_len=max_len)
         self._adapted = AdaptedWeights()
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self.max_len = max_len
+        self._keeps_some = "logits_to_keep" in accepted
 
     @classmethod
-    def load(cls, folder: str, *, max_len: int, dtype: str) -> Network:
-        """The model in `folder`, without touching a network. Raises DataError if there is none that can be run."""
+    def load(
+        cls,
+        folder: str,
+        *,
+        max_len: int,
+        dtype: str,
+        device: torch.device = CPU,
+        trust_remote_code: bool = False,
+    ) -> Network:
+        """The model in `folder`, on the device; it touches no network. Raises DataError if none can be run."""
         attention.register()
-        if dtype not in _DTYPES:
-            raise DataError(f"the torch engine has no dtype {dtype!r}", fix=f"one of {', '.join(_DTYPES)}")
+        numbers = dtype_of(dtype)
         if not Path(folder).is_dir():
             raise DataError("no model folder", where=folder, fix="model.model_path must name a Hugging Face folder")
+        trusted = {"trust_remote_code": trust_remote_code}
         try:
-            model = read_model(folder, dtype=_DTYPES[dtype], attn_implementation=attention.NAME)
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise DataError(f"the model cannot be loaded: {error}", where=folder) from error
-        model.requires_grad_(False).train(False)
+            model = _with_attention(folder, numbers, trusted)
+            takes_attention = model is not None
+            if model is None:
+                model = read_model(folder, dtype=numbers, **trusted)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **trusted)
+        except (DataError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # an architecture may fail in its own way
+            raise DataError(
+                f"the torch engine cannot load {model_type(Path(folder))} models: {type(error).__name__}: {error}",
+                where=folder,
+                fix="use another model, or check its config.json, tokenizer and safetensors files",
+            ) from error
+        model.requires_grad_(False).train(False).to(device)
         ends = {tokenizer.eos_token_id, *_ids(model.generation_config), *_ids(model.config)}
-        return cls(model, tokenizer, frozenset(end for end in ends if isinstance(end, int)), max_len=max_len)
+        found = frozenset(end for end in ends if isinstance(end, int))
+        return cls(model, tokenizer, found, max_len=max_len, takes_attention=takes_attention)
+
+    def kept(self) -> Iterator[torch.Tensor]:
+        """Everything of the model that lies on the device between two requests."""
+        yield from self.model.parameters()
+        yield from self.model.buffers()
+        yield from self._adapted.kept()
+
+    def check_token(self, token: int) -> None:
+        """Raises RolloutError for a token that has a bias and is none of this model's."""
+        if not 0 <= token < self.vocabulary:
+            raise RolloutError(
+                f"logit_bias names token {token}, and the model has {self.vocabulary} tokens",
+                field="rollout_args.logit_bias",
+                fix=f"name token ids of this model, 0 to {self.vocabulary - 1}",
+            )
+
+    def last_places(self, count: int) -> dict[str, int]:
+        """The argument by which the model computes logits at the last places alone, if it knows one."""
+        return {"logits_to_keep": count} if self._keeps_some else {}
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, Prefilled]:
         """Logits after each prompt, and what the cache needs of them  # [U, V]"""
         longest = max(map(len, prompts))
         pads = [longest - len(prompt) for prompt in prompts]
-        ids = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)])  # [U, P]
-        column = torch.arange(longest)
-        begin = torch.tensor(pads).view(-1, 1)  # [U, 1]
+        padded = np.array([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], np.int64)
+        ids = to_device(padded, self.device)  # [U, P]
+        column = torch.arange(longest, device=self.device)
+        begin = to_device(np.array(pads, np.int64), self.device).view(-1, 1)  # [U, 1]
         hidden = (column > column.view(-1, 1)) | (column < begin).unsqueeze(1)  # [U, P, P]
         mask = (hidden * attention.masked(self.dtype)).to(self.dtype).unsqueeze(1)  # [U, 1, P, P]
         prefilled = Prefilled()
         positions = (column - begin).clamp_(min=0)
-        logits = self._forward(ids.to(self.device), positions.to(self.device), mask.to(self.device), prefilled)
+        logits = self._forward(ids, positions, mask, prefilled)
         return logits, prefilled
 
-    def decode(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: SlotCache) -> torch.Tensor:
+    def decode(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
         """Logits after one token more in each row  # [N, 1], [N, 1], [N, 1, 1, W] -> [N, V]"""
         return self._forward(ids, positions, mask, cache)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
-        if self._fused is not None:
-            return self._fused(ids, positions, mask, cache)
+        if self.fused is not None:
+            return self.fused(ids, positions, mask, cache)
         output = self.model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
             past_key_values=cache,
             use_cache=True,
-            **self._last_only,
+            **self.last_places(1),
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
@@ -116,6 +213,17 @@ class Network:
                 raise RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+
+
+def _with_attention(folder: str, dtype: torch.dtype, trusted: Mapping[str, bool]) -> Any | None:
+    """The model with the engine's attention; None if its layers compute attention in a way of their own."""
+    try:
+        model = read_model(folder, dtype=dtype, attn_implementation=attention.NAME, **trusted)
+    except KeyError as error:
+        if error.args != (attention.NAME,):
+            raise
+        return None
+    return model if model._can_set_attn_implementation() else None
 
 
 def _lacking(tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> list[str]:

@@ -78,7 +78,8 @@ class SharedRows:
         return len(self.requests) > len(self.starts)
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
-        before, prompts = len(self.starts), np.arange(len(starts))
+        before = len(self.starts)
+        prompts = np.arange(len(starts))
         self.requests = [*self.requests, *joining]
         self.of = np.concatenate((self.of, np.array(sources) + before))
         self.starts = np.concatenate((self.starts, np.array(starts)))
@@ -86,10 +87,13 @@ class SharedRows:
 
     def settle(self, kept: Index) -> Settled:
         if not len(kept):
-            self.requests, self.of, self.starts = [], _NONE, _NONE
+            self.requests = []
+            self.of = _NONE
+            self.starts = _NONE
             return Settled(_NONE, _NONE, kept)
         sequences, of = np.unique(self.of[kept] << _TOKEN_BITS | self._last()[kept], return_inverse=True)
-        parents, count = sequences >> _TOKEN_BITS, len(sequences)
+        parents = sequences >> _TOKEN_BITS
+        count = len(sequences)
         # The first of those that part stays where it is, if that is in front; the others go where nobody is.
         stays = (np.diff(parents, prepend=-1) != 0) & (parents < count)
         places = parents.copy()

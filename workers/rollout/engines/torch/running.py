@@ -21,6 +21,8 @@ class Running:
     """Of its seed, for `noise`."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    processed: list[float] = field(default_factory=list)
+    """Log-probabilities in the distributions that the tokens were drawn from, where the request asks for them."""
     marks: list[tuple[int, int, int]] = field(default_factory=list)
     """(version, generation, index of the first token drawn from it)"""
 
@@ -35,7 +37,13 @@ class Running:
             spans: tuple[Span, ...] = (Span(version, number, start, len(self.tokens)),)
         else:
             spans = tuple(self._spans())
-        return Generation(tokens=tuple(self.tokens), logprobs=tuple(self.logprobs), spans=spans, finish=finish)
+        return Generation(
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            processed_logprobs=tuple(self.processed),
+            spans=spans,
+            finish=finish,
+        )
 
     def _spans(self) -> Iterator[Span]:
         ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]

@@ -51,5 +51,6 @@ class Several:
         if not self._done and self._numbers:
             self._more = asyncio.get_running_loop().create_future()
             await self._more
-        done, self._done = self._done, []
+        done = self._done
+        self._done = []
         return done

@@ -1,0 +1,252 @@
+"""Advantages that compare a rollout with its group's rewards alone: baselines, and which rollouts count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages.advantage import OneGroup
+from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+
+
+class NoAdvantage(OneGroup):
+    """Zero for every experience."""
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """Zeros  # [G]"""
+        return np.zeros(len(group.rewards), np.float32)
+
+
+class ReinforceAdvantage(OneGroup):
+    """The reward, without a baseline."""
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """The rewards  # [G]"""
+        return group.rewards.astype("float32")
+
+
+class RlooAdvantage(OneGroup):
+    """The reward less the mean of the others: n / (n - 1) (reward - mean). A group of one has its reward."""
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        return leave_one_out(group.exact_rewards()).astype(np.float32)
+
+
+def leave_one_out(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each reward less the mean of the others  # [G] -> [G]"""
+    count = len(rewards)
+    return (rewards - rewards.mean()) * (count / (count - 1)) if count > 1 else rewards
+
+
+class RemaxAdvantage(OneGroup):
+    """The reward less that of the group's greedy rollout, which has no advantage itself.
+
+    If there is none, because it failed, the others' mean is the baseline, as in `rloo`.
+    """
+
+    greedy_rollouts: ClassVar[int] = 1
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        rewards = group.exact_rewards()
+        greedy = group.greedy
+        if greedy is None or not greedy.any():
+            return leave_one_out(rewards).astype(np.float32)
+        return np.where(greedy, 0.0, rewards - rewards[greedy].mean()).astype(np.float32)
+
+
+class OpoAdvantage(OneGroup):
+    """reward - sum(length * reward) / sum(length): the baseline of least variance if a gradient grows with the length.
+
+    The length counts trained tokens. A group of one has its reward as advantage.
+    Source: Hao et al. 2025, On-Policy RL with Optimal Reward Baseline, arXiv 2505.23585; as in verl.
+    """
+
+    @property
+    def member_fields(self) -> frozenset[MemberField]:
+        """Lengths."""
+        return frozenset({"lengths"})
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end; without lengths all count the same  # [G]"""
+        rewards = group.exact_rewards()
+        if len(rewards) < 2:
+            return rewards.astype(np.float32)
+        lengths = np.ones(len(rewards)) if group.lengths is None else group.lengths.astype(np.float64)
+        total = float(lengths.sum())
+        baseline = float((lengths * rewards).sum()) / total if total else float(rewards.mean())
+        return (rewards - baseline).astype(np.float32)
+
+
+class GpgAdvantage(OneGroup):
+    """alpha (reward - mean), where alpha = B / (B - M): of the batch's B experiences M are in groups of equal rewards.
+
+    Those have no gradient, and a mean over all B would be too small by just that. A group of one has its reward.
+    Source: Chu et al. 2025, GPG, arXiv 2504.02546, with F_norm = 1.
+    """
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """The reward less the mean  # [G]"""
+        return self._centred(group).astype(np.float32)
+
+    def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
+        """In float64, rounded once at the end  # each [G]"""
+        found = [self._centred(group) for group in groups]
+        every = sum(len(values) for values in found)
+        teaching = sum(len(values) for values in found if values.any())
+        scale = every / teaching if teaching else 1.0
+        return [(values * scale).astype(np.float32) for values in found]
+
+    def _centred(self, group: ClosedGroup) -> NDArray[np.float64]:
+        rewards = group.exact_rewards()
+        if len(rewards) < 2:
+            return rewards
+        # A mean may be off by a rounding: equal rewards shall count as such.
+        return np.zeros(len(rewards)) if (rewards == rewards[0]).all() else rewards - rewards.mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsymreAdvantage(OneGroup):
+    """reward - (mean + baseline_shift): with a shift below 0 good answers count more than bad ones.
+
+    A group of one has its reward as advantage.
+    """
+
+    baseline_shift: float = -0.1
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        rewards = group.exact_rewards()
+        baseline = rewards.mean() + self.baseline_shift if len(rewards) > 1 else 0.0
+        return (rewards - baseline).astype(np.float32)
+
+
+class BestAdvantage(OneGroup):
+    """1 for the experiences with the group's highest reward, 0 for others; 0 for all if no reward is the better one.
+
+    A group of one has 1: there is nothing that it could be worse than. For losses that are weighted by it: `raft`.
+    """
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """1 or 0  # [G]"""
+        rewards = group.rewards
+        if len(rewards) < 2:
+            return np.ones(len(rewards), np.float32)
+        best = rewards == rewards.max()
+        return np.where(best & ~best.all(), 1.0, 0.0).astype(np.float32)
+
+
+BASELINES = ("mean", "logavgexp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpmdAdvantage(OneGroup):
+    """reward - baseline: the mean, or tau log mean exp(reward / tau). A group of one has its reward as advantage."""
+
+    opmd_baseline: str = "mean"
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.opmd_baseline not in BASELINES:
+            raise ConfigError(
+                f"opmd_baseline is {self.opmd_baseline!r}",
+                field="advantage_fn_args.opmd_baseline",
+                fix=f"use {' or '.join(BASELINES)}",
+            )
+        if not self.tau > 0:
+            raise ConfigError(f"tau is {self.tau}", field="advantage_fn_args.tau", fix="use one above 0")
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        rewards = group.exact_rewards()
+        if len(rewards) < 2:
+            return rewards.astype(np.float32)
+        if self.opmd_baseline == "mean":
+            baseline = float(rewards.mean())
+        else:
+            highest = float(rewards.max())  # taken out, so that nothing overflows
+            baseline = highest + self.tau * float(np.log(np.exp((rewards - highest) / self.tau).mean()))
+        return (rewards - baseline).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecAdvantage(OneGroup):
+    """reward - mean, of those that are kept; a single one that is kept has its reward as advantage."""
+
+    epsilon: float = 1e-6
+    std_normalize: bool = False
+    """Divide by the std of the population, plus epsilon."""
+    drop: str | None = None
+    """`balance`: of the members below the mean, so many have no advantage that they are not more than the others."""
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon is {self.epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
+        if self.drop not in (None, "balance"):
+            raise ConfigError(
+                f"drop is {self.drop!r}", field="advantage_fn_args.drop", fix="use balance, or leave it out"
+            )
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        rewards = group.exact_rewards()
+        kept = self._kept(group)
+        mean, std = (float(rewards[kept].mean()), float(rewards[kept].std())) if kept.sum() > 1 else (0.0, 1.0)
+        centred = (rewards - mean) / (std + self.epsilon if self.std_normalize else 1.0)
+        return np.where(kept, centred, 0.0).astype(np.float32)
+
+    def _kept(self, group: ClosedGroup) -> Any:
+        """Which members keep their advantage: by chance, but the same whenever the group is asked for  # [G] bool"""
+        rewards = group.exact_rewards()
+        below = rewards < rewards.mean()
+        surplus = int(below.sum()) - int((~below).sum())
+        kept = np.ones(len(rewards), np.bool_)
+        if self.drop == "balance" and surplus > 0:
+            order = np.where(below, group.draws(), 2.0).argsort()
+            kept[order[:surplus]] = False
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassAtKAdvantage(OneGroup):
+    """Of n members, w of them wrong, let R = 1 - C(w, k) / C(n, k), the chance that one of k is right, and
+    s = sqrt(R (1 - R)) + epsilon. A right member has (1 - R) / s, a wrong one
+    (1 - R - C(w - 1, k - 1) / C(n - 1, k - 1)) / s.
+
+    That is the mean of grpo's advantage over all sets of k that hold the member, where a set's reward is 1 if one
+    of it is right; no set is drawn. k = 1 is grpo with the population's std. A group of fewer than k is one set.
+    Source: Chen et al. 2025, Pass@k Training, arXiv 2508.10751, its analytical derivation, and the authors' code.
+    """
+
+    k: int = 4
+    right_above: float = 0.5
+    """An answer is right if its reward is above it."""
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, int) or self.k < 1:
+            raise ConfigError(
+                f"k is {self.k!r}", field="advantage_fn_args.k", fix="use a whole number of 1 to repeat_times"
+            )
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon is {self.epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """In float64, rounded once at the end  # [G]"""
+        right = group.exact_rewards() > self.right_above
+        count = len(right)
+        wrong = int(np.count_nonzero(~right))
+        if not count:
+            return np.zeros(0, np.float32)
+        k = min(self.k, count)
+        passed = 1 - math.comb(wrong, k) / math.comb(count, k)
+        spread = math.sqrt(passed * (1 - passed)) + self.epsilon
+        of_wrong = 1 - passed - math.comb(max(wrong - 1, 0), k - 1) / math.comb(count - 1, k - 1)
+        return np.where(right, (1 - passed) / spread, of_wrong / spread).astype(np.float32)

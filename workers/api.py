@@ -1,0 +1,82 @@
+"""The names that packages of third parties import: `from rftd.workers.api import Message`.
+
+These names stay where they are when files move; docs/extending.md says what each is for. Nothing here imports torch.
+"""
+
+from rftd.ops.errors import ConfigError, ConflictError, WorkError
+from rftd.workers.algorithms.advantages.advantage import AdvantageFunction, Masking, OneGroup, Substituting
+from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
+from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
+from rftd.workers.control.policies.paced import Paced
+from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.rewards.reward import Reward, RewardResult
+from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.rollout.workflows.result import RolloutResult
+from rftd.workers.rollout.workflows.trajectory import Trajectory
+from rftd.workers.rollout.workflows.workflow import Workflow
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.task import Task
+from rftd.workers.training.corrections.correction import Corrected, Correction, Mismatch
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.losses.batch_tokens import BatchTokens
+from rftd.workers.training.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
+from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
+from rftd.workers.weights.channel import ChannelPlace, Exported, WeightChannel, WeightsRef, check_announced, name_of
+from rftd.workers.weights.checksum import checksum_of, tensor_sums
+from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
+
+__all__ = [
+    "AdvantageFunction",
+    "AlgorithmDefinition",
+    "BatchTokens",
+    "ChannelPlace",
+    "ClosedGroup",
+    "ConfigError",
+    "ConflictError",
+    "Corrected",
+    "Correction",
+    "Exported",
+    "Flight",
+    "LossNeeds",
+    "LossTokens",
+    "Manifest",
+    "Masking",
+    "Message",
+    "Mismatch",
+    "Model",
+    "Needs",
+    "OneGroup",
+    "Paced",
+    "PolicyLoss",
+    "PolicyView",
+    "Response",
+    "Retirement",
+    "Reward",
+    "RewardResult",
+    "RolloutEngine",
+    "RolloutResult",
+    "RolloutView",
+    "StalenessPolicy",
+    "Substituting",
+    "Task",
+    "TensorBytes",
+    "TensorSum",
+    "TokenAdvantage",
+    "TokenLoss",
+    "TrainerEngine",
+    "Trajectory",
+    "WeightChannel",
+    "Weights",
+    "WeightsRef",
+    "WorkError",
+    "Workflow",
+    "check_announced",
+    "checksum_of",
+    "manifest_id",
+    "name_of",
+    "tensor_sums",
+]

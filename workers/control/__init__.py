@@ -1,0 +1,25 @@
+"""Control: what the daemon decides, as pure functions of folded state and a clock reading. No I/O, no engine.
+
+The planner is the only writer of batch.planned and experience.retired, the dispatcher of leases, expiries, closed
+groups and eval.completed (rule 1), the controller that of the experiment's life. In reading order:
+
+holds        why a decider stops: all that controller, planner and dispatcher may say beside their events
+deciders     the three of one experiment, and what each said last
+controller   the life of one experiment: stages, completion, failure
+obstacle     what an experiment pauses for by itself, or fails of
+policies/    how far explorers may run ahead, and what may be trained on
+planner      what to plan and retire now
+stage_buffer the index of the stage under way, in its policy's order, kept up to date with the replay buffer
+judge        groups from which nothing can be learnt
+rows         the batches of a stage that trains on a dataset
+dispatcher   what to lease, close and give up now, in this order:
+liveness     who was heard of when: scheduling, never truth
+closing      groups that are over, or given up
+over_rollout explore steps that are over without their slowest tasks
+isolation    groups whose workers died, and explorers that are kept for them
+windows      on which weights the next group begins: sync points, questions to the trainer, what came too late
+collecting   how far a stage is that trains nothing
+leasing      groups that may start, and where
+evaluation   held-out tasksets: leased and complete
+simulator/   `rftd sim`: an experiment in virtual time, by the real planner and policies
+"""

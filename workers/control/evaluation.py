@@ -1,0 +1,103 @@
+"""Evaluations: held-out tasksets, answered by one pinned weight version each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rftd.ops import limits
+from rftd.ops.ids import derive
+from rftd.streams.decision import Decision, slot_partition
+from rftd.streams.evaluations import due_evals, eval_id
+from rftd.streams.events.step import EvalCompleted
+from rftd.streams.events.task import EvalLeased
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.evals import Evaluation
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.control.holds import EvalAwaitsExplorer, EvalAwaitsWeights, EvalHold, EvalUnderWay
+from rftd.workers.control.leasing import LEASE_GRACE_S
+
+
+def complete_evals(state: RunState) -> Iterator[Decision]:
+    """eval.completed for each evaluation of which every row is scored."""
+    assert state.spine.spec is not None
+    for id, evaluation in state.evals.open.items():
+        taskset = _taskset_of(state.spine.spec, evaluation)
+        if taskset is None:
+            continue  # a stranger answered what nobody asked
+        if evaluation.rows_scored() < taskset.rows:
+            continue
+        generation = max(scored.generation for scored in evaluation.scores.values())
+        yield Decision(
+            EvalCompleted(
+                eval=id,
+                stage=evaluation.stage,
+                taskset=taskset.name,
+                version=evaluation.version,
+                generation=generation,
+                rows=taskset.rows,
+                score=evaluation.mean_reward(),
+                metrics={"response_length/mean": evaluation.mean_tokens()},
+            )
+        )
+
+
+def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:
+    """The taskset that it says it is of, if the experiment has it."""
+    if not 0 <= evaluation.stage < len(spec.stages) or not evaluation.scores:
+        return None
+    evals = spec.stages[evaluation.stage].evals
+    return evals[evaluation.taskset] if 0 <= evaluation.taskset < len(evals) else None
+
+
+def lease_evals(
+    state: RunState, stage: StageSpec, explorers: list[WorkerStarted]
+) -> tuple[list[Decision], EvalHold | None]:
+    """Leases of rows that are due, at most one for each explorer at a time.
+
+    With them comes how it stands with the oldest evaluation that is due; None if none is.
+    """
+    leases: list[Decision] = []
+    if not stage.evals:
+        return leases, None
+    busy = {lease.worker for evaluation in state.evals.open.values() for lease in evaluation.leases.values()}
+    idle = [worker for worker in explorers if worker.worker not in busy]
+    oldest: EvalHold | None = None
+    for version, taskset in due_evals(state, stage):
+        published = state.weights.of_version(version, state.spine)
+        if published is None or published.version != version:
+            oldest = oldest or EvalAwaitsWeights(version, taskset)
+            continue
+        id = eval_id(state.experiment, state.spine.stage, version, taskset)
+        evaluation = state.evals.open.get(id)
+        rows = stage.evals[taskset].rows
+        leased = {lease.row_start for lease in evaluation.leases.values()} if evaluation else set()
+        begun = leased | evaluation.scores.keys() if evaluation else leased
+        starts = [start for start in range(0, rows, limits.EVAL_CHUNK_ROWS) if start not in begun]
+        if oldest is None:
+            if leased or idle or not starts:
+                oldest = EvalUnderWay(version, taskset)
+            else:
+                oldest = EvalAwaitsExplorer(version, taskset, len(explorers))
+        for start in starts:
+            if not idle:
+                return leases, oldest
+            worker = idle.pop(0)
+            attempt = (evaluation.attempts.get(start, 0) if evaluation else 0) + 1
+            event = EvalLeased(
+                lease=derive(id, "lease", start, attempt),
+                slot=worker.slot,
+                worker=worker.worker,
+                eval=id,
+                stage=state.spine.stage,
+                taskset=taskset,
+                row_start=start,
+                row_end=min(start + limits.EVAL_CHUNK_ROWS, rows),
+                version=version,
+                generation=published.generation,
+                attempt=attempt,
+                deadline_s=stage.rollout.max_timeout_s + LEASE_GRACE_S,
+                digest=stage.evals[taskset].digest,
+            )
+            leases.append(Decision(event, slot_partition(worker.slot)))
+    return leases, oldest

@@ -1,0 +1,246 @@
+"""Groups that may start, and where: admission by the stage's policy, credits by the workers' capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError
+from rftd.ops.ids import derive
+from rftd.streams.decision import Decision, slot_partition
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.folds.groups import Group
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.group_id import group_id
+from rftd.streams.row_order import locate
+from rftd.streams.spec import StageSpec, TasksetSpec
+from rftd.workers.control.closing import leasable, loose_groups
+from rftd.workers.control.collecting import left_to_collect
+from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, PolicyFull
+from rftd.workers.control.isolation import Isolation, is_suspect
+from rftd.workers.control.planner import view_of
+from rftd.workers.control.policies.policy import PolicyView
+from rftd.workers.control.policies.registry import policy_of
+from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
+
+LEASE_GRACE_S = 30.0
+"""What a lease's deadline adds to the rollout's own time-out, which the explorer enforces."""
+
+
+def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
+    """Longest attempt at a rollout that is leased now: `max_timeout`, or less once recent durations are known."""
+    spec = stage.rollout
+    groups = state.groups
+    if not spec.timeout_ratio or groups.recent_stage != state.spine.stage:
+        return spec.max_timeout_s
+    mean_s = groups.mean_duration_s
+    if mean_s is None or groups.closed_in_stage < spec.timeout_warmup_steps * stage.batch_size:
+        return spec.max_timeout_s
+    return min(spec.max_timeout_s, max(spec.timeout_ratio * mean_s, limits.DYNAMIC_TIMEOUT_LEAST_S))
+
+
+class Credits:
+    """Rollouts that each explorer can still take: its capacity and one group more, so that it never runs dry."""
+
+    def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
+        self._ahead = ahead
+        load = state.groups.load
+        self._free = {worker.worker: worker.capacity + ahead - load.get(worker.worker, 0) for worker in explorers}
+        self._workers = {worker.worker: worker for worker in explorers}
+        self._load = load
+        self._taken = 0
+
+    @property
+    def most(self) -> int:
+        """Of the explorer with the most."""
+        return max(self._free.values(), default=0)
+
+    def take(self, rollouts: int) -> WorkerStarted | None:
+        """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
+        best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
+        if best is None or self._free[best] < rollouts:
+            return None
+        return self._charge(best, rollouts)
+
+    def take_idle(self, rollouts: int, *, but: UUID) -> WorkerStarted | None:
+        """The same of the other explorers than `but`, for rollouts that shall begin at once: none that would queue."""
+        elsewhere = [id for id in self._free if id != but and self._free[id] - self._ahead >= rollouts]
+        best = max(elsewhere, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
+        return None if best is None else self._charge(best, rollouts)
+
+    @property
+    def rollouts(self) -> int:
+        """Leased to explorers, and not ended."""
+        return sum(self._load.values()) + self._taken
+
+    def none_left(self) -> NoCredits:
+        """Why nobody is given anything more."""
+        return NoCredits(len(self._workers), self.rollouts)
+
+    def _charge(self, worker: UUID, rollouts: int) -> WorkerStarted:
+        self._free[worker] -= rollouts
+        self._taken += rollouts
+        return self._workers[worker]
+
+
+def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
+    """How many more groups the stage's policy lets start now."""
+    if stage.kind == "explore":
+        return left_to_collect(state, stage)
+    return policy_of(stage.policy).admit(as_admitted(stage, view))
+
+
+def lease_groups(state: RunState, stage: StageSpec, credits: Credits) -> tuple[list[Decision], LeaseHold | None]:
+    """Leases: first what expired leases left undone, then new groups as far as the policy admits them.
+
+    With them comes why there are no more; None if the trainer has to be asked for weights first.
+    """
+    leases: list[Decision] = []
+    for group in loose_groups(state):
+        if not (rollouts := leasable(stage, group)) or is_suspect(group):
+            continue  # it has nothing left, or is leased alone
+        if not _lease_in_parts(leases, state, stage, credits, group, rollouts):
+            return leases, credits.none_left()
+    return leases, _lease_new(leases, state, stage, credits)
+
+
+def lease_alone(state: RunState, stage: StageSpec, isolation: Isolation) -> Iterator[Decision]:
+    """Leases of groups whose workers died, each to an explorer that has nothing else and gets nothing else."""
+    for worker, group in isolation.ready:
+        yield next_lease(state, stage, worker, group, leasable(stage, group), alone=True)
+
+
+def parts_of(stage: StageSpec, rollouts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The rollouts in parts of one lease each."""
+    most = stage.rollout.lease_rollouts or max(1, len(rollouts))
+    return (rollouts[start : start + most] for start in range(0, len(rollouts), most))
+
+
+def _lease_in_parts(
+    leases: list[Decision],
+    state: RunState,
+    stage: StageSpec,
+    credits: Credits,
+    group: Group,
+    rollouts: tuple[int, ...],
+) -> bool:
+    """Adds a lease for each part; False where no explorer has room for one."""
+    for number, part in enumerate(parts_of(stage, rollouts)):
+        worker = credits.take(len(part))
+        if worker is None:
+            return False
+        leases.append(next_lease(state, stage, worker, group, part, number=number))
+    return True
+
+
+def _lease_new(leases: list[Decision], state: RunState, stage: StageSpec, credits: Credits) -> LeaseHold | None:
+    """Adds the leases of new groups, and says why there are no more."""
+    view = view_of(state, stage)
+    sequences = sequences_to_lease(state)
+    least = min(stage.rollout.lease_rollouts or stage.algorithm.repeat_times, stage.algorithm.repeat_times)
+    begun = 0
+    for begin in islice(beginnings(state, stage, view), admitted(state, stage, view)):
+        if isinstance(begin, Ask):
+            leases.append(Decision(request_of(state, begin)))
+            return None
+        if not isinstance(begin, Begin):
+            return begin
+        if credits.most < least:
+            return credits.none_left()
+        group = _new_group(state, stage, next(sequences), begin)
+        if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
+            return credits.none_left()  # parts that found no room are leased like those whose leases expired
+        begun += 1
+    if stage.kind == "explore":
+        return AllGivenOut(state.groups.to_close + begun)
+    in_flight = view.inflight_rollouts + begun * stage.algorithm.repeat_times
+    return PolicyFull(view.planned_experiences, view.waiting_experiences, in_flight)
+
+
+def sequences_to_lease(state: RunState) -> Iterator[int]:
+    """The places in the dataset that the stage's next groups take, in order.
+
+    A fork gives out again what the shared history left undone, then goes on where that ended. It does so in order, so
+    what was leased last says how far it has come.
+    """
+    spine = state.spine
+    position = state.groups.next_sequence.get(spine.stage, 0)
+    if spine.forked is not None and spine.shared_steps:
+        yield from (sequence for sequence in spine.forked.redo if sequence >= position)
+        position = max(position, spine.forked.next_sequence)
+    yield from count(position)
+
+
+def _new_group(state: RunState, stage: StageSpec, sequence: int, begin: Begin) -> Group:
+    taskset = _taskset(stage)
+    row, epoch = locate(sequence, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed)
+    group = Group(group_id(state.experiment, state.spine.stage, sequence))
+    group.sequence = sequence
+    group.stage = state.spine.stage
+    group.row = row
+    group.epoch = epoch
+    group.repeat_times = stage.algorithm.repeat_times
+    group.min_version = begin.version
+    group.pinned = begin.window >= 0
+    group.window = begin.window
+    group.place = begin.place
+    return group
+
+
+def next_lease(
+    state: RunState,
+    stage: StageSpec,
+    worker: WorkerStarted,
+    group: Group,
+    rollouts: tuple[int, ...],
+    *,
+    number: int = 0,
+    alone: bool = False,
+    reissue: bool = False,
+) -> Decision:
+    """A lease of rollouts of the group, the next of it but `number`."""
+    attempt = group.attempts + 1 + number
+    timeout_s = attempt_timeout_s(state, stage)
+    pinned = group.pinned and state.weights.of_version(group.min_version, state.spine) is not None
+    event = TaskLeased(
+        lease=derive(group.id, "lease", attempt),
+        slot=worker.slot,
+        worker=worker.worker,
+        group=group.id,
+        sequence=group.sequence,
+        stage=group.stage,
+        row=group.row,
+        epoch=group.epoch,
+        rollouts=rollouts,
+        repeat_times=group.repeat_times,
+        attempt=attempt,
+        deadline_s=timeout_s + LEASE_GRACE_S,
+        min_version=group.min_version,
+        pinned=pinned,
+        digest=_taskset(stage).digest,
+        alone=alone,
+        timeout_s=timeout_s,
+        reissue=reissue,
+        held_version=held_version(state, worker),
+        window=group.window,
+        place=group.place,
+    )
+    return Decision(event, slot_partition(worker.slot))
+
+
+def held_version(state: RunState, worker: WorkerStarted) -> int:
+    """What the worker loaded last; one that has loaded nothing begins with the newest, or waits for the first."""
+    loaded = state.weights.activated.get(worker.worker)
+    if loaded is not None:
+        return loaded[0]
+    newest = state.weights.newest(state.spine)
+    return newest.version if newest is not None else 0
+
+
+def _taskset(stage: StageSpec) -> TasksetSpec:
+    if stage.taskset is None or stage.taskset.rows <= 0:
+        raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it anew")
+    return stage.taskset

@@ -1,0 +1,93 @@
+"""`Obstacle`: what an experiment pauses for by itself; and what is no obstacle but the end of it."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.errors import (
+    CodecError,
+    ConfigError,
+    DataError,
+    DeviceMemoryError,
+    LogCorruptError,
+    NonFiniteLossError,
+    NotFoundError,
+    RftdError,
+    RowError,
+    TrainError,
+    UsageError,
+)
+from rftd.streams.events.experiment import ExperimentFailed
+from rftd.streams.folds.roster import Gone
+from rftd.streams.folds.spine import Spine
+from rftd.workers.membership import explain
+
+DISK_FULL: Final = "disk_full"
+DISK_BUDGET: Final = "disk_budget"
+PART_MISSING: Final = "part_missing"
+"""Something of a third party that it names is not installed where the workers start."""
+WORKER_FAILS: Final = "worker_fails"
+"""A worker ended again and again without progress; it is tried anew after a while."""
+REFUSED: Final = "refused"
+"""Its workers refuse: a model, dataset or artifact is missing, damaged, or not as it was accepted."""
+ERROR: Final = "error"
+"""What decides on it in the daemon raised an error: a part of a third party, or of ours."""
+
+TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
+"""Whether these are over shows only by going on: that is tried after a while, later each time."""
+
+_MENDED_BY_A_PERSON: Final = frozenset(
+    kind.code for kind in (DataError, NotFoundError, LogCorruptError, DeviceMemoryError)
+)
+_HOPELESS: Final = frozenset(kind.code for kind in (NonFiniteLossError, RowError, TrainError))
+_UNFIT: Final = frozenset(kind.code for kind in (ConfigError, UsageError))
+"""The specification, which never changes, does not suit the worker."""
+REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
+"""Codes of errors that ended a worker and that starting it again at once cannot mend."""
+
+
+class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+    """Why it must not go on, and what helps; it goes on without being asked once this is gone."""
+
+    cause: str
+    """One of the names above."""
+    reason: str
+    fix: str
+
+
+Trouble: TypeAlias = Obstacle | ExperimentFailed
+"""What stands in the way of an experiment, or why it has come to its end."""
+
+
+def of_error(role: str, error: BaseException) -> Obstacle:
+    """What an error means that one of an experiment's roles in the daemon raised."""
+    reason = f"{error.code}: {error.what}" if isinstance(error, RftdError) else explain(error)
+    fix = (error.fix or "") if isinstance(error, RftdError) else ""
+    fix = fix or "see the daemon's log for where it was raised, and correct that part, or what it was given"
+    return Obstacle(cause=ERROR, reason=f"the {role} raised {reason}", fix=fix)
+
+
+def of_decision(role: str, error: BaseException) -> Trouble:
+    """The same of one that it raised while it decided; what no record can hold it will never be able to decide."""
+    if type(error) is not CodecError:
+        return of_error(role, error)
+    return ExperimentFailed(code=error.code, reason=f"what the {role} decided: {explain(error)}", role=role)
+
+
+def of_refusal(gone: Gone, *, ours: bool) -> Trouble:
+    """What it means that the only workers of a role refuse; `ours`: they were started here, as the file says."""
+    if gone.code in _HOPELESS or (ours and gone.code in _UNFIT):
+        return ExperimentFailed(code=gone.code, reason=gone.reason, role=gone.role)
+    reason, _, fix = gone.reason.partition("; fix: ")
+    return Obstacle(
+        cause=REFUSED, reason=f"its {gone.role} refuses: {gone.code}: {reason}", fix=fix or "put that right"
+    )
+
+
+def over_at_ns(spine: Spine) -> int:
+    """When a pause that is `TRIED_AGAIN` is over: later the more of them there were since the last new step."""
+    delay_s = limits.PAUSE_BACKOFF_S[min(max(spine.pauses, 1), len(limits.PAUSE_BACKOFF_S)) - 1]
+    return spine.status_ns + round(delay_s * 1e9)

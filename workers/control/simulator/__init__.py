@@ -1,0 +1,15 @@
+"""`rftd sim async`: an experiment in virtual time, so that policy and sizes can be chosen before anything is paid for.
+
+Rollouts and training steps take drawn or given times; who decides is real: the folds, the planner and the policy.
+
+system       units, slots and times, and the throughput that nothing can beat
+long_tail    how long rollouts take
+unit         one rollout unit: its slots, what waits for them, which weights it has
+flights      groups under way, by the weights that they began with
+clerk        the folds and the planner, fed with events that nobody wrote to a log
+simulation   the course of events
+reference    the synchronous modes, for comparison
+report       policies side by side
+asked        from options to stages and machines
+outcome      what came out: throughput, staleness, idle shares, drops
+"""

@@ -1,0 +1,134 @@
+"""From what a user asked for to stages and machines: an experiment's stage or none, and what was said beside it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops.errors import UsageError
+from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
+from rftd.workers.control.policies.registry import keeps_bound
+from rftd.workers.control.simulator.long_tail import LongTail
+from rftd.workers.control.simulator.system import SimulatedUpdates, System
+
+_NO_MODEL: Final = ModelSpec(path="", max_model_len=1, max_prompt_tokens=1, max_response_tokens=1)
+_UNITS: Final = 16
+_SLOTS: Final = 32
+_BATCH: Final = 512
+_BOUND: Final = 2
+_TRAIN_S: Final = 2.0
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The options; None where nothing was said."""
+
+    units: int | None = None
+    slots: int | None = None
+    train_units: int | None = None
+    batch: int | None = None
+    repeat_times: int | None = None
+    policy: str | None = None
+    """KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE,..., the last for the kind's own arguments; as in `compare`."""
+    bound: int | None = None
+    inflight_batches: int | None = None
+    train_s: float | None = None
+    """A step if all units trained."""
+    step_s: float | None = None
+    """A step on the units that train."""
+    publish_s: float = 0.0
+    swap_s: float = 0.0
+    updates: SimulatedUpdates = SimulatedUpdates.INFLIGHT
+    compare: tuple[str, ...] = ()
+
+
+def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
+    """One stage for each policy to compare, or one for the only policy. Raises UsageError for what makes no sense."""
+    base = stage or StageSpec(
+        name="sim",
+        kind="both",
+        total_steps=0,
+        batch_size=_BATCH,
+        train_batch_size=_BATCH,
+        algorithm=AlgorithmSpec(kind="grpo"),
+        model=_NO_MODEL,
+        policy=PolicySpec(max_staleness_versions=_BOUND, max_inflight_batches=_BOUND + 1),
+        sync=SyncSpec(style="fully_async"),
+    )
+    batch = asked.batch or base.train_batch_size
+    repeat_times = asked.repeat_times or base.algorithm.repeat_times
+    if batch % repeat_times:
+        raise UsageError(
+            f"a batch of {batch} experiences does not hold whole groups of {repeat_times}",
+            field="batch",
+            fix=f"{batch - batch % repeat_times or repeat_times} for example",
+        )
+    base = msgspec.structs.replace(
+        base,
+        batch_size=batch // repeat_times,
+        train_batch_size=batch,
+        algorithm=msgspec.structs.replace(base.algorithm, repeat_times=repeat_times),
+        policy=_policy(base.policy, asked.policy, asked.bound, asked.inflight_batches),
+    )
+    return tuple(
+        msgspec.structs.replace(base, policy=_policy(base.policy, text, asked.bound, asked.inflight_batches))
+        for text in asked.compare
+    ) or (base,)
+
+
+def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTail) -> System:
+    """The machines. An experiment has one trainer and `explorers` units; else the units are split as is best."""
+    rollout = stage.rollout if stage is not None else RolloutSpec(explorers=0, concurrency=_SLOTS)
+    units = asked.units or (rollout.explorers + 1 if stage is not None else _UNITS)
+    train_units = asked.train_units or (units - rollout.explorers if stage is not None and not asked.units else None)
+    if units < 2:
+        raise UsageError(f"{units} unit cannot generate and train at once", field="units", fix="2 or more")
+    system = System(
+        units=units,
+        slots=asked.slots or rollout.concurrency,
+        train_units=train_units if train_units is not None else 1,
+        train_s=_TRAIN_S if asked.train_s is None else asked.train_s,
+        publish_s=asked.publish_s,
+        swap_s=asked.swap_s,
+        updates=asked.updates,
+    )
+    if asked.step_s is None:
+        return system if train_units is not None else system.best_split(batch, lengths.mean_s)
+    if train_units is None:
+        raise UsageError(
+            "how long a step takes says nothing until it is said how many units train",
+            field="step_time",
+            fix="add --train-units, or say with --train-time how long it takes if all units train",
+        )
+    return msgspec.structs.replace(system, train_s=asked.step_s * train_units / units)
+
+
+def _policy(given: PolicySpec, text: str | None, bound: int | None, inflight: int | None) -> PolicySpec:
+    """The policy with what was asked instead; batches in flight follow the bound, unless they were asked for too."""
+    changes: dict[str, Any] = {}
+    if text is not None:
+        kind, bound, args = _parsed(text, bound)
+        changes = {"kind": kind, "args": args, "bounded": keeps_bound(kind)}
+    if bound is not None:
+        changes |= {"max_staleness_versions": bound, "max_inflight_batches": bound + 1}
+    if inflight is not None:
+        changes["max_inflight_batches"] = inflight
+    return msgspec.structs.replace(given, **changes)
+
+
+def _parsed(text: str, bound: int | None) -> tuple[str, int | None, dict[str, Any]]:
+    kind, _, rest = text.partition(":")
+    number, _, pairs = rest.partition(":")
+    args = dict(pair.split("=", 1) for pair in pairs.split(",") if "=" in pair)
+    if (number and not number.isdecimal()) or (pairs and len(args) != len(pairs.split(","))):
+        fix = "KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE, for example weight_fifo:2:wait=true"
+        raise UsageError(f"{text!r} is no policy", field="policy", fix=fix)
+    return kind, int(number) if number else bound, {name: _value(value) for name, value in args.items()}
+
+
+def _value(text: str) -> Any:
+    """A JSON value, or the text as it is."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -1,0 +1,163 @@
+"""What came out of a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from rftd.ops.two_samples import ks_test
+from rftd.streams.folds.replay_buffer import BufferBooks
+from rftd.streams.spec import StageSpec
+from rftd.workers.control.simulator.long_tail import LongTail
+from rftd.workers.control.simulator.system import System
+
+WARM_UP_SHARE = 0.1
+"""Of the steps: the first ones, in which the system fills, are in no rate and no idle share."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one training step."""
+
+    step: int
+    end_s: float
+    busy_slots_s: float
+    """Slots times seconds in which they had a rollout, since the beginning."""
+    training_s: float
+    """Seconds spent training since the beginning."""
+    waiting: int
+    """Experiences that then waited to be planned."""
+    items: int = 0
+    staleness_mean_versions: float = 0.0
+
+
+class Window:
+    """What is noted while it runs."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.staleness_versions: list[Sequence[int]] = []
+        """Of each item of each step."""
+        self.produced: list[float] = []
+        """Lengths of experiences of closed groups, in seconds."""
+        self.trained: list[float] = []
+        """Lengths of experiences when they were trained for the first time."""
+
+    def note(self, step: Step, *, staleness_versions: Sequence[int], lengths_s: Sequence[float]) -> None:
+        """A step ended."""
+        mean = float(np.mean(staleness_versions)) if staleness_versions else 0.0
+        self.steps.append(msgspec.structs.replace(step, items=len(staleness_versions), staleness_mean_versions=mean))
+        self.staleness_versions.append(staleness_versions)
+        self.trained += lengths_s
+
+
+class Staleness(msgspec.Struct, frozen=True, kw_only=True):
+    """Of trained experiences, in weight versions."""
+
+    mean: float
+    p95: float
+    max: int
+    counts: dict[int, int]
+    """How many experiences had each."""
+    over_bound: int
+    """Experiences trained that were older than the policy's bound, the first steps included."""
+
+
+class DropBias(msgspec.Struct, frozen=True, kw_only=True):
+    """Are the lengths that were trained those that were generated?"""
+
+    statistic: float
+    """Of the two-sample KS test."""
+    p: float
+    """Below 0.05: what was dropped was not like the rest."""
+    generated_mean_s: float
+    trained_mean_s: float
+
+
+class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one system. Rates and idle shares are of the steps after the warm-up."""
+
+    policy: str
+    """Its kind, and its own arguments where they are not the usual ones."""
+    bound: int
+    system: System
+    steps: int
+    virtual_s: float
+    throughput_per_s: float
+    """Experiences trained per second."""
+    optimum_per_s: float
+    """If neither side ever waited: `System.optimum_per_s` of this split."""
+    of_optimum: float
+    staleness: Staleness
+    idle_explorers: float
+    """Share of the slots' time without a rollout."""
+    idle_trainer: float
+    """Share of the time without a step under way."""
+    produced: int
+    dropped: dict[str, float]
+    """Share of what was produced that was retired, by reason."""
+    drop_bias: DropBias
+    course: tuple[Step, ...]
+    lengths_generated_s: tuple[float, ...] = ()
+    """101 evenly spaced quantiles, from the shortest to the longest."""
+    lengths_trained_s: tuple[float, ...] = ()
+
+
+def outcome_of(
+    window: Window, stage: StageSpec, system: System, lengths: LongTail, books: BufferBooks
+) -> SimulationOutcome:
+    """The figures of a run."""
+    first = max(1, round(len(window.steps) * WARM_UP_SHARE)) if len(window.steps) > 1 else 0
+    begin = window.steps[first - 1] if first else Step(step=0, end_s=0.0, busy_slots_s=0.0, training_s=0.0, waiting=0)
+    end = window.steps[-1]
+    measured = window.steps[first:]
+    took_s = end.end_s - begin.end_s
+    throughput = sum(step.items for step in measured) / took_s
+    optimum = system.optimum_per_s(stage.train_batch_size, lengths.mean_s)
+    slots = system.rollout_units * system.slots
+    return SimulationOutcome(
+        policy=" ".join([stage.policy.kind, *(f"{name}={value}" for name, value in stage.policy.args.items())]),
+        bound=stage.policy.max_staleness_versions,
+        system=system,
+        steps=len(window.steps),
+        virtual_s=end.end_s,
+        throughput_per_s=throughput,
+        optimum_per_s=optimum,
+        of_optimum=throughput / optimum,
+        staleness=_staleness(window.staleness_versions, first, stage.policy.max_staleness_versions),
+        idle_explorers=1 - (end.busy_slots_s - begin.busy_slots_s) / (slots * took_s),
+        idle_trainer=1 - (end.training_s - begin.training_s) / took_s,
+        produced=books.produced,
+        dropped={reason: count / books.produced for reason, count in sorted(books.retired.items())},
+        drop_bias=_drop_bias(window),
+        course=tuple(window.steps),
+        lengths_generated_s=_quantiles(window.produced),
+        lengths_trained_s=_quantiles(window.trained),
+    )
+
+
+def _staleness(batches: Sequence[Sequence[int]], first: int, bound: int) -> Staleness:
+    values = np.concatenate([np.asarray(batch, dtype=np.int64) for batch in batches[first:]])
+    found, counts = np.unique(values, return_counts=True)
+    return Staleness(
+        mean=float(values.mean()),
+        p95=float(np.quantile(values, 0.95)),
+        max=int(values.max()),
+        counts=dict(zip(found.tolist(), counts.tolist(), strict=True)),
+        over_bound=sum(each > bound for batch in batches for each in batch),
+    )
+
+
+def _drop_bias(window: Window) -> DropBias:
+    test = ks_test(window.produced, window.trained)
+    return DropBias(
+        statistic=test.statistic,
+        p=test.p,
+        generated_mean_s=float(np.mean(window.produced)),
+        trained_mean_s=float(np.mean(window.trained)),
+    )
+
+
+def _quantiles(lengths: Sequence[float]) -> tuple[float, ...]:
+    return tuple(np.quantile(lengths, np.linspace(0, 1, 101)).tolist())

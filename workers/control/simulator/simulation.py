@@ -1,0 +1,284 @@
+"""The course of events in virtual time: rollouts end, groups close, batches are trained, weights arrive."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice, repeat
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.task import Member
+from rftd.streams.events.weights import WeightsRequested
+from rftd.streams.schedule import has_windows, publish_due
+from rftd.streams.spec import StageSpec
+from rftd.workers.control.holds import WindowHold
+from rftd.workers.control.policies.policy import PolicyView
+from rftd.workers.control.simulator.clerk import Clerk
+from rftd.workers.control.simulator.flights import Flights
+from rftd.workers.control.simulator.long_tail import LongTail
+from rftd.workers.control.simulator.outcome import SimulationOutcome, Step, Window, outcome_of
+from rftd.workers.control.simulator.system import SimulatedUpdates, System
+from rftd.workers.control.simulator.unit import SimulatedGroup, Unit
+from rftd.workers.control.windows import Ask, Begin
+
+_DRAWN_AT_ONCE: Final = 4096
+_TOKENS_PER_MEDIAN: Final = 1000
+
+
+class Simulation:
+    """One simulated stage. `run` it once."""
+
+    def __init__(self, stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> None:
+        """The first `steps` of a stage that goes on: its end, where explorers run dry, is in no figure."""
+        ahead = stage.policy.max_staleness_versions + stage.policy.max_inflight_batches + 2
+        self._stage = msgspec.structs.replace(stage, total_steps=steps + ahead)
+        self._system = system
+        self._lengths = lengths
+        self._steps = steps
+        self._random = np.random.default_rng(seed)
+        self._flights = Flights()
+        self._clerk = Clerk(self._stage, self._flights)
+        credits = system.slots + stage.algorithm.repeat_times
+        self._units = [Unit(credits, system.slots) for _ in range(system.rollout_units)]
+        self._published = {0}
+        self._newest = 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._now_s = 0.0
+        self._part = stage.rollout.lease_rollouts or stage.algorithm.repeat_times
+        self._to_lease: deque[tuple[SimulatedGroup, range]] = deque()
+        """Parts of open groups, for one lease each, that no unit had room for yet."""
+        self._groups = self._open_groups = self._inflight = self._running = 0
+        self._asked: WeightsRequested | None = None
+        """What the trainer has not answered yet."""
+        self._busy_s = self._trained_s = 0.0
+        self._step_began_s: float | None = None
+        self._drawn: list[float] = []
+        self._durations: list[float] = []
+        self._began_with: list[int] = []
+        """Weight version with which each experience began: what its staleness is reckoned from, not from the plan."""
+        self._window = Window()
+
+    def run(self) -> SimulationOutcome:
+        """What came out. Raises WorkError if policy and sizes bring everything to a standstill."""
+        self._dispatch()
+        while self._clerk.version < self._steps:
+            if not self._events:
+                raise self._clerk.stuck(self._now_s)
+            at_s, _, happens = heapq.heappop(self._events)
+            self._busy_s += self._running * (at_s - self._now_s)
+            self._now_s = at_s
+            happens()
+        return outcome_of(self._window, self._stage, self._system, self._lengths, self._clerk.state.replay_buffer.books)
+
+    def _at(self, at_s: float, happens: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (at_s, self._order, happens))
+
+    # Rollouts
+
+    def _dispatch(self) -> None:
+        """Gives out what the policy admits and the weights are there for, while a unit has room for a lease."""
+        if not self._give_out() or self._most_credits().credits < self._part:
+            return
+        view = self._clerk.view(self._inflight)
+        for begin in islice(self._beginnings(view), self._clerk.admit(view)):
+            if isinstance(begin, Ask):
+                self._asked = self._clerk.ask(begin, self._now_s)
+                self._answer()
+                return
+            if not isinstance(begin, Begin):
+                return
+            pinned = begin.window >= 0
+            self._open(SimulatedGroup(self._groups, self._stage.algorithm.repeat_times, begin.version, pinned))
+            if pinned:
+                self._clerk.begun(begin)
+            if not self._give_out():
+                return
+
+    def _beginnings(self, view: PolicyView) -> Iterator[Begin | Ask | WindowHold]:
+        if not has_windows(self._stage.sync):
+            return repeat(Begin(0))
+        return self._clerk.beginnings(view, self._open_groups)
+
+    def _open(self, group: SimulatedGroup) -> None:
+        self._groups += 1
+        self._open_groups += 1
+        self._inflight += group.repeat_times
+        indices = range(group.repeat_times)
+        self._to_lease.extend((group, indices[at : at + self._part]) for at in range(0, group.repeat_times, self._part))
+
+    def _give_out(self) -> bool:
+        """Gives each part of the open groups to the unit with the most room; False if one finds none."""
+        while self._to_lease:
+            group, indices = self._to_lease[0]
+            unit = self._most_credits()
+            if unit.credits < len(indices):
+                return False
+            self._to_lease.popleft()
+            unit.credits -= len(indices)
+            self._flights.lease(group, unit.version)
+            unit.queue.extend((group, index) for index in indices)
+            self._begin(unit)
+        return True
+
+    def _most_credits(self) -> Unit:
+        return max(self._units, key=_credits)
+
+    def _begin(self, unit: Unit) -> None:
+        """Begins what waits at the unit, as far as it has slots and the right weights."""
+        while unit.queue and unit.free:
+            group, index = unit.queue[0]
+            if not unit.may_begin(group):
+                if unit.running or unit.draining or not group.pinned:
+                    return
+                self._take_weights(unit, group.min_version)
+            unit.queue.popleft()
+            unit.free -= 1
+            unit.running += 1
+            self._running += 1
+            self._roll_out(unit, group, index)
+
+    def _roll_out(self, unit: Unit, group: SimulatedGroup, index: int) -> None:
+        if not self._drawn:
+            self._drawn = self._lengths.draw(self._random, _DRAWN_AT_ONCE).tolist()
+        duration_s = self._drawn.pop()
+        version = unit.version
+        end_s = max(self._now_s, unit.ready_s) + duration_s
+
+        def ended() -> None:
+            if end_s + (late_s := unit.stood_still_s - stood_still_s) > self._now_s:
+                self._at(end_s + late_s, ended)  # it stood still meanwhile
+                return
+            self._ended(unit, group, index, version, duration_s)
+
+        stood_still_s = unit.stood_still_s
+        self._at(end_s, ended)
+
+    def _ended(self, unit: Unit, group: SimulatedGroup, index: int, version: int, duration_s: float) -> None:
+        number = len(self._durations)
+        self._durations.append(duration_s)
+        self._began_with.append(version)
+        tokens = max(1, round(duration_s / self._lengths.median_s * _TOKENS_PER_MEDIAN))
+        member = Member(UUID(int=number), index, 0, number, 0.0, 0.0, tokens, version, unit.version)
+        group.members.append(member)
+        self._inflight_ended(unit)
+        if len(group.members) == group.repeat_times:
+            self._inflight -= group.repeat_times
+            self._open_groups -= 1
+            self._flights.land(group)
+            self._window.produced += [self._durations[each.experience.int] for each in group.members]
+            self._clerk.close(group.number, group.members, self._now_s)
+            self._decide()
+        self._begin(unit)
+        self._dispatch()
+
+    def _inflight_ended(self, unit: Unit) -> None:
+        unit.running -= 1
+        unit.free += 1
+        unit.credits += 1
+        self._running -= 1
+        if unit.draining and not unit.running:
+            self._drained(unit)
+
+    # Training
+
+    def _decide(self) -> None:
+        """Plans what is due, and lets the trainer go on."""
+        if self._clerk.decide(self._now_s):
+            wait_s = self._stage.max_read_timeout_s
+            self._at(self._now_s + wait_s, self._look_again)
+        if self._step_began_s is None and (plan := self._clerk.next_plan()) is not None:
+            self._step_began_s = self._now_s
+            self._at(self._now_s + self._system.step_s, lambda: self._trained(plan))
+
+    def _look_again(self) -> None:
+        self._decide()
+        self._dispatch()
+
+    def _trained(self, plan: BatchPlanned) -> None:
+        duration_s = self._system.step_s
+        self._trained_s += duration_s
+        self._step_began_s = None
+        self._clerk.complete(plan, duration_s, self._now_s)
+        self._window.note(
+            Step(
+                step=plan.step,
+                end_s=self._now_s,
+                busy_slots_s=self._busy_s,
+                training_s=self._trained_s,
+                waiting=len(self._clerk.state.replay_buffer.waiting),
+            ),
+            staleness_versions=[plan.step - 1 - self._began_with[item.experience.int] for item in plan.experiences],
+            lengths_s=[self._durations[item.experience.int] for item in plan.experiences if item.use == 1],
+        )
+        if publish_due(self._stage, plan.step):
+            if self._system.publish_s:
+                self._at(self._now_s + self._system.publish_s, lambda: self._arrived(plan.step))
+            else:
+                self._arrived(plan.step)
+        self._answer()
+        self._decide()
+        self._dispatch()
+
+    # Weights
+
+    def _answer(self) -> None:
+        """Explorers that asked are told what there is, once the trainer is between two steps."""
+        request = self._asked
+        version = self._clerk.version
+        if request is None or self._step_began_s is not None:
+            return
+        self._asked = None
+
+        def told() -> None:
+            if version not in self._published:
+                self._arrived(version)
+            self._clerk.answer(request, version, self._now_s)
+            self._dispatch()
+
+        self._at(self._now_s + (0.0 if version in self._published else self._system.publish_s), told)
+
+    def _arrived(self, version: int) -> None:
+        """The weights of `version` are at the units."""
+        self._published.add(version)
+        self._clerk.publish(version, self._now_s)
+        self._newest = max(self._newest, version)
+        for unit in self._units:
+            if has_windows(self._stage.sync):
+                pass  # it takes them when a rollout needs them
+            elif unit.running if self._system.updates is SimulatedUpdates.DRAIN_EACH else self._drains_all:
+                unit.draining = True
+            else:
+                self._take_weights(unit, self._newest)
+            self._begin(unit)
+        self._dispatch()
+
+    @property
+    def _drains_all(self) -> bool:
+        return self._system.updates is SimulatedUpdates.DRAIN_ALL and self._running > 0
+
+    def _drained(self, unit: Unit) -> None:
+        """The last rollout of a unit that waits for new weights has ended."""
+        together = self._system.updates is SimulatedUpdates.DRAIN_ALL
+        if together and self._running:
+            return
+        for each in self._units if together else (unit,):
+            each.draining = False
+            self._take_weights(each, self._newest)
+            self._begin(each)
+
+    def _take_weights(self, unit: Unit, version: int) -> None:
+        unit.version = version
+        if self._system.swap_s:
+            unit.stand_still(self._now_s, self._system.swap_s)
+
+
+def _credits(unit: Unit) -> int:
+    return unit.credits

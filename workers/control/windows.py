@@ -1,0 +1,237 @@
+"""On which weights the next group begins: the schedule of synchronisation, held against what was begun and announced.
+
+Which version a window runs on is in its leases, so recovering is folding and no restart decides it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from rftd.streams.events.weights import WeightsOverdue, WeightsRequested
+from rftd.streams.folds.groups import GroupWindow
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.schedule import has_windows, step_of_window, window_of, window_steps
+from rftd.streams.spec import StageSpec
+from rftd.workers.control.holds import AwaitsAnswer, AwaitsWeights, SyncPoint, WindowHold
+from rftd.workers.control.policies.policy import PolicyView
+
+
+class Ask(NamedTuple):
+    """The trainer has to be asked for weights before the next group can begin."""
+
+    window: int
+    number: int = 0
+    """Of the request that is due."""
+
+
+class Begin(NamedTuple):
+    """How a group begins."""
+
+    version: int
+    window: int = -1
+    """-1: of none, so it is not pinned."""
+    place: int = -1
+
+
+def beginnings(
+    state: RunState, stage: StageSpec, view: PolicyView, *, outstanding: int | None = None
+) -> Iterator[Begin | Ask | WindowHold]:
+    """How the next groups begin, one after the other, up to the first that cannot; endless if there is none.
+
+    `outstanding` groups are under way, unless given as many as the state holds.
+    """
+    last = state.groups.windows.get(state.spine.stage)
+    outstanding = state.groups.to_close if outstanding is None else outstanding
+    announced = _Announced(state)
+    for number in count():
+        each = _Next(state, stage, announced, feeds_step(view, number), last, outstanding + number).begin()
+        yield each
+        if not isinstance(each, Begin):
+            return
+        if each.window >= 0:
+            last = GroupWindow(each.window, each.place, each.version)
+
+
+def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
+    """What a policy admits on: the trainer's newest weights are announced once explorers ask, if that is the style."""
+    if stage.sync.style != "explorer_driven":
+        return view
+    return msgspec.structs.replace(view, published_version=view.version)
+
+
+def feeds_step(view: PolicyView, number: int) -> int:
+    """The step of the stage whose batch the next group but `number` will feed, from 1.
+
+    Not its place in the dataset says which: groups that failed or went stale were replaced by later ones, and a batch
+    may have been planned before it was full.
+    """
+    supply = view.waiting_experiences + view.inflight_rollouts + number * view.repeat_times
+    return view.planned_steps + 1 + supply // view.batch_size
+
+
+def request_of(state: RunState, ask: Ask) -> WeightsRequested:
+    """The question to the trainer that is due."""
+    last = state.groups.windows.get(state.spine.stage)
+    return WeightsRequested(
+        stage=state.spine.stage, window=ask.window, number=ask.number, version=last.version if last else -1
+    )
+
+
+def overdue_of(
+    state: RunState, stage: StageSpec, view: PolicyView, hold: AwaitsAnswer | AwaitsWeights, waited_s: float
+) -> WeightsOverdue:
+    """What becomes of a window that waited for `sync_timeout`: it runs on the newest weights, if it can."""
+    bound = stage.policy.max_staleness_versions
+    version_wanted = hold.version if isinstance(hold, AwaitsWeights) else -1
+    at_most = version_wanted - 1 if stage.sync.style == "fixed" else None
+    newest = state.weights.newest(state.spine, at_most=at_most)
+    wanted = f"version {version_wanted}" if version_wanted >= 0 else "a newer version"
+    reason = f"{wanted} did not come within sync_timeout ({stage.sync.timeout_s:g} s)"
+    version = newest.version if newest is not None else -1
+    if not _Next(state, stage, _Announced(state), feeds_step(view, 0), None, 0).can_use(version):
+        reason += f"; what is there could not be trained any more (max_staleness {bound}), so it goes on waiting"
+        version = -1
+    return WeightsOverdue(
+        stage=state.spine.stage,
+        window=hold.window,
+        wanted=version_wanted,
+        version=version,
+        waited_s=waited_s,
+        reason=reason,
+    )
+
+
+class _Announced:
+    """What explorers can load, looked up once for all groups that are given out together."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._found: dict[int, bool] = {}
+
+    @cached_property
+    def newest(self) -> int:
+        """-1 if there is none."""
+        newest = self._state.weights.newest(self._state.spine)
+        return newest.version if newest is not None else -1
+
+    def has(self, version: int) -> bool:
+        """True if it can be loaded."""
+        if version not in self._found:
+            self._found[version] = self._state.weights.of_version(version, self._state.spine) is not None
+        return self._found[version]
+
+
+class _Next:
+    """One decision: about the group that feeds stage step `step`, after the group that began `last`."""
+
+    def __init__(
+        self,
+        state: RunState,
+        stage: StageSpec,
+        announced: _Announced,
+        step: int,
+        last: GroupWindow | None,
+        outstanding: int,
+    ) -> None:
+        self._state = state
+        self._stage = stage
+        self._step = step
+        self._announced = announced
+        self._last = last
+        self._outstanding = outstanding
+        spine = state.spine
+        # A fork announces no weights that are older than the ones it began with.
+        self._least = max(spine.first_version, spine.forked.at_step if spine.forked is not None else 0)
+
+    def begin(self) -> Begin | Ask | WindowHold:
+        if not has_windows(self._stage.sync):
+            there = self._announced.newest >= self._least
+            return Begin(self._least) if there else AwaitsWeights(version=self._least)
+        last = self._last
+        number = self._window()
+        if last is not None and number == last.number and self.can_use(last.version):
+            return Begin(last.version, number, last.place + 1)
+        if last is not None and self._outstanding:
+            return SyncPoint(number, self._outstanding)
+        chosen = self._version(number)
+        if not isinstance(chosen, int):
+            return chosen
+        place = last.place + 1 if last is not None and number == last.number else 0
+        return Begin(chosen, number, place)
+
+    def can_use(self, version: int) -> bool:
+        """True if explorers can load the version, and what begins on it can still be trained when its turn comes."""
+        spine = self._state.spine
+        policy = self._stage.policy
+        staleness = self._step - 1 - (version - spine.first_version)
+        fits = not policy.bounded or staleness <= policy.max_staleness_versions
+        return fits and self._announced.has(version)
+
+    def _window(self) -> int:
+        """The one that the group belongs to, which is the last or a new one: windows do not come back."""
+        last = self._last
+        sync = self._stage.sync
+        if sync.style == "fixed":
+            return max(window_of(sync, self._step), last.number if last is not None else 0)
+        if last is None:
+            return 1 if self._state.spine.shared_steps else 0
+        full = last.place + 1 >= window_steps(sync, last.number) * self._stage.batch_size
+        # It ends early if its weights are too old for the next group.
+        return last.number + 1 if full or not self.can_use(last.version) else last.number
+
+    def _version(self, number: int) -> int | Ask | WindowHold:
+        """What a window runs on that begins now."""
+        state = self._state
+        style = self._stage.sync.style
+        late = state.spine.overdue.get((state.spine.stage, number), -1)
+        if late >= 0 and self.can_use(late):
+            return late
+        if style == "fixed":
+            wanted = max(self._least, state.spine.first_version + step_of_window(self._stage.sync, number))
+            return wanted if self._announced.has(wanted) else self._awaits(wanted, number)
+        if style == "explorer_driven" and self._last is not None:
+            return self._answered(number)
+        newest = self._announced.newest
+        if newest >= self._least and self.can_use(newest):
+            return newest
+        return self._awaits(self._oldest_usable(), number)
+
+    def _answered(self, number: int) -> int | Ask | WindowHold:
+        """What the trainer answers; it is asked again if it has gone on since and its answer is too old by now."""
+        spine = self._state.spine
+        request = self._state.spine.request
+        answer = self._state.weights.answer
+        if request is None or (request.stage, request.window) != (spine.stage, number):
+            return Ask(number)
+        if answer is None or not self._state.weights.answered(request):
+            timeout_s, too_old = self._patience(number)
+            return AwaitsAnswer(window=number, timeout_s=timeout_s, too_old=too_old)
+        if self.can_use(answer.version):
+            return answer.version
+        if spine.version > answer.version:
+            return Ask(number, request.number + 1)
+        return self._awaits(max(self._oldest_usable(), answer.version + 1), number)
+
+    def _awaits(self, version: int, number: int) -> AwaitsWeights:
+        if self._last is None:
+            return AwaitsWeights(version=version)
+        timeout_s, too_old = self._patience(number)
+        return AwaitsWeights(window=number, timeout_s=timeout_s, too_old=too_old, version=version)
+
+    def _patience(self, number: int) -> tuple[float | None, bool]:
+        """The time-out that counts at the sync point before the window, and whether it has passed in vain."""
+        spine = self._state.spine
+        assert spine.spec is not None
+        overdue = spine.overdue.get((spine.stage, number))
+        counts = overdue is None and not spine.spec.deterministic
+        return self._stage.sync.timeout_s if counts else None, overdue == -1
+
+    def _oldest_usable(self) -> int:
+        spine = self._state.spine
+        policy = self._stage.policy
+        return max(self._least, spine.first_version + self._step - 1 - policy.max_staleness_versions)

@@ -1,0 +1,103 @@
+"""Device memory: the sizes that an engine needs, held against what is free before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+
+from rftd.ops.errors import DeviceMemoryError, WorkError
+from rftd.workers.weights import safetensors
+
+_GROUP: Final = Path("/sys/fs/cgroup")
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Need(NamedTuple):
+    """One thing that an engine keeps on its device."""
+
+    what: str
+    size_bytes: int
+
+
+def check_memory(needs: Sequence[Need], device: str, *, where: str, fix: str) -> None:
+    """Returns if the device has room for all of them together. Raises DeviceMemoryError with the arithmetic.
+
+    `device` is `cpu`, or a CUDA device as torch names it.
+    """
+    free_bytes = free_on(device)
+    total_bytes = sum(need.size_bytes for need in needs)
+    if total_bytes <= free_bytes:
+        return
+    terms = " + ".join(f"{need.what} {shown(need.size_bytes)}" for need in needs if need.size_bytes)
+    raise DeviceMemoryError(
+        f"{shown(total_bytes)} are needed at least ({terms}), and {device} has {shown(free_bytes)} free",
+        where=where,
+        fix=fix,
+    )
+
+
+def free_on(device: str) -> int:
+    """The bytes that can still be had on a device: of a CPU within the limit of this process's control group."""
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    available = int(psutil.virtual_memory().available)
+    within = _free_in_group(_GROUP)
+    return available if within is None else min(available, within)
+
+
+def elements_of(folder: Path) -> int:
+    """The number of a model's weights, by the headers of its safetensors files.
+
+    Files that cannot be read count for nothing: whoever loads them says what is wrong.
+    """
+    found = 0
+    for file in folder.glob("*.safetensors"):
+        with suppress(WorkError):
+            found += sum(math.prod(each.shape) for each in safetensors.read(file).values())
+    return found
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The settings of a model's text part, from its config.json; {} if it cannot be read."""
+    try:
+        settings = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(settings, dict):
+        return {}
+    text = settings.get("text_config")
+    return text if isinstance(text, dict) else settings
+
+
+def number_in(settings: dict[str, Any], *names: str) -> int:
+    """The first of these settings that is a number; 0 if none is."""
+    return next((settings[name] for name in names if isinstance(settings.get(name), int)), 0)
+
+
+def shown(size_bytes: int) -> str:
+    """The size with three digits and its unit: 1.25 GiB."""
+    size = float(size_bytes)
+    for unit in _UNITS[:-1]:
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} {_UNITS[-1]}"
+
+
+def _free_in_group(group: Path) -> int | None:
+    """The bytes below the limit of the control group; None without one. Files that are only cached count as free."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        figures = dict(line.split(maxsplit=1) for line in (group / "memory.stat").read_text().splitlines())
+        return None if limit == "max" else max(0, int(limit) - used + int(figures.get("inactive_file", "0")))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,155 @@
+"""`DeviceTurn`: rollouts and training steps take turns on one device, whatever processes they run in.
+
+Two files of the job's folder are locked, never read. Rollouts share the room, a training step has it alone. Who wants
+to train holds the door first, so that no more rollouts come in while those inside end. Locks end with their process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+from rftd.ops.clock import Clock
+
+DOOR = "turn.door"
+ROOM = "turn.room"
+LOOK_S: Final = 0.01
+"""How often somebody who waits looks again."""
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """What an engine may offer: to give the device's memory up between its turns. It generates or trains only awake."""
+
+    async def rest(self) -> None:
+        """Gives up what it can; weights and state come back with `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """Takes it back."""
+        ...
+
+
+class DeviceTurn:
+    """One process's view of the device."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        """`folder` is on this machine's own disk, and the same for all who share the device."""
+        self._folder = folder
+        self._clock = clock
+        self._door = self._room = -1
+        self._inside = 0
+        self.waiting = 0
+        """Rollouts and steps of this process that wait for their turn."""
+        self._engines: list[Resting] = []
+        self._asleep = False
+        self._power = asyncio.Lock()
+
+    @property
+    def shared(self) -> bool:
+        """True if an engine of this process can rest."""
+        return bool(self._engines)
+
+    def share(self, engine: object) -> None:
+        """Lets the engine rest between the turns of this process, if it can."""
+        if isinstance(engine, Resting):
+            self._engines.append(engine)
+
+    @asynccontextmanager
+    async def rollout(self) -> AsyncIterator[None]:
+        """Holds off training until the end; many of these may overlap."""
+        await self._until(self._come_in)
+        try:
+            await self._wake()
+            yield
+        finally:
+            try:
+                if self._inside == 1:
+                    await self._rest()
+            finally:
+                self._inside -= 1
+                if not self._inside:
+                    _unlock(self._room)
+
+    @asynccontextmanager
+    async def training(self) -> AsyncIterator[None]:
+        """Begins once every rollout on the device has ended; until the end none begins."""
+        await self._until(lambda: _locked(self._door, fcntl.LOCK_EX))
+        try:
+            await self._until(lambda: _locked(self._room, fcntl.LOCK_EX))
+        finally:
+            _unlock(self._door)
+        try:
+            await self._wake()
+            yield
+        finally:
+            try:
+                await self._rest()
+            finally:
+                _unlock(self._room)
+
+    def close(self) -> None:
+        """Gives everything up. Idempotent."""
+        for descriptor in {self._door, self._room} - {-1}:
+            os.close(descriptor)
+        self._door = self._room = -1
+
+    async def _until(self, taken: Callable[[], bool]) -> None:
+        self._open()
+        self.waiting += 1
+        try:
+            while not taken():
+                await self._clock.sleep(LOOK_S)
+        finally:
+            self.waiting -= 1
+
+    def _come_in(self) -> bool:
+        if not _locked(self._door, fcntl.LOCK_SH):
+            return False
+        try:
+            if not self._inside and not _locked(self._room, fcntl.LOCK_SH):
+                return False
+            self._inside += 1
+            return True
+        finally:
+            _unlock(self._door)
+
+    def _open(self) -> None:
+        if self._door < 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._door, self._room = (
+                os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in (DOOR, ROOM)
+            )
+
+    async def _wake(self) -> None:
+        async with self._power:
+            if self._asleep:
+                for engine in self._engines:
+                    await engine.wake()
+                self._asleep = False
+
+    async def _rest(self) -> None:
+        """Unless another rollout came in meanwhile."""
+        async with self._power:
+            if self._engines and not self._asleep and self._inside <= 1:
+                self._asleep = True
+                for engine in self._engines:
+                    await engine.rest()
+
+
+def _unlock(descriptor: int) -> None:
+    if descriptor >= 0:  # else it was closed, which unlocks
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

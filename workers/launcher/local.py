@@ -1,0 +1,221 @@
+"""Worker processes of this machine, each in a session of its own, so that they outlive the daemon's terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+from rftd.ops.durable import make_durable_folder
+from rftd.ops.processors import threads_of
+from rftd.streams.events.worker import WorkerStarted
+from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.launcher.leftovers import MARK
+from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
+from rftd.workers.membership import this_process
+
+NOT_STARTED: Final = 127
+_SAME_START_S: Final = 0.02
+
+
+class OrderedProcess:
+    """A child of this process, from its order on: a thread starts it once its place is empty."""
+
+    def __init__(self, place: Place, role: str, spawn: Spawn) -> None:
+        self._place = place
+        self._role = role
+        self._spawn = spawn
+        self._given_up = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._failure = ""
+        threading.Thread(target=self._start, name=f"start-{role}", daemon=True).start()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    @property
+    def waits_for(self) -> str:
+        if self._failure or self._child is not None:
+            return self._failure
+        return f"what the one before left running to end: {self._place.left}" if self._place.left else ""
+
+    def exit_code(self) -> int | None:
+        if self._child is None:
+            return NOT_STARTED if self._failure else UNKNOWN if self._given_up.is_set() else None
+        if (code := ended_with(self._child)) is not None and self._child.returncode is None:
+            self._place.tidy()
+        return code
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._given_up.set()
+        if self._child is not None:
+            _send(self._child, number)
+
+    def _start(self) -> None:
+        try:
+            child = self._place.start(self._spawn, self._given_up)
+        except OSError as error:
+            self._failure = f"cannot start the {self._role}: {error}"
+            return
+        self._child = child
+        if child is not None and self._given_up.is_set():  # while it was being started
+            _send(child, signal.SIGKILL)
+
+
+def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Asks a child to end, or kills it with what it started. Its number is its own until somebody waits for it."""
+    if ended_with(child) is not None:
+        return
+    with suppress(OSError):
+        if number == signal.SIGKILL:
+            os.killpg(child.pid, number)
+        else:
+            os.kill(child.pid, number)
+
+
+class AdoptedProcess:
+    """A process that an earlier daemon started; known by pid and start time, so a reused pid is not taken for it."""
+
+    waits_for = ""
+
+    def __init__(self, place: Place, process: psutil.Process) -> None:
+        self._place = place
+        self._process = process
+        self._tidied = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        if _alive(self._process):
+            return None
+        if not self._tidied:
+            self._tidied = True
+            self._place.tidy()
+        return UNKNOWN
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # What it started is ended when its place is tidied: its group's number is not as sure as that of a child.
+        if _alive(self._process):
+            with suppress(psutil.Error):
+                self._process.send_signal(number)
+
+
+class Tidying:
+    """What the workers of a place left behind, while it is being ended. Ends by itself."""
+
+    pid = None
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._thread = place.tidy()
+
+    @property
+    def waits_for(self) -> str:
+        return self._place.left
+
+    def exit_code(self) -> int | None:
+        return None if self._thread.is_alive() else 0
+
+    def terminate(self) -> None:
+        return
+
+    def kill(self) -> None:
+        return
+
+
+class LocalExecutor:
+    """Starts `rftd worker ROLE` as processes of this machine."""
+
+    def __init__(
+        self, log_url: str, *, home: str = "", command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon")
+    ) -> None:
+        """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it."""
+        self._log_url = log_url
+        self._home = os.path.realpath(home) if home else log_url
+        self._command = tuple(command)
+        self._here = this_process()
+        self._places: dict[str, Place] = {}
+
+    def start(self, order: WorkerOrder) -> Handle:
+        arguments = [*self._command, "worker", order.role, "--log", self._log_url]
+        arguments += ["--experiment", str(order.experiment)]
+        if order.spine_offset:
+            arguments += ["--spine-offset", str(order.spine_offset)]
+        if order.slot >= 0:
+            arguments += ["--slot", str(order.slot)]
+        place = self._place(order)
+        threads = str(threads_of(order.threads))
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: place.mark}
+        environment.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+        def spawn() -> subprocess.Popen[bytes]:
+            make_durable_folder(order.log_path.parent)  # in the job's folder, which it makes
+            with order.log_path.open("ab") as output:
+                return subprocess.Popen(
+                    arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    env=environment,
+                )
+
+        return OrderedProcess(place, order.role, spawn)
+
+    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        if not self._here.sees(started):
+            return None
+        place = self._place(order)
+        if started.boot_id or started.process_start_s > psutil.boot_time():
+            place.note_former(started.pid)
+        process = _process_of(started)
+        return AdoptedProcess(place, process) if process is not None else None
+
+    def lives(self, started: WorkerStarted) -> bool:
+        return self._here.sees(started) and _process_of(started) is not None
+
+    def clear(self, order: WorkerOrder) -> Handle | None:
+        return Tidying(self._place(order))
+
+    def _place(self, order: WorkerOrder) -> Place:
+        mark = f"{order.experiment}/{order.role}/{order.slot}@{self._home}"
+        return self._places.setdefault(mark, Place(mark, order.log_path))
+
+
+def _process_of(started: WorkerStarted) -> psutil.Process | None:
+    """The process itself, if it lives."""
+    try:
+        process = psutil.Process(started.pid)
+        same = abs(process.create_time() - started.process_start_s) <= _SAME_START_S
+    except psutil.Error:
+        return None
+    return process if same and _alive(process) else None
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,6 @@
+"""Models of Hugging Face's layout, before an engine loads them.
+
+model_type    what config.json tells of a model that is not loaded
+pretrained    models opened one at a time
+text_lengths  from which length of a text on a model computes otherwise
+"""

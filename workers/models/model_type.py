@@ -1,0 +1,172 @@
+"""A look at a model folder's config.json, which says whether a model of the kind that is asked for can be in it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import DataError
+from rftd.workers.models.text_lengths import moving_rotation
+
+_CAUSAL: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+_MASKED: Final = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+_SCORING: Final = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
+_TABLES: Final = (_CAUSAL, _MASKED, _SCORING)
+_SENSES: Final = re.compile(r"^(vision|image|video|audio|speech)\w*_config$")
+
+
+def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: str | None = None) -> None:
+    """Raises DataError, which names the model type, if no engine can run what config.json describes.
+
+    That is: a type that transformers has no causal language model of, an encoder, a model of more than text.
+    """
+    config = _config(folder, field)
+    kind = config.get("model_type")
+    why = ""
+    fix = "use a causal language model of text"
+    table = _table()
+    own_code = trust_remote_code and "auto_map" in config
+    senses = sorted(key for key, value in config.items() if _SENSES.match(key) and isinstance(value, dict))
+    if not isinstance(kind, str) or not kind:
+        raise DataError(
+            "config.json names no model_type",
+            where=str(folder),
+            field=field,
+            fix="copy the folder again",
+        )
+    if senses:
+        why = f"they see or hear, too ({senses[0]}), and only text is trained"
+        fix = "use the folder of a language model alone"
+    elif own_code or not table:
+        return
+    elif kind not in table[_CAUSAL]:
+        near = difflib.get_close_matches(kind, table[_CAUSAL], 1)
+        why = "transformers has no causal language model of this type"
+        if "auto_map" in config:
+            fix = "write model.trust_remote_code: true if its own code is to be run, or use another model"
+        elif near:
+            fix = f"did you mean {near[0]!r}? {fix}"
+    elif kind in table[_MASKED] and not config.get("is_decoder") and not config.get("is_encoder_decoder"):
+        why = "they are encoders, whose tokens see those after them (config.json has no is_decoder: true)"
+    if why:
+        raise DataError(f"{kind} models cannot be run: {why}", where=str(folder), field=field, fix=fix)
+
+
+def check_scoring_model(folder: Path, *, field: str) -> None:
+    """Raises DataError if `folder` cannot be opened as a sequence classification model with one output.
+
+    Weights are looked for, not read: whether they hold a trained score is seen by whoever loads them.
+    """
+    why = ""
+    fix = "give the folder of a trained reward model in Hugging Face's layout"
+    if not folder.is_absolute():
+        why = f"{str(folder)!r} is no whole path, and whoever opens it has another working directory"
+        fix = "write the whole path, or submit the file with `rftd submit`"
+    elif not (folder / "config.json").is_file():
+        why = f"no reward model in {str(folder)!r}" if folder.is_dir() else f"no such folder: {str(folder)!r}"
+        fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"
+    else:
+        config = _config(folder, field)
+        kind = config.get("model_type")
+        table = _table()
+        made_for = [str(each) for each in config.get("architectures") or ()]
+        # transformers leaves out the number of labels where it is 2.
+        outputs = config.get("num_labels") or len(config.get("id2label") or (0, 1))
+        if not any(folder.glob("*.safetensors")):
+            why = f"{str(folder)!r} has no weights in safetensors files"
+        elif table and kind not in table[_SCORING]:
+            why = f"transformers has no sequence classification model of the type {kind!r} in {str(folder)!r}"
+        elif made_for and not any("Classification" in each or "Reward" in each for each in made_for):
+            why = f"{str(folder)!r} holds a {made_for[0]}, which has no trained score"
+        elif outputs != 1:
+            why = f"the model in {str(folder)!r} gives {outputs} outputs, not one score"
+    if why:
+        raise DataError(why, field=field, fix=fix)
+
+
+def check_rotation(folder: Path, max_tokens: int, *, field: str) -> None:
+    """Raises DataError if texts of up to `max_tokens` turn rotary embeddings by angles that depend on their length.
+
+    What config.json leaves to transformers' defaults is looked at when the model is opened.
+    """
+    config = _config(folder, field)
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    given = text.get("rope_parameters") or text.get("rope_scaling")
+    rotation = dict(given) if isinstance(given, dict) else {}
+    if "type" in rotation:  # its name before it was called rope_type
+        rotation.setdefault("rope_type", rotation["type"])
+    own = "original_max_position_embeddings"
+    if isinstance(text.get(own), int):  # Phi-3 has it beside the rotation
+        rotation.setdefault(own, text[own])
+    stated = SimpleNamespace(
+        rope_parameters=rotation, max_position_embeddings=text.get("max_position_embeddings", max_tokens)
+    )
+    stated.get_text_config = lambda: stated
+    if moving := moving_rotation(stated, max_tokens):
+        why, limit = moving
+        raise DataError(
+            f"{config.get('model_type')} models of this kind cannot be exact: {why}",
+            where=str(folder),
+            field=field,
+            fix=f"set model.max_model_len to at most {limit}, or use another model",
+        )
+
+
+def model_type(folder: Path) -> str:
+    """The model type of a folder, or `unknown`; for words about it."""
+    try:
+        return str(_config(folder, None).get("model_type", "unknown"))
+    except DataError:
+        return "unknown"
+
+
+def _config(folder: Path, field: str | None) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config: dict[str, Any] = json_decoder(dict[str, Any]).decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"config.json cannot be read: {type(error).__name__}: {error}",
+            where=str(folder),
+            field=field,
+            fix="copy the folder again",
+        ) from error
+    return config
+
+
+@cache
+def _table() -> dict[str, frozenset[str]]:
+    """Model types by kind of model, from the text of transformers; empty if it is not there or spelt otherwise.
+
+    Its text, because importing it takes seconds, and torch, which the daemon does without.
+    """
+    found = importlib.util.find_spec("transformers")
+    folders = (found.submodule_search_locations if found else None) or []
+    try:
+        tree = ast.parse(Path(folders[0], "models", "auto", "modeling_auto.py").read_text())
+    except (IndexError, OSError, SyntaxError, UnicodeDecodeError):
+        return {}
+    table = {
+        target.id: frozenset(_first_words(node.value))
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in _TABLES
+    }
+    return table if all(table.get(name) for name in _TABLES) else {}
+
+
+def _first_words(value: ast.expr) -> list[str]:
+    """The first text of each pair."""
+    pairs = [node for node in ast.walk(value) if isinstance(node, ast.Tuple) and node.elts]
+    firsts = [pair.elts[0] for pair in pairs]
+    return [first.value for first in firsts if isinstance(first, ast.Constant) and isinstance(first.value, str)]

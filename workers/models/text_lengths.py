@@ -1,0 +1,74 @@
+"""Lengths of texts from which on a model computes otherwise than before, read from its configuration.
+
+Attention windows and chunks end there, and some rotary embeddings turn by other angles for every token of the text.
+A trial with a shorter text cannot see any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_LENGTHS: Final = (
+    "sliding_window",
+    "attention_window_size",
+    "window_size",
+    "attention_chunk_size",
+    "floor_scale",
+    "original_max_position_embeddings",
+)
+_MARGIN_TOKENS: Final = 8
+_MARGIN_SHARE: Final = 4
+"""A text that is to show a difference goes on for at least a fourth of what came before it."""
+
+
+def turning_points(config: Any) -> list[int]:
+    """The lengths in tokens after which attention or positions change, ascending."""
+    text = config.get_text_config()
+    found = {getattr(text, name, None) for name in _LENGTHS}
+    for rotation in _rotations(text):
+        found.add(rotation.get("original_max_position_embeddings"))
+        if "dynamic" in str(rotation.get("rope_type")):
+            found.add(text.max_position_embeddings)
+    return sorted(int(length) for length in found if isinstance(length, int | float) and length > 0)
+
+
+def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
+    """(the last turning point below `max_tokens`, the length of a text that shows what comes after it), or None."""
+    below = [length for length in turning_points(config) if length < max_tokens]
+    if not below:
+        return None
+    return below[-1], min(max_tokens, below[-1] + max(_MARGIN_TOKENS, below[-1] // _MARGIN_SHARE))
+
+
+def moving_rotation(config: Any, max_tokens: int) -> tuple[str, int] | None:
+    """Why texts of up to `max_tokens` tokens have no log-probabilities of their own, and how long they may be; or None.
+
+    The rotary embeddings `longrope` (arXiv:2402.13753) and `dynamic` (NTK) turn every token of a text, and of the
+    texts beside it, by angles that depend on the longest of them.
+    """
+    text = config.get_text_config()
+    for rotation in _rotations(text):
+        kind = str(rotation.get("rope_type"))
+        limit = None
+        if kind == "longrope":
+            limit = rotation.get("original_max_position_embeddings")
+        elif "dynamic" in kind:
+            limit = text.max_position_embeddings
+        if limit is not None and limit < max_tokens:
+            why = (
+                f"its rotary embedding {kind!r} turns all tokens otherwise once a text, or one beside it, is longer "
+                f"than {limit} tokens, and texts of up to {max_tokens} are allowed"
+            )
+            return why, int(limit)
+    return None
+
+
+def _rotations(text: Any) -> Iterator[Mapping[str, Any]]:
+    """The settings of each rotary embedding: one for all layers, or one for each kind of layer."""
+    stated = getattr(text, "rope_parameters", None)
+    if not isinstance(stated, Mapping):
+        return
+    if "rope_type" in stated:
+        yield stated
+    yield from (each for each in stated.values() if isinstance(each, Mapping) and "rope_type" in each)

@@ -1,0 +1,393 @@
+"""`Explorer`: the process's loop. It takes leases of its slot, runs their rollouts, and follows the weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from pathlib import Path
+from uuid import UUID
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError, RftdError, RolloutError, WeightsElsewhereError, WorkError
+from rftd.ops.logs import Logger
+from rftd.storage.artifacts import ArtifactStore
+from rftd.streams import topics
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
+from rftd.streams.events.task import EvalLeased, TaskLeased
+from rftd.streams.events.weights import WeightsActivated, WeightsPublished
+from rftd.streams.follower import Follower
+from rftd.streams.schedule import has_windows
+from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.topics import partition_of
+from rftd.workers.devices.device_turn import DeviceTurn
+from rftd.workers.membership import Membership
+from rftd.workers.rollout.attempt import Attempts
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engines.registry import open_engine
+from rftd.workers.rollout.evaluator import Evaluator
+from rftd.workers.rollout.orphans import Orphans
+from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.threads import EngineFromThreads
+from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.rollout.view import ExplorerView
+from rftd.workers.rollout.workflows.runner import WorkflowRunner
+from rftd.workers.rollout.workflows.together import Together
+from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
+from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.weights.channel import as_ref
+
+WEIGHTS_RETRY_S = 0.2
+EVAL_AT_ONCE = 64
+
+
+class Explorer:
+    """One explorer process of one experiment."""
+
+    def __init__(self, member: Membership, follower: Follower, view: ExplorerView, log: Logger) -> None:
+        self._member = member
+        self._follower = follower
+        self._view = view
+        self._log = log
+        self._gate = VersionGate()
+        self._outbox = Outbox(member.log, member.clock)
+        self._running: dict[UUID, list[asyncio.Task[None]]] = {}
+        self._leases: dict[UUID, TaskLeased] = {}
+        """Of those that run, the ones whose rollouts begin on certain weights."""
+        self._tasksets: dict[str, Taskset] = {}
+        self._attempts: dict[int, Attempts] = {}
+        self._engine: RolloutEngine | None = None
+        self._slots = 0
+        self._evaluator: Evaluator | None = None
+        self._places: dict[int, asyncio.Semaphore] = {}
+        """The places for rollouts that run at once, by stage."""
+        self._orphans = Orphans(log)
+        self._loading = self._failed = self._leaving = False
+        self._turn: DeviceTurn | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
+        await self._follower.catch_up()
+        spine = self._view.spine
+        assert spine.spec is not None
+        stage = next((each for each in spine.spec.stages if each.kind != "train"), spine.spec.stages[0])
+        spec = spine.spec
+        exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
+        slots = self._slots = max(each.rollout.concurrency for each in exploring)
+        engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
+        tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
+        if any(each.sync.turns for each in spec.stages):
+            self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
+            self._turn.share(engine)
+        self._evaluator = Evaluator(
+            lambda: self._eval_engine(spec, stage),
+            tokenizer,
+            at_once=EVAL_AT_ONCE,
+            clock=self._member.clock,
+            orphans=self._orphans,
+        )
+        artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
+        for index, each in enumerate(spec.stages):
+            if each.taskset is not None:
+                self._places[index] = asyncio.Semaphore(each.rollout.concurrency)
+                asked = EngineFromThreads(engine) if each.rollout.threads_each else engine
+                runner = WorkflowRunner(each.taskset, model=each.model, engine=asked, tokenizer=tokenizer)
+                self._attempts[index] = Attempts(
+                    runner,
+                    each.rollout,
+                    greedy_rollouts=each.algorithm.greedy_rollouts,
+                    sampling=each.taskset.sampling,
+                    trained=each.kind != "explore",
+                    artifacts=artifacts,
+                    seed=spec.seed,
+                    clock=self._member.clock,
+                    orphans=self._orphans,
+                )
+        await self._member.join(slots)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(self._outbox.run()),
+                    tasks.create_task(self._member.beat(self._refresh)),
+                    tasks.create_task(self._follow_weights(engine)),
+                ]
+                async with asyncio.TaskGroup() as rollouts:
+                    await self._take_leases(stop, rollouts)
+                    if stop.is_set():
+                        await self._drain(rollouts)
+                    self._drop(list(self._running))
+                await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
+                for task in background:
+                    task.cancel()
+        finally:
+            await self._evaluator.close()
+            await engine.close()
+            if self._turn is not None:
+                self._turn.close()
+
+    async def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec) -> RolloutEngine:
+        engine = await open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock)
+        if self._turn is not None:
+            self._turn.share(engine)
+        return engine
+
+    async def _take_leases(self, stop: asyncio.Event, rollouts: asyncio.TaskGroup) -> None:
+        view = self._view
+        while not stop.is_set() and not (view.spine.status is not None and view.spine.status.ended):
+            await self._follower.pump(wait_s=0.5)
+            if view.lost:
+                raise WorkError(
+                    f"this worker was declared lost: {view.lost}",
+                    where=self._member.source,
+                    fix="start it again: it joins as a new one",
+                )
+            if self._orphans.too_many:
+                await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
+                raise self._orphans.error()
+            while view.leased:
+                lease = view.leased.popleft()
+                if isinstance(lease, EvalLeased):
+                    work = [rollouts.create_task(self._evaluate(lease))]
+                else:
+                    work = await self._begin(lease, rollouts)
+                    self._leases[lease.lease] = lease
+                self._running[lease.lease] = work
+            self._drop(list(view.ended))
+            view.ended.clear()
+            self._forget_done()
+            await self._gate.notify()
+
+    async def _drain(self, rollouts: asyncio.TaskGroup) -> None:
+        self._leaving = True
+        work = [task for tasks in self._running.values() for task in tasks if not task.done()]
+        if work:
+            await asyncio.wait(work, timeout=limits.DRAIN_TIMEOUT_S)
+
+    def _drop(self, leases: list[UUID]) -> None:
+        for lease in leases:
+            self._leases.pop(lease, None)
+            for task in self._running.pop(lease, []):
+                task.cancel()
+
+    def _forget_done(self) -> None:
+        for lease in [lease for lease, tasks in self._running.items() if all(task.done() for task in tasks)]:
+            del self._running[lease]
+            self._leases.pop(lease, None)
+
+    async def _begin(self, lease: TaskLeased, rollouts: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """A task for the whole lease, or one for each of its rollouts."""
+        together = self._attempts[lease.stage].together(lease, await self._taskset_of(lease))
+        if together is not None:
+            return [rollouts.create_task(self._rollouts(lease, together))]
+        return [rollouts.create_task(self._rollout(lease, rollout)) for rollout in lease.rollouts]
+
+    async def _rollouts(self, lease: TaskLeased, together: Together) -> None:
+        """The rollouts of a lease, as many at once as there are places."""
+        async with self._gate.passing(lease.min_version, pinned=lease.pinned):
+            some, left = await self._placed(lease, lease.rollouts)
+            if not left:
+                await self._part(lease, some, together)
+                return
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._part(lease, some, together))
+                while left:
+                    some, left = await self._placed(lease, left)
+                    parts.create_task(self._part(lease, some, together))
+
+    async def _placed(self, lease: TaskLeased, rollouts: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Those that hold a place now, at least one, and the others."""
+        places = self._places[lease.stage]
+        await places.acquire()
+        held = 1
+        while held < len(rollouts) and not places.locked():
+            await places.acquire()
+            held += 1
+        return rollouts[:held], rollouts[held:]
+
+    async def _part(self, lease: TaskLeased, rollouts: Sequence[int], together: Together) -> None:
+        """Some rollouts of a lease, which hold a place each."""
+        held = len(rollouts)
+        places = self._places[lease.stage]
+        each = self._attempts[lease.stage].run_each(lease, rollouts, together)
+        try:
+            async with self._device(), aclosing(each) as events:
+                async for some in events:
+                    for _ in some:
+                        places.release()
+                    held -= len(some)
+                    await self._hand_over(lease, some)
+        finally:
+            for _ in range(held):
+                places.release()
+
+    async def _rollout(self, lease: TaskLeased, rollout: int) -> None:
+        async with self._gate.passing(lease.min_version, pinned=lease.pinned), self._places[lease.stage]:
+            taskset = await self._taskset_of(lease)
+            async with self._device():
+                event = await self._attempts[lease.stage].run(lease, rollout, taskset)
+        await self._hand_over(lease, [event])
+
+    async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
+        partition = partition_of(topics.EXPERIENCES, lease.group)
+        drafts = [
+            self._member.writer.draft(
+                event,
+                experiment=self._member.experiment,
+                partition=partition,
+                id=event.experience if isinstance(event, ExperienceProduced) else None,
+                causation=lease.lease,
+                correlation=lease.group,
+            )
+            for event in events
+        ]
+        self._member.pulse.rollouts_total += len(drafts)
+        await self._outbox.put(drafts)
+
+    def _device(self) -> AbstractAsyncContextManager[None]:
+        """The device for one piece of work, where it is shared with the trainer."""
+        return self._turn.rollout() if self._turn is not None else nullcontext()
+
+    async def _evaluate(self, lease: EvalLeased) -> None:
+        assert self._evaluator is not None
+        stage = self._stage(lease.stage)
+        taskset = await self._taskset(stage.evals[lease.taskset], lease.digest)
+        published = self._view.weights.published.get((lease.version, lease.generation))
+        if published is None:
+            self._log.warning("eval.no_weights", version=lease.version, generation=lease.generation)
+            return
+        try:
+            async with self._device():
+                scored = await self._evaluator.score(lease, stage, taskset, as_ref(published))
+        except RolloutError as error:
+            # The lease expires and is given out again; the dispatcher knows which weights still count.
+            self._log.warning("eval.failed", error=error.what, version=lease.version)
+            return
+        draft = self._member.writer.draft(
+            scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease
+        )
+        await self._outbox.put([draft])
+
+    async def _follow_weights(self, engine: RolloutEngine) -> None:
+        """Loads what is due: the newest version, or with a pinned schedule the one that waiting rollouts need."""
+        while True:
+            await self._stand_in(engine)
+            target = self._due(engine)
+            if target is None:
+                await self._gate.wait_change(1.0)
+            elif not await self._load(engine, target):
+                await self._member.clock.sleep(WEIGHTS_RETRY_S)
+
+    async def _stand_in(self, engine: RolloutEngine) -> None:
+        """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
+        wanted = self._gate.wanted
+        weights = self._view.weights
+        if wanted in weights.lost:
+            target = weights.of_version(wanted, self._view.spine)
+            if target is not None and (target.version, target.generation) == engine.version:
+                await self._gate.serve(wanted)
+
+    def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
+        spine = self._view.spine
+        weights = self._view.weights
+        if spine.spec is None or spine.stage < 0:
+            return None
+        if not has_windows(spine.stage_spec().sync):
+            target = weights.newest(spine)
+        elif not self._gate.may_change:
+            return None
+        elif self._gate.wanted is not None:
+            target = weights.of_version(self._gate.wanted, spine)
+        elif engine.version[0] < 0:
+            target = weights.newest(spine)
+        else:
+            return None
+        if target is None or (target.version, target.generation) == engine.version:
+            return None
+        return target
+
+    async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
+        began_s = self._member.clock.monotonic_s()
+        try:
+            self._loading = True
+            async with self._device():
+                checksum = await engine.load_weights(as_ref(target))
+        except WeightsElsewhereError:
+            raise
+        except RftdError as error:
+            self._log.warning("weights.load_failed", version=target.version, error=error.what)
+            self._failed = True
+            return False
+        finally:
+            self._loading = False
+        self._failed = False
+        self._member.pulse.version = target.version
+        await self._gate.set_version(target.version)
+        activated = WeightsActivated(
+            worker=self._member.id,
+            version=target.version,
+            generation=target.generation,
+            manifest=target.manifest,
+            checksum=checksum,
+            duration_s=self._member.clock.monotonic_s() - began_s,
+        )
+        await self._outbox.put([self._member.writer.draft(activated, experiment=self._member.experiment)])
+        return True
+
+    def _refresh(self) -> None:
+        pulse = self._member.pulse
+        running = sum(len(tasks) for tasks in self._running.values())
+        pulse.leases = tuple(lease for lease in self._running if self._progresses(lease))
+        if self._engine is not None:
+            stats = self._engine.stats()
+            pulse.tokens_total = stats.tokens_total
+            pulse.free = max(0, self._slots - stats.running)
+        pulse.state = self._doing(running)
+
+    def _progresses(self, lease: UUID) -> bool:
+        """False of one that only waits for weights: it is not renewed, and given out again when its time is over.
+
+        The first try to load them is progress, however long it takes.
+        """
+        leased = self._leases.get(lease)
+        if leased is None or (self._loading and not self._failed):
+            return True
+        return self._gate.fits(leased.min_version, pinned=leased.pinned)
+
+    def _doing(self, tasks: int) -> str:
+        """The state of a heartbeat; of a worker that does several things the one that makes progress."""
+        if self._leaving:
+            return "drain"
+        waiting = self._turn.waiting if self._turn else 0
+        if tasks > self._gate.waiting + waiting:
+            return "busy"
+        if waiting:
+            return "wait_turn"
+        if self._failed:
+            return "load_failed"
+        if self._loading:
+            return "load_weights"
+        if self._gate.version < 0:
+            return "wait_weights"
+        return "wait_version" if tasks else "wait_tasks"
+
+    def _stage(self, index: int) -> StageSpec:
+        assert self._view.spine.spec is not None
+        return self._view.spine.spec.stages[index]
+
+    async def _taskset_of(self, lease: TaskLeased) -> Taskset:
+        stage = self._stage(lease.stage)
+        assert stage.taskset is not None
+        return await self._taskset(stage.taskset, lease.digest)
+
+    async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
+        taskset = self._tasksets.get(spec.name)
+        if taskset is None:
+            taskset = self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
+        found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
+        if digest and found != digest:
+            raise DataError(
+                f"taskset {spec.name!r} has digest {found}, the experiment was accepted with {digest}",
+                where=spec.path,
+                fix="restore the file, or submit a new experiment",
+            )
+        return taskset

@@ -1,0 +1,184 @@
+"""`Model`: what a workflow sees of the rollout engine. One instance serves one attempt at one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from rftd.ops.errors import RolloutError
+from rftd.ops.ids import derive, derive_from_each
+from rftd.streams.events.experience import SamplingSpan, Span
+from rftd.streams.spec import ModelSpec, SamplingSpec
+from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
+from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
+from rftd.workers.rollout.sampling import check_sampling, other_settings
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.tokenizer import Tokenizer
+
+
+class Model:
+    """Answers prompts within the lengths of the experiment.
+
+    The n-th call of a rollout has an id derived from the rollout and a seed derived from `seed`, so a repeated attempt
+    asks the same questions of the same random numbers.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        tokenizer: Tokenizer,
+        *,
+        spec: ModelSpec,
+        sampling: SamplingSpec,
+        rollout: UUID,
+        seed: UUID | None = None,
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._rollout = rollout
+        self._seed = rollout if seed is None else seed
+        self._calls = 0
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        """The taskset's; a call may bring another, made with `msgspec.structs.replace`."""
+
+    async def chat(
+        self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
+    ) -> Response:
+        """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response)."""
+        return await self.generate(self.chat_prompt(messages, reply_prefix=reply_prefix), sampling=sampling)
+
+    async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
+        """What follows a bare text, without a chat template."""
+        return await self.generate(self.bare_prompt(prompt), sampling=sampling)
+
+    def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "") -> list[int]:
+        """The ids that `chat` asks with."""
+        return self.tokenizer.encode(self.tokenizer.chat_text(messages, generation_prompt=True) + reply_prefix)
+
+    def bare_prompt(self, prompt: str) -> list[int]:
+        """The ids that `complete` asks with."""
+        return self.tokenizer.encode(prompt, special=True)
+
+    async def generate(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> Response:
+        """What follows these ids.
+
+        A prompt over `max_prompt_tokens` is cut at its end and not generated from (`Response.truncated`), or raises
+        RolloutError if the experiment forbids truncation.
+        """
+        asked = self.ask(prompt, sampling=sampling)
+        if isinstance(asked, Response):
+            return asked
+        return self.answer(asked, await self._engine.generate(asked))
+
+    def ask(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> GenerationRequest | Response:
+        """The next request of the rollout, for who asks the engine himself; a Response if it is not to be asked.
+
+        Raises RolloutError as `generate` does.
+        """
+        number = self._calls
+        self._calls = self._calls + 1
+        cut = self._cut(prompt)
+        if cut is not None:
+            return cut
+        return GenerationRequest(
+            id=derive(self._rollout, "request", number),
+            prompt=tuple(prompt),
+            sampling=self._sampling(len(prompt), sampling or self.sampling)(derive(self._seed, "sampling", number)),
+        )
+
+    def ask_for(
+        self, rollouts: Iterable[tuple[UUID, UUID]], prompt: Sequence[int]
+    ) -> list[GenerationRequest] | Response:
+        """What `ask` would be told first by the model of each of these rollouts, given as id and seed."""
+        cut = self._cut(prompt)
+        if cut is not None:
+            return cut
+        ids = tuple(prompt)
+        sampling = self._sampling(len(ids), self.sampling)
+        causes, seeds = zip(*rollouts, strict=True)
+        asked = zip(derive_from_each(causes, "request", 0), derive_from_each(seeds, "sampling", 0), strict=True)
+        return [GenerationRequest(id=id, prompt=ids, sampling=sampling(seed)) for id, seed in asked]
+
+    def answer(self, request: GenerationRequest, generation: Generation) -> Response:
+        """What the engine's answer to `request` says. Raises RolloutError if it is malformed."""
+        _check(generation, request.sampling)
+        return Response(
+            text=self.tokenizer.decode(generation.tokens),
+            prompt=request.prompt,
+            tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            processed_logprobs=generation.processed_logprobs,
+            spans=generation.spans,
+            finish=generation.finish,
+            sampling=(_span(request.sampling, len(generation.tokens)),),
+        )
+
+    def _sampling(self, prompt_tokens: int, asked: SamplingSpec) -> Callable[[UUID], Sampling]:
+        """How the answer to a prompt of so many tokens is drawn, for an id that the seed is taken from."""
+        check_sampling(asked)
+        room = self._spec.max_model_len - prompt_tokens
+        max_tokens = max(1, min(asked.max_tokens, self._spec.max_response_tokens, room))
+        min_tokens = min(max(asked.min_tokens, self._spec.min_response_tokens), max_tokens)
+        return lambda id: Sampling(
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            stop=asked.stop,
+            min_p=asked.min_p,
+            repetition_penalty=asked.repetition_penalty,
+            presence_penalty=asked.presence_penalty,
+            logit_bias=asked.logit_bias,
+            ignore_eos=asked.ignore_eos,
+            processed_logprobs=asked.processed_logprobs,
+            # 63 bits: every random generator takes them.
+            seed=id.int >> 65,
+        )
+
+    def _cut(self, prompt: Sequence[int]) -> Response | None:
+        """The response to a prompt that is too long to be asked."""
+        if not prompt:
+            raise RolloutError("the prompt is empty", fix="give the task a prompt with at least one token")
+        # One token of the model's length belongs to the response.
+        most = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
+        return self._truncated(prompt, most) if len(prompt) > most else None
+
+    def _truncated(self, prompt: Sequence[int], most: int) -> Response:
+        if not self._spec.enable_prompt_truncation:
+            raise RolloutError(
+                f"the prompt has {len(prompt)} tokens, the limit is {most}",
+                fix="raise model.max_prompt_tokens, shorten the row, or set model.enable_prompt_truncation",
+            )
+        version, generation = self._engine.version
+        # One token that is never trained, because an experience has a response.
+        return Response(
+            text="",
+            prompt=tuple(prompt[:most]),
+            tokens=(self.tokenizer.eos_ids or (0,))[:1],
+            logprobs=(0.0,),
+            spans=(Span(version, generation, 0, 1),),
+            finish=PROMPT_TRUNCATED,
+        )
+
+
+def _span(sampling: Sampling, tokens: int) -> SamplingSpan:
+    others = tuple(other_settings(sampling))
+    return SamplingSpan(0, tokens, sampling.temperature, sampling.top_p, sampling.top_k, others)
+
+
+def _check(generation: Generation, asked: Sampling) -> None:
+    count = len(generation.tokens)
+    if count == 0 or count != len(generation.logprobs):
+        raise RolloutError(
+            f"the rollout engine answered with {count} tokens and {len(generation.logprobs)} log-probabilities",
+            fix="this is a defect of the rollout engine",
+        )
+    given = len(generation.processed_logprobs)
+    if given != (count if asked.processed_logprobs else 0):
+        raise RolloutError(
+            f"the rollout engine answered with {count} tokens and {given} processed log-probabilities",
+            field="logprobs",
+            fix="use an engine that records them, as torch does, or rollout_args.logprobs: raw",
+        )

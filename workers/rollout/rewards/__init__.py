@@ -1,0 +1,23 @@
+"""What a response is worth.
+
+In reading order:
+
+reward              `Reward` and `RewardResult`: the seam
+rollout_view        `RolloutView`: the turns of a rollout, their lengths and ends, for rewards that ask for it
+registry            every reward by name (entry-point group `rftd.rewards`)
+scorer              opens a reward by name and turns whatever it does into a result or a RolloutError
+unit                whether the units beside two numbers clash
+number              numbers in text, compared by value
+words               the one number in words, and the words in which a response closes
+arithmetic          bounded arithmetic, exact where it can be
+elementary          functions such as sin and ln, with 60 digits
+expression          expressions with variables, compared by value
+collection          lists, sets, intervals, relations and choices, compared member by member
+rule_based          form, exact match, and agreement by value
+answer              the answer in a response, the truth in a reference solution, and whether they agree
+math_verify_reward  accuracy by the library math-verify, in `math_verify_judge`'s process
+reward_model        the output of a reward model, in `reward_model_process`'s process
+line_process        a module in a process of its own that answers lines
+
+A new reward: one file, one line in `registry`, its goldens in tests/unit/workers/rollout/rewards.
+"""

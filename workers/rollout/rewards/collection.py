@@ -1,0 +1,228 @@
+"""Answers of several members, compared member by member: lists, sets, pairs, intervals, unions, relations and choices.
+
+The members of a set or a bare list may come in any order; those of what stands in round or square brackets may not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Final
+
+MEMBERS: Final = 16
+"""Longer lists are text."""
+COLLECTION_CHARS: Final = 1000
+"""Longer texts are no lists."""
+_OPENING: Final = "([{"
+_CLOSING: Final = ")]}"
+_AND: Final = re.compile(r"\s*(?:\\text\{,? ?(?:and|or),? ?\}|(?:,\s*)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|;)\s*")
+_OR: Final = re.compile(r"\s*(?:\\text\{ ?or ?\}|(?<![A-Za-z\\])or(?![A-Za-z]))\s*")
+_UNION: Final = re.compile(r"\\cup(?![A-Za-z])|∪")
+_RELATIONS: Final = (
+    ("\\leqslant", "≤"),
+    ("\\geqslant", "≥"),
+    ("\\leq", "≤"),
+    ("\\geq", "≥"),
+    ("\\neq", "≠"),
+    ("\\le", "≤"),
+    ("\\ge", "≥"),
+    ("\\ne", "≠"),
+    ("\\lt", "<"),
+    ("\\gt", ">"),
+    ("<=", "≤"),
+    (">=", "≥"),
+    ("!=", "≠"),
+)
+_RELATION: Final = re.compile(r"[=<>≤≥≠]")
+_FLIPPED: Final = str.maketrans("<>≤≥", "><≥≤")
+_CHOICE: Final = re.compile(r"\(?([A-J])\)?[.:]?")
+_NAMED_CHOICE: Final = re.compile(r"(?:[Oo]ption|[Cc]hoice) \(?([A-J])\)?[.:]?|(?:\(([A-J])\)|([A-J])[.):])(?: +\S.*)?")
+_NAME: Final = re.compile(r"\\?[A-Za-z]+(?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?(?:\([A-Za-z]\))?")
+_NAMES: Final = re.compile(rf"\( ?{_NAME.pattern}(?: ?, ?{_NAME.pattern})+ ?\)")
+_MEMBER_OF: Final = re.compile(rf"{_NAME.pattern} ?(?:\\in(?![A-Za-z])|∈) ?")
+
+Same = Callable[[str, str], bool]
+
+
+def same_choice(answer: str, truth: str) -> bool:
+    """True if the truth is the letter of a choice, and the answer names that letter: `(A)`, `A`, `A. Paris`."""
+    wanted = _CHOICE.fullmatch(truth)
+    if wanted is None:
+        return False
+    named = _CHOICE.fullmatch(answer) or _NAMED_CHOICE.fullmatch(answer)
+    return named is not None and wanted[1] in named.groups()
+
+
+def value_side(text: str) -> str:
+    """Of `x = 5` the 5, of `(x, y) = (1, 2)` the pair; a text that is no equation of names as it is."""
+    sides = _RELATION.split(_relations(text))
+    name = sides[0].strip()
+    if len(sides) == 2 and "=" in text and (_NAME.fullmatch(name) or _NAMES.fullmatch(name)):
+        return text.partition("=")[2].strip()
+    return text
+
+
+def same_collection(answer: str, truth: str, same: Same) -> bool:
+    """True if two plain texts are collections of one kind with the same members, by `same`."""
+    if len(answer) > COLLECTION_CHARS or len(truth) > COLLECTION_CHARS:
+        return False
+    answer = _merged(_MEMBER_OF.sub("", _braces(answer), count=1))
+    truth = _merged(_MEMBER_OF.sub("", _braces(truth), count=1))
+    answer, truth = _as_intervals(answer, truth)
+    if truth[:1] != answer[:1] and "{" in (answer[:1], truth[:1]):
+        # A set may be given without its braces.
+        answer = _without_braces(answer)
+        truth = _without_braces(truth)
+    for split, alike in ((_union, _in_any_order), (_listed, _in_any_order), (_related, _in_order)):
+        ours = split(answer)
+        theirs = split(truth)
+        if len(ours) > 1 or len(theirs) > 1:
+            return max(len(ours), len(theirs)) <= MEMBERS and alike(ours, theirs, same)
+    return _bracketed(answer, truth, same)
+
+
+def _as_intervals(answer: str, truth: str) -> tuple[str, str]:
+    """Both texts; where one is a relation and the other an interval, the relation as intervals too."""
+    if bool(_RELATION.search(_relations(answer))) == bool(_RELATION.search(_relations(truth))):
+        return answer, truth
+    return _solutions(answer) or answer, _solutions(truth) or truth
+
+
+def _solutions(text: str) -> str:
+    """The intervals that `x < 1 or x > 2` describes; empty if the text is not of that form."""
+    intervals = [_interval(part) for part in _OR.split(text)]
+    return " \\cup ".join(intervals) if all(intervals) else ""
+
+
+def _interval(text: str) -> str:
+    sides, signs = _ascending(text)
+    if set(signs) <= {"<", "≤"} and len(signs) in (1, 2):
+        if len(sides) == 3 and _NAME.fullmatch(sides[1]):
+            return _ends(sides[0], signs[0], signs[1], sides[2])
+        if len(sides) == 2 and _NAME.fullmatch(sides[0]):
+            return _ends("-\\infty", "<", signs[0], sides[1])
+        if len(sides) == 2 and _NAME.fullmatch(sides[1]):
+            return _ends(sides[0], signs[0], "<", "\\infty")
+    return ""
+
+
+def _ends(low: str, first: str, second: str, high: str) -> str:
+    return ("[" if first == "≤" else "(") + f"{low}, {high}" + ("]" if second == "≤" else ")")
+
+
+def _bracketed(answer: str, truth: str, same: Same) -> bool:
+    if answer[:1] not in _OPENING or (answer[:1], answer[-1:]) != (truth[:1], truth[-1:]):
+        return False
+    if not (_enclosed(answer) and _enclosed(truth)):
+        return False
+    ours = _parts(answer[1:-1])
+    theirs = _parts(truth[1:-1])
+    if answer[0] == "{":
+        return max(len(ours), len(theirs)) <= MEMBERS and _as_sets(ours, theirs, same)
+    return 1 < len(ours) <= MEMBERS and _in_order(ours, theirs, same)
+
+
+def _in_order(ours: list[str], theirs: list[str], same: Same) -> bool:
+    return len(ours) == len(theirs) and all(same(left, right) for left, right in zip(ours, theirs, strict=True))
+
+
+def _in_any_order(ours: list[str], theirs: list[str], same: Same) -> bool:
+    if len(ours) != len(theirs):
+        return False
+    left = list(theirs)
+    for member in ours:
+        found = next((index for index, other in enumerate(left) if same(member, other)), None)
+        if found is None:
+            return False
+        del left[found]
+    return True
+
+
+def _as_sets(ours: list[str], theirs: list[str], same: Same) -> bool:
+    return all(any(same(left, right) for right in theirs) for left in ours) and all(
+        any(same(left, right) for left in ours) for right in theirs
+    )
+
+
+def _union(text: str) -> list[str]:
+    return [part.strip() for part in _UNION.split(text)]
+
+
+def _merged(text: str) -> str:
+    """A union of sets that are written out as one such set; any other text as it is."""
+    parts = [(part, _without_braces(part)) for part in _union(text)]
+    if len(parts) < 2 or any(part == members for part, members in parts):
+        return text
+    return "{" + ", ".join(member for _, members in parts for member in _parts(members)) + "}"
+
+
+def _listed(text: str) -> list[str]:
+    """The members of a bare list, both signs of a plus-minus written out."""
+    if "\\pm" in text or "±" in text:
+        text = text.replace("±", "\\pm ")
+        if text.count("\\pm") > 1:
+            return [text]
+        return [text.replace("\\pm", "+"), text.replace("\\pm", "-")]
+    return _parts(_AND.sub(", ", text))
+
+
+def _related(text: str) -> list[str]:
+    """Both sides and the relation between them, `x < 5` and `5 > x` alike."""
+    sides, signs = _ascending(text)
+    return [*sides, *signs]
+
+
+def _ascending(text: str) -> tuple[list[str], list[str]]:
+    """The sides of a relation and the signs between them, from the least to the greatest."""
+    text = _relations(text)
+    signs = _RELATION.findall(text)
+    if not signs:
+        return [text], []
+    sides = [side.strip() for side in _RELATION.split(text)]
+    if any(sign in "<≤" for sign in signs) or not any(sign in ">≥" for sign in signs):
+        return sides, signs
+    return sides[::-1], [sign.translate(_FLIPPED) for sign in reversed(signs)]
+
+
+def _relations(text: str) -> str:
+    for written, sign in _RELATIONS:
+        text = re.sub(re.escape(written) + ("(?![A-Za-z])" if written[0] == "\\" else ""), sign, text)
+    return text
+
+
+def _without_braces(text: str) -> str:
+    return text[1:-1] if text[:1] == "{" and text[-1:] == "}" and _enclosed(text) else text
+
+
+def _braces(text: str) -> str:
+    return text.replace("\\{", "{").replace("\\}", "}").replace("\\lbrace", "{").replace("\\rbrace", "}").strip()
+
+
+def _parts(text: str) -> list[str]:
+    """What commas outside brackets separate: those before a space if there are some, for then others are in numbers."""
+    depth = 0
+    commas: list[int] = []
+    for index, character in enumerate(text):
+        if character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0:
+            commas.append(index)
+    spaced = [index for index in commas if text[index + 1 : index + 2] == " "]
+    bounds = [-1, *(spaced or commas), len(text)]
+    return [text[start + 1 : end].strip() for start, end in itertools.pairwise(bounds)]
+
+
+def _enclosed(text: str) -> bool:
+    """True if the first bracket is closed by the last: not so in `(1,2),(3,4)`."""
+    depth = 0
+    for index, character in enumerate(text):
+        if character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+            if depth == 0:
+                return index == len(text) - 1
+    return False

@@ -1,0 +1,25 @@
+"""Every reward by name; importing this imports none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rftd.ops.plugins import Plugins
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.rewards.reward import Reward
+
+REWARDS: Final[Plugins[Reward]] = Plugins(
+    "reward",
+    group="rftd.rewards",
+    table={
+        "math_reward": "rftd.workers.rollout.rewards.rule_based:MathReward",
+        "math_boxed_reward": "rftd.workers.rollout.rewards.rule_based:MathBoxedReward",
+        "math_verify_reward": "rftd.workers.rollout.rewards.math_verify_reward:MathVerifyReward",
+        "reward_model": "rftd.workers.rollout.rewards.reward_model:RewardModel",
+        "accuracy_reward": "rftd.workers.rollout.rewards.rule_based:AccuracyReward",
+        "format_reward": "rftd.workers.rollout.rewards.rule_based:FormatReward",
+        "exact_match_reward": "rftd.workers.rollout.rewards.rule_based:ExactMatchReward",
+    },
+    extras={"math_verify_reward": ("math_verify", "math")},
+)

@@ -1,0 +1,36 @@
+"""`Reward`: what a response is worth, given the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from rftd.workers.tasksets.task import Task
+
+
+class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A reward and what it is made of."""
+
+    value: float
+    parts: dict[str, float] = {}
+    """Named summands or remarks; they become metrics of the rollout."""
+
+    @classmethod
+    def of(cls, **parts: float) -> RewardResult:
+        """The sum of the parts."""
+        return cls(value=sum(parts.values()), parts=parts)
+
+
+class Reward(Protocol):
+    """Scores one response.
+
+    Built-in ones are quick and pure and run on the event loop, but for those whose class says `blocks = True`; these
+    and a third party's run on a thread, so they may block, but two calls of one may run at once. Whatever it raises
+    fails the rollout. One that names a fourth parameter `rollout` is given a `RolloutView` by it, as a keyword.
+    """
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult | Mapping[str, float] | float:
+        """The reward of a whole response, its `reply_prefix` included; of a mapping the sum counts."""
+        ...

@@ -1,0 +1,90 @@
+"""Rule-based rewards: form, exact match, and agreement with the truth by value."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of
+from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.tasksets.task import Task
+
+FORMAT_REWARD: Final = 0.1
+_TURN: Final = re.compile(r"</think>\s*<answer>")
+
+
+class FormatReward:
+    """+0.1 if the response is exactly tags on lines of their own around think and answer, else -0.1."""
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`format_score`: 0.1 or -0.1."""
+        return RewardResult.of(format_score=FORMAT_REWARD if tags_on_lines(response) else -FORMAT_REWARD)
+
+
+def tags_on_lines(response: str) -> bool:
+    """True for `<think>\\n...\\n</think>\\n<answer>\\n...\\n</answer>` and nothing around it."""
+    head = "<think>\n"
+    tail = "\n</answer>"
+    turn = "\n</think>\n<answer>\n"
+    if not (response.startswith(head) and response.endswith(tail)):
+        return False
+    return turn in response[len(head) : -len(tail)]
+
+
+def tags_at_end(response: str) -> bool:
+    """True if the response ends with `<think>...</think> <answer>...</answer>`; any text may come before."""
+    response = response.rstrip()
+    opened = response.find("<think>")
+    if opened < 0 or not response.endswith("</answer>"):
+        return False
+    turn = _TURN.search(response, opened + len("<think>"))
+    return turn is not None and turn.end() <= len(response) - len("</answer>")
+
+
+class AccuracyReward:
+    """Finds the answer in tags, a box, after `####` or in the closing words, and compares it by value."""
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`accuracy`: 0 or 1."""
+        return RewardResult.of(accuracy=accuracy(response, truth))
+
+
+class MathBoxedReward:
+    """0 or 1 for the last `\\boxed{...}`; `with_think` takes `format_score_coef` off where no thinking is tagged."""
+
+    def __init__(self, *, with_think: bool = False, format_score_coef: float = 0.1) -> None:
+        self._with_think = with_think
+        self._format_score_coef = format_score_coef
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0 or minus the coefficient."""
+        boxed = last_boxed(response)
+        right = boxed is not None and agree(boxed, truth_of(truth))
+        missing = self._with_think and not _thinks(response)
+        return RewardResult.of(
+            accuracy=1.0 if right else 0.0, format_score=-self._format_score_coef if missing else 0.0
+        )
+
+
+def _thinks(response: str) -> bool:
+    response = response.strip()
+    return response.startswith("<think>") and "</think>" in response
+
+
+class MathReward:
+    """-0.1 to 1.1: the reward of `math_workflow`. A right number without tags still counts."""
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0.1 with tags, else -0.1."""
+        return RewardResult.of(
+            accuracy=accuracy(response, truth),
+            format_score=FORMAT_REWARD if tags_at_end(response) else -FORMAT_REWARD,
+        )
+
+
+class ExactMatchReward:
+    """Compares the texts without the white space around them; what `make demo` trains with."""
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`accuracy`: 0 or 1."""
+        return RewardResult.of(accuracy=1.0 if response.strip() == truth.strip() else 0.0)

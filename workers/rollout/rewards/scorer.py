@@ -1,0 +1,150 @@
+"""Opens a reward by name, and turns whatever it does into a result or a RolloutError."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rftd.ops import limits
+from rftd.ops.errors import RolloutError
+from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.rewards.registry import REWARDS
+from rftd.workers.rollout.rewards.reward import Reward, RewardResult
+from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.tasksets.task import Task
+
+
+class Scorer:
+    """A reward as workflows use it: awaitable, checked, never silent."""
+
+    def __init__(self, name: str, reward: Reward, *, on_thread: bool) -> None:
+        self.name = name
+        self._reward = reward
+        self._on_thread = on_thread
+        self._rollout = _rollout_parameter(reward)
+
+    @property
+    def quick(self) -> bool:
+        """True if `score` never waits: the reward is one of ours, and does not block."""
+        return not self._on_thread
+
+    async def score(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
+        """The reward of a response to a task.
+
+        `turns` are the model's answers so far, the scored one last, for rewards that look at the rollout. Raises
+        RolloutError, with the reward's own words and the task's row, if it raised or gave no finite number, and if it
+        looks at the rollout and no turn is given.
+        """
+        if self.quick:
+            return self.score_now(response, task, turns=turns)
+        seen = self._seen(task, turns)
+        try:
+            given = await _on_thread(lambda: self._reward.score(response, task.truth, task, **seen))
+        except Exception as error:
+            raise self._raised(error, task) from error
+        return self._checked(given, task)
+
+    def score_now(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
+        """The same where the reward is quick."""
+        assert self.quick, self.name
+        seen = self._seen(task, turns)
+        try:
+            given = self._reward.score(response, task.truth, task, **seen)
+        except Exception as error:
+            raise self._raised(error, task) from error
+        return self._checked(given, task)
+
+    def _seen(self, task: Task, turns: Sequence[Response]) -> dict[str, Any]:
+        if self._rollout is None or (not turns and self._rollout.default is not inspect.Parameter.empty):
+            return {}
+        if not turns:
+            raise RolloutError(
+                f"reward {self.name!r} looks at the rollout, and workflow {task.workflow!r} gave it the text alone",
+                where=task.where,
+                fix="let the workflow call reward.score(text, task, turns=trajectory.turns)",
+            )
+        return {"rollout": RolloutView(tuple(turns))}
+
+    def _checked(self, given: object, task: Task) -> RewardResult:
+        if isinstance(given, RewardResult):
+            value = given.value
+            parts = given.parts
+        elif isinstance(given, Mapping):
+            parts = dict(given)
+            value = sum(self._number(part, task, name) for name, part in parts.items())
+        else:
+            value = self._number(given, task)
+            parts = {}
+        checked = {str(name): self._number(part, task, name) for name, part in parts.items()}
+        return RewardResult(value=self._number(value, task), parts=checked)
+
+    def _number(self, value: object, task: Task, name: object = None) -> float:
+        try:
+            # Numpy's and torch's scalars convert; a text that looks like a number is a mistake.
+            number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            shown = repr(value) if name is None else f"{name}={value!r}"
+            raise self._error(f"gave {shown[:200]}, which is no finite number", task)
+        return number
+
+    def _raised(self, error: Exception, task: Task) -> RolloutError:
+        text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
+        return self._error(f"raised {text}", task)
+
+    def _error(self, what: str, task: Task) -> RolloutError:
+        return RolloutError(
+            f"reward {self.name!r} {what}",
+            where=task.where,
+            fix="correct the reward, or the row that it cannot score",
+        )
+
+
+async def _on_thread(call: Callable[[], object]) -> object:
+    """The call's result. A thread that never returns is left behind: it is a daemon, and holds up no exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[object] = loop.create_future()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        value: object = None
+        failure: Exception | None = None
+        try:
+            value = call()
+        except StopIteration as error:
+            # A future refuses this one, and whoever waits would wait for ever.
+            failure = RuntimeError(f"StopIteration: {error}")
+        except Exception as error:
+            failure = error
+        # The loop may be gone by now, and with it whoever waited.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=work, name="reward", daemon=True).start()
+    return await done
+
+
+def _rollout_parameter(reward: Reward) -> inspect.Parameter | None:
+    try:
+        return inspect.signature(reward.score).parameters.get("rollout")
+    except (TypeError, ValueError):  # a callable that does not say
+        return None
+
+
+def open_scorer(name: str, arguments: Mapping[str, Any] | None = None) -> Scorer:
+    """The scorer of a registered reward. Raises ConfigError for the name or the arguments."""
+    reward = REWARDS.open(name, arguments)
+    return Scorer(name, reward, on_thread=not REWARDS.builtin(name) or getattr(reward, "blocks", False))

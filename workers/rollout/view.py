@@ -1,0 +1,63 @@
+"""What an explorer reads of the log: leases of its slot, the spine, the weights."""
+
+from __future__ import annotations
+
+from collections import deque
+from uuid import UUID
+
+from rftd.streams import topics
+from rftd.streams.codec import Decoded
+from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased
+from rftd.streams.events.worker import WorkerLost
+from rftd.streams.folds.run_state import SpineParts
+from rftd.streams.folds.spine import Spine
+from rftd.streams.folds.weights import Weights
+
+
+class ExplorerView:
+    """A fold of four partitions, with the leases that came since they were last taken."""
+
+    def __init__(self, worker: UUID) -> None:
+        self.spine = Spine()
+        self.weights = Weights()
+        self.leased: deque[TaskLeased | EvalLeased] = deque()
+        """New leases of this very worker, oldest first; bounded by the dispatcher's credits."""
+        self.ended: deque[UUID] = deque()
+        """Leases that expired: their rollouts are to be dropped."""
+        self.lost = ""
+        """Why this very worker was declared lost, if it was: it is given no work any more."""
+        self._worker = worker
+        self._taken: set[UUID] = set()
+        """Leases that were handed on: one that comes again is not run again."""
+
+    def adopt(self, parts: SpineParts) -> None:
+        """Takes over what a snapshot holds; the view must be new."""
+        self.spine = parts.spine
+        self.weights = parts.weights
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in one event."""
+        match decoded.partition.stream:
+            case topics.EXPERIMENTS:
+                self.spine.apply(decoded)
+            case topics.WEIGHTS:
+                self.weights.apply(decoded)
+            case topics.TASKS:
+                self._task(decoded)
+            case topics.WORKERS:
+                if isinstance(decoded.event, WorkerLost) and decoded.event.worker == self._worker:
+                    self.lost = decoded.event.reason
+            case _:
+                pass
+
+    def _task(self, decoded: Decoded) -> None:
+        event = decoded.event
+        match event:
+            case TaskLeased() | EvalLeased() if event.worker == self._worker:
+                if event.lease not in self._taken:
+                    self._taken.add(event.lease)
+                    self.leased.append(event)
+            case TaskExpired():
+                self.ended.append(event.lease)
+            case _:
+                pass

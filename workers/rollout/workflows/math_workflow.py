@@ -1,0 +1,60 @@
+"""One mathematics problem, one response."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.rewards.scorer import Scorer
+from rftd.workers.rollout.workflows.result import RolloutResult
+from rftd.workers.rollout.workflows.simple import finish, with_system_prompt
+from rftd.workers.tasksets.task import Task
+
+THINK_PROMPT: Final = """\
+You are given a mathematics problem. First think it through, then give the answer. Write the reasoning between \
+<think> and </think> and only the final answer between <answer> and </answer>:
+<think> your reasoning </think>
+<answer> the final answer </answer>"""
+BOXED_PROMPT: Final = """\
+You are given a mathematics problem. Reason step by step, and put the final answer within \\boxed{}."""
+THINK_BOXED_PROMPT: Final = """\
+You are given a mathematics problem. First think it through between <think> and </think>, then put the final answer \
+within \\boxed{}."""
+
+
+class MathWorkflow:
+    """Always chats. Without a system prompt, and if the reward is `math_reward`, asks for the tags that it scores."""
+
+    default_reward: ClassVar[str | None] = "math_reward"
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        """The one response, with its reward."""
+        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation."""
+        system_prompt = task.system_prompt
+        if system_prompt is None and reward.name == "math_reward":
+            system_prompt = THINK_PROMPT
+        return model.chat_prompt(with_system_prompt(task, system_prompt), reply_prefix=task.reply_prefix or "")
+
+
+class MathBoxedWorkflow:
+    """Always chats, and asks for a boxed answer where no system prompt is given; `with_think` asks for think tags too.
+
+    The reward's own `with_think` is set in `reward_fn_args`.
+    """
+
+    default_reward: ClassVar[str | None] = "math_boxed_reward"
+
+    def __init__(self, *, with_think: bool = False) -> None:
+        self._prompt = THINK_BOXED_PROMPT if with_think else BOXED_PROMPT
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        """The one response, with its reward."""
+        return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation."""
+        messages = with_system_prompt(task, self._prompt if task.system_prompt is None else task.system_prompt)
+        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")

@@ -1,0 +1,155 @@
+"""`WorkflowRunner`: one attempt at one rollout, with whatever goes wrong named by its task's row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from rftd.ops.errors import ConfigError, RftdError, RolloutError
+from rftd.streams.events.experience import RunStep
+from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
+from rftd.workers.rollout.engine import GroupEngine, RolloutEngine
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.rewards.registry import REWARDS
+from rftd.workers.rollout.rewards.scorer import Scorer, open_scorer
+from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.workers.rollout.workflows.result import RolloutResult, named
+from rftd.workers.rollout.workflows.spans import shifted
+from rftd.workers.rollout.workflows.together import Together
+from rftd.workers.rollout.workflows.workflow import SingleTurn, Workflow
+from rftd.workers.tasksets.task import Task
+from rftd.workers.tasksets.tokenizer import Tokenizer
+
+
+def joined(results: Sequence[RolloutResult]) -> RolloutResult:
+    """The steps of a rollout in their order, as one: its reward, priority, metrics and end are those of the last."""
+    if len(results) == 1 and results[0].step_reward is None and not results[0].state:
+        return results[0]
+    processed = [each.processed_logprobs for each in results if each.processed_logprobs is not None]
+    return msgspec.structs.replace(
+        results[-1],
+        tokens=np.concatenate([each.tokens for each in results]),
+        prompt_tokens=sum(each.prompt_tokens for each in results),
+        loss_mask=np.concatenate([each.loss_mask for each in results]),
+        logprobs=np.concatenate([each.logprobs for each in results]),
+        processed_logprobs=np.concatenate(processed) if len(processed) == len(results) else None,
+        spans=tuple(shifted((each.spans, len(each.loss_mask)) for each in results)),
+        sampling=tuple(shifted((each.sampling, len(each.loss_mask)) for each in results)),
+        steps=tuple(
+            RunStep(len(each.tokens), each.prompt_tokens, each.reward, each.step_reward, each.state) for each in results
+        ),
+    )
+
+
+class WorkflowRunner:
+    """Runs the tasks of one taskset; opens each workflow and reward that its rows name once."""
+
+    def __init__(self, taskset: TasksetSpec, *, model: ModelSpec, engine: RolloutEngine, tokenizer: Tokenizer) -> None:
+        """Raises ConfigError if the taskset's own workflow or reward cannot be opened."""
+        self._taskset = taskset
+        self._model = model
+        self._engine = engine
+        self._groups = engine if isinstance(engine, GroupEngine) else None
+        self._tokenizer = tokenizer
+        self._workflows: dict[str, Workflow] = {}
+        self._scorers: dict[str, Scorer] = {}
+        self._single: dict[str, SingleTurn | Literal[False]] = {}
+        self._open(taskset.workflow, taskset.reward)
+
+    async def run(
+        self, task: Task, rollout: UUID, *, seed: UUID | None = None, sampling: SamplingSpec | None = None
+    ) -> RolloutResult:
+        """One attempt at one rollout; the same ids and weights give the same tokens on a deterministic engine.
+
+        `seed` is what sampling seeds derive from, the rollout's id if None; `sampling` replaces the taskset's. Takes as
+        long as the workflow takes: the caller bounds it, by cancelling. Raises RolloutError, and nothing else.
+        """
+        model = Model(
+            self._engine,
+            self._tokenizer,
+            spec=self._model,
+            sampling=sampling or self._taskset.sampling,
+            rollout=rollout,
+            seed=seed,
+        )
+        try:
+            workflow, scorer = self._open(task.workflow, task.reward)
+            given = await workflow.run(task, model, scorer)
+            results = list(given) if isinstance(given, Sequence) else [given]
+            for result in results:
+                if not isinstance(result, RolloutResult):
+                    raise RolloutError(f"the workflow gave a {type(result).__name__}, not a RolloutResult")
+                result.check(self._model.max_model_len)
+            if not results:
+                raise RolloutError("the workflow gave no step of a rollout", fix="return at least one RolloutResult")
+        except RolloutError as error:
+            error.where = error.where or task.where
+            raise
+        except Exception as error:
+            raise named(error, task) from error
+        return joined(results)
+
+    def together(self, task: Task) -> Together | None:
+        """For the task's rollouts as one piece of work; None where each needs its own, or something is amiss with it.
+
+        That takes a workflow of ours that asks once, a reward that never waits, and an engine that answers several.
+        """
+        if self._groups is None or not WORKFLOWS.builtin(task.workflow):
+            return None
+        try:
+            workflow, scorer = self._open(task.workflow, task.reward)
+        except RftdError:
+            return None  # each rollout will say why
+        single = self._single.get(task.workflow)
+        if single is None:
+            single = self._single[task.workflow] = workflow if isinstance(workflow, SingleTurn) else False
+        if not single or not scorer.quick:
+            return None
+        return Together(
+            task,
+            single,
+            scorer,
+            engine=self._groups,
+            tokenizer=self._tokenizer,
+            spec=self._model,
+            sampling=self._taskset.sampling,
+        )
+
+    def _open(self, name: str, reward: str | None) -> tuple[Workflow, Scorer]:
+        """The arguments of the experiment go to the workflow and reward that it names, not to those of single rows."""
+        taskset = self._taskset
+        if name not in self._workflows:
+            self._workflows[name] = WORKFLOWS.open(name, taskset.workflow_args if name == taskset.workflow else None)
+        workflow = self._workflows[name]
+        wanted = reward or _own_reward(workflow, name, taskset)
+        if wanted not in self._scorers:
+            own = wanted == taskset.reward or (taskset.reward is None and name == taskset.workflow)
+            self._scorers[wanted] = open_scorer(wanted, taskset.reward_args if own else None)
+        return workflow, self._scorers[wanted]
+
+
+def check_names(taskset: TasksetSpec) -> None:
+    """Raises ConfigError if the taskset names a workflow or reward that nobody registered, or lacks a reward.
+
+    Imports the workflow only where no reward is named.
+    """
+    WORKFLOWS.check(taskset.workflow)
+    if taskset.reward is not None:
+        REWARDS.check(taskset.reward)
+    else:
+        _own_reward(WORKFLOWS.load(taskset.workflow), taskset.workflow, taskset)
+
+
+def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
+    wanted = getattr(workflow, "default_reward", None)
+    if wanted is None:
+        raise ConfigError(
+            f"workflow {name!r} has no reward of its own and taskset {taskset.name!r} names none",
+            field="default_reward_fn_type",
+            fix=f"name one of: {', '.join(REWARDS.names())}",
+        )
+    return str(wanted)

@@ -1,0 +1,176 @@
+"""The tokenizer of a local model folder. `transformers` is imported when one is opened, which takes seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import DataError
+from rftd.workers.tasksets.message import Message
+
+GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""How a chat template marks what the assistant says."""
+CACHED: Final = 1024
+"""Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
+SHORT_TOKENS: Final = 16
+"""Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
+
+
+class HfTokenizer:
+    """A transformers tokenizer behind our protocol."""
+
+    def __init__(
+        self,
+        inner: Any,
+        *,
+        folder: str,
+        chat_template: str | None,
+        eos_ids: tuple[int, ...],
+        template_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._inner = inner
+        self._folder = folder
+        self._chat_template = chat_template
+        self._template_args = dict(template_args or {})
+        self._eos_ids = eos_ids
+        # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
+        self._encoded = lru_cache(maxsize=CACHED)(self._encode)
+        self._rendered = lru_cache(maxsize=CACHED)(self._render)
+        self._decoded = lru_cache(maxsize=CACHED)(self._decode)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokenizer's own, then those of generation_config.json."""
+        return self._eos_ids
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text."""
+        return list(self._encoded(text, special))
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self._inner.encode(text, add_special_tokens=special))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, without special tokens and as it was drawn: spaces are not cleaned up."""
+        return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
+        """The conversation in the template of the experiment, or else of the folder."""
+        return self._rendered(tuple(messages), generation_prompt, tools)
+
+    def _render(self, messages: tuple[Message, ...], generation_prompt: bool, tools: str) -> str:
+        with self._complaining(messages):
+            text = self._inner.apply_chat_template(
+                [message.as_dict() for message in messages],
+                tools=msgspec.json.decode(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+                chat_template=self._chat_template,
+                **self._template_args,
+            )
+        return str(text)
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
+        """The conversation in the same template, in pieces; None if it has no `{% generation %}`."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        listed = msgspec.json.decode(tools) if tools else None
+        with self._complaining(messages):
+            template = self._inner.get_chat_template(self._chat_template, listed)
+            if not GENERATION.search(template):
+                return None
+            rendered: Any = render_jinja_template(  # annotated as text, which it is not
+                conversations=[[message.as_dict() for message in messages]],
+                tools=listed,
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **{**self._inner.special_tokens_map, **self._template_args},
+            )
+        (text,), (spans,) = rendered
+        pieces = []
+        at = 0
+        for start, end in spans:
+            pieces += [(text[at:start], False), (text[start:end], True)]
+            at = end
+        return tuple((piece, said) for piece, said in (*pieces, (text[at:], False)) if piece)
+
+    @contextmanager
+    def _complaining(self, messages: Sequence[Message]) -> Iterator[None]:
+        if not (self._chat_template or self._inner.chat_template):
+            raise DataError(
+                "the model has no chat template",
+                where=self._folder,
+                fix="set model.custom_chat_template, or use simple_workflow with prompt_type: plaintext",
+            )
+        try:
+            yield
+        except Exception as error:
+            raise DataError(
+                f"the chat template refuses messages of the roles {[m.role for m in messages]}: {error}",
+                where=self._folder,
+                fix="correct the messages, or set model.custom_chat_template",
+            ) from error
+
+
+def open_tokenizer(
+    path: str,
+    *,
+    chat_template: str | None = None,
+    trust_remote_code: bool = False,
+    template_args: Mapping[str, Any] | None = None,
+) -> HfTokenizer:
+    """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none.
+
+    `template_args` are variables that the chat template may ask for, such as `enable_thinking`.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(
+            f"model folder {path!r} does not exist",
+            where=path,
+            fix="rftd reads local folders: download the model and set model.model_path to where it lies",
+        )
+    # It takes seconds to import; processes that only fold or plan never pay for it.
+    from transformers import AutoTokenizer
+
+    try:
+        inner = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise DataError(
+            f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}",
+            where=path,
+            fix="the folder needs tokenizer.json and tokenizer_config.json",
+        ) from error
+    return HfTokenizer(
+        inner,
+        folder=path,
+        chat_template=chat_template,
+        eos_ids=_eos_ids(inner, folder),
+        template_args=template_args,
+    )
+
+
+def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
+    ids: list[int] = [] if inner.eos_token_id is None else [int(inner.eos_token_id)]
+    config = folder / "generation_config.json"
+    if config.is_file():
+        try:
+            listed = json_decoder(_GenerationConfig).decode(config.read_bytes()).eos_token_id
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DataError(f"generation_config.json is malformed: {error}", where=str(config)) from error
+        ids.extend([] if listed is None else [listed] if isinstance(listed, int) else listed)
+    return tuple(dict.fromkeys(ids))
+
+
+class _GenerationConfig(msgspec.Struct):
+    eos_token_id: int | list[int] | None = None

@@ -1,0 +1,35 @@
+"""The tokenizer of a stage: explorers and the trainer must agree on it, so both ask here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rftd.streams.spec import FormatSpec, StageSpec
+from rftd.workers.tasksets.tokenizer import Tokenizer
+
+
+def stage_tokenizer(stage: StageSpec) -> Tokenizer:
+    """The tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
+    return _tokenizer(stage, stage.model.chat_template, {})
+
+
+def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
+    """The same, with what the format of the stage's dataset says of its chat template. Blocks. Raises DataError."""
+    form = stage.dataset.format if stage.dataset is not None else FormatSpec()
+    thinking = {} if form.enable_thinking is None else {"enable_thinking": form.enable_thinking}
+    return _tokenizer(stage, form.chat_template or stage.model.chat_template, thinking)
+
+
+def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+    if stage.trainer.engine == "fake":
+        from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+
+        return ByteTokenizer()
+    from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
+
+    return open_tokenizer(
+        stage.model.path,
+        chat_template=chat_template,
+        trust_remote_code=stage.model.trust_remote_code,
+        template_args=template_args,
+    )

@@ -1,0 +1,40 @@
+"""`Tokenizer`: what the explorer and the trainer ask of whatever turns text into ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rftd.workers.tasksets.message import Message
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Pure: the same text gives the same ids in every process."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a response, the usual one first; empty if the model has none."""
+        ...
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text; `special` adds what the model expects at the start of a bare text (a chat has it)."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, without special tokens."""
+        ...
+
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
+        """The conversation in the model's template; `generation_prompt` opens the assistant's next message.
+
+        `tools` is a JSON list of what the assistant may call. Raises DataError if the model has no chat template or the
+        template refuses the messages.
+        """
+        ...
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
+        """The conversation in pieces, True for those that the template marks as the assistant's (`{% generation %}`).
+
+        None if the template marks nothing. Raises DataError as `chat_text` does.
+        """
+        ...

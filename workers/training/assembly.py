@@ -1,0 +1,299 @@
+"""A plan, with the records that it names, as a batch of arrays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError, LogLossError, RowError
+from rftd.storage.artifacts import ArtifactStore
+from rftd.streams import topics
+from rftd.streams.codec import decode_as
+from rftd.streams.envelope import Position, Record
+from rftd.streams.events.batch import BatchPlanned, GroupRef
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.topics import Partition
+from rftd.workers.algorithms.advantages.advantage import Masking, Substituting
+from rftd.workers.algorithms.advantages.group_metrics import group_metrics
+from rftd.workers.algorithms.advantages.registry import advantage_function
+from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
+from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.tokenizer import Tokenizer
+from rftd.workers.tasksets.train_row import TrainRow
+from rftd.workers.training.closed_groups import closed_group, of_rollouts
+from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.run_samples import Constants, run_samples
+
+
+class Reuse:
+    """A cache of the log: a record never changes, so who finds it here need not ask there. The oldest go first."""
+
+    def __init__(self, most_size_bytes: int = limits.REUSED_RECORDS_SIZE_BYTES) -> None:
+        self._most = most_size_bytes
+        self._records: dict[Position, Record] = {}
+        self.size_bytes = 0
+        """Of what is kept."""
+
+    def among(self, wanted: Collection[Position]) -> dict[Position, Record]:
+        """Those of the records that are here."""
+        if not self._records:
+            return {}
+        return {place: self._records[place] for place in wanted if place in self._records}
+
+    def note(self, plan: BatchPlanned, records: Mapping[Position, Record]) -> None:
+        """Keeps of a plan's records those of experiences that may be used again, and their groups; drops the others."""
+        if plan.max_uses == 1:
+            return
+        groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
+        for item in plan.experiences:
+            place = Position(Partition(topics.EXPERIENCES, item.partition), item.offset)
+            self._drop(place)
+            if not plan.max_uses or item.use < plan.max_uses:
+                self._keep(place, records[place])
+                self._keep(groups[item.group], records[groups[item.group]])
+        while self.size_bytes > self._most:
+            self._drop(next(iter(self._records)))
+
+    def _keep(self, place: Position, record: Record) -> None:
+        if place not in self._records:
+            self._records[place] = record
+            self.size_bytes += len(record.head) + len(record.value)
+
+    def _drop(self, place: Position) -> None:
+        record = self._records.pop(place, None)
+        if record is not None:
+            self.size_bytes -= len(record.head) + len(record.value)
+
+
+class ProcessedGap:
+    """Processed less raw log-probabilities of a batch's trained tokens, where experiences have both.
+
+    With top-k, top-p and min-p alone it is -log of the probability that they keep: a ratio of the whole distribution to
+    the processed one would be off by that share at every token, with no policy changed (TRL issue 6789). So ratios are
+    to the raw ones, and this figure says what is left out.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._tokens = 0
+
+    def add(self, event: ExperienceProduced) -> None:
+        """Counts an experience that is trained; one without processed log-probabilities changes nothing."""
+        if event.processed_logprobs is None:
+            return
+        of = event.loss_mask.view() != 0
+        self._sum += float(np.sum((event.processed_logprobs.view() - event.logprobs.view())[of], dtype=np.float64))
+        self._tokens += int(of.sum())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean over tokens in nats; nothing if no token has both."""
+        return {"rollout/processed_minus_raw/mean": self._sum / self._tokens} if self._tokens else {}
+
+
+READ_ALONG_RECORDS: Final = 16
+"""So far apart may two records of a batch lie that are read as one stretch."""
+
+
+class Assembly:
+    """Builds the batches of one experiment. A pure function of the plan and the log, so a replay builds the same."""
+
+    def __init__(self, log: EventLog, spec: ExperimentSpec) -> None:
+        self._log = log
+        self._spec = spec
+        self._artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
+        self._tokenizers: dict[int, Tokenizer] = {}
+        self._datasets: dict[int, Taskset] = {}
+        self._reuse = Reuse()
+
+    async def batch(self, plan: BatchPlanned, first_version: int) -> TrainBatch:
+        """The plan's items in order. Raises LogLossError if the log lacks a record that the plan names."""
+        stage = self._spec.stages[plan.stage]
+        items, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
+        if plan.rows:
+            items += await asyncio.to_thread(self._rows, plan, stage)
+        return TrainBatch(
+            step=plan.step,
+            stage_step=plan.step - first_version,
+            samples=[sample for item in items for sample in item],
+            items=[len(item) for item in items],
+            metrics=metrics,
+        )
+
+    async def _experiences(
+        self, plan: BatchPlanned, stage: StageSpec
+    ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+        """The samples in the plan's order, and what to report of their groups."""
+        own = [Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences]
+        places = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
+        records = await self._records({*own, *places})
+        self._reuse.note(plan, records)
+        closed = [_closed(group, records[place]) for group, place in zip(plan.groups, places, strict=True)]
+        function = advantage_function(stage.algorithm)
+        members = await self._members(closed) if function.member_fields else {}
+        greedy = stage.algorithm.greedy_rollouts
+        views = [
+            closed_group(event, function.member_fields, members=members, greedy=greedy, seed=self._spec.seed)
+            for event in closed
+        ]
+        advantages = [of_rollouts(view, each) for view, each in zip(views, function.advantages(views), strict=True)]
+        usual = stage.taskset.sampling.temperature if stage.taskset else 1.0
+        constants = Constants()
+        samples: list[Sequence[TrainSample]] = []
+        gap = ProcessedGap()
+        for item, place in zip(plan.experiences, own, strict=True):
+            event = decode_as(records[place], ExperienceProduced)
+            _expect(event.experience, item.experience, records[place])
+            if event.tokens.artifact:
+                event = await asyncio.to_thread(self._loaded, event)
+            values = advantages[item.group][event.rollout]
+            trained = event.rollout >= greedy and (not isinstance(function, Masking) or function.trains(event.finish))
+            if trained:
+                gap.add(event)
+            samples.append(run_samples(item, event, values, usual, constants, trained=trained))
+        substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
+        return _substituted(samples, substitutes), group_metrics(function, views) | gap.metrics
+
+    async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
+        """The experience of each member of these groups, whether it is in the batch or not."""
+        places = {
+            Position(Partition(topics.EXPERIENCES, member.partition), member.offset): member.experience
+            for group in closed
+            for member in group.members
+        }
+        found: dict[UUID, ExperienceProduced] = {}
+        for place, record in (await self._records(places)).items():
+            if place not in places:
+                continue
+            event = decode_as(record, ExperienceProduced)
+            _expect(event.experience, places[place], record)
+            found[event.experience] = await asyncio.to_thread(self._loaded, event) if event.tokens.artifact else event
+        return found
+
+    def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
+        """The event with its arrays, which were too large to travel in it."""
+        read = self._artifacts.read
+        return msgspec.structs.replace(event, **{name: array.loaded(read) for name, array in event.arrays.items()})
+
+    async def _records(self, wanted: Collection[Position]) -> dict[Position, Record]:
+        """The records at these places: all that are to be read at once, those that lie close together as one."""
+        found = self._reuse.among(wanted)
+        async with asyncio.TaskGroup() as reads:
+            for partition, offsets in stretches(place for place in wanted if place not in found):
+                reads.create_task(self._runs(partition, offsets, found))
+        return found
+
+    async def _runs(self, partition: Partition, pending: list[int], found: dict[Position, Record]) -> None:
+        while pending:
+            first = pending[0]
+            last = pending[-1]
+            for record in await self._log.read(partition, first, max_records=last - first + 1):
+                found[Position(partition, record.offset)] = record
+            pending = [offset for offset in pending if Position(partition, offset) not in found]
+            if pending and pending[0] == first:
+                raise LogLossError(
+                    "a record that a plan names is missing",
+                    where=f"{partition}@{first}",
+                    fix="run rftd verify on the log",
+                )
+
+    def _rows(self, plan: BatchPlanned, stage: StageSpec) -> list[Sequence[TrainSample]]:
+        dataset = self._dataset(plan.stage, stage)
+        tokenizer = self._tokenizer(plan.stage, stage)
+        items: list[Sequence[TrainSample]] = []
+        found = dataset.present_digest() if dataset.touched else dataset.digest
+        for number, item in enumerate(plan.rows):
+            if (named := plan.dataset_of(item)) != found:
+                raise DataError(
+                    f"dataset of stage {stage.name!r} has digest {found}, the plan names {named}",
+                    where=stage.dataset.path if stage.dataset else None,
+                    fix="restore the file that the experiment was accepted with",
+                )
+            try:
+                made = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+            except DataError as error:
+                raise RowError(error.what, where=error.where, fix=error.fix) from error
+            items.append(_row_samples(made, number, expert=bool(plan.experiences)))
+        return items
+
+    def _dataset(self, index: int, stage: StageSpec) -> Taskset:
+        if index not in self._datasets:
+            assert stage.dataset is not None, stage.name
+            self._datasets[index] = Taskset.open(stage.dataset)
+        return self._datasets[index]
+
+    def _tokenizer(self, index: int, stage: StageSpec) -> Tokenizer:
+        if index not in self._tokenizers:
+            self._tokenizers[index] = dataset_tokenizer(stage)
+        return self._tokenizers[index]
+
+
+def stretches(places: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:
+    """The places as reads: what lies between two of a read costs less than another one."""
+    partition = None
+    offsets = list[int]()
+    for place in sorted(places):
+        if partition is not None and (place.partition != partition or place.offset - offsets[-1] > READ_ALONG_RECORDS):
+            yield partition, offsets
+            offsets = []
+        partition = place.partition
+        offsets.append(place.offset)
+    if partition is not None:
+        yield partition, offsets
+
+
+def _closed(group: GroupRef, record: Record) -> GroupClosed:
+    closed = decode_as(record, GroupClosed)
+    _expect(closed.group, group.group, record)
+    return closed
+
+
+def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]) -> list[Sequence[TrainSample]]:
+    """The samples of each run; those of one group in the place of those of another, in turn."""
+    by_group: dict[int, list[Sequence[TrainSample]]] = {}
+    for run in runs:
+        by_group.setdefault(run[0].group, []).append(run)
+    turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
+    return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
+
+
+def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:
+    """The sequences of one row of a dataset: two are a pair, chosen and rejected; one may have a label."""
+    paired = len(made) == 2
+    samples = []
+    for place, row in enumerate(made):
+        # In a mixed batch a row has neither log-probability nor advantage of its own: zero, as the guide has it.
+        zeros = np.zeros(len(row.loss_mask), dtype=np.float32) if expert else None
+        samples.append(
+            TrainSample(
+                tokens=row.tokens,
+                prompt_tokens=row.prompt_tokens,
+                loss_mask=row.loss_mask,
+                logprobs=zeros,
+                advantages=zeros,
+                expert=expert,
+                pair=number if paired else -1,
+                chosen=place == 0 if paired else row.desirable,
+            )
+        )
+    return samples
+
+
+def _expect(found: UUID, wanted: UUID, record: Record) -> None:
+    if found != wanted:
+        raise LogLossError(
+            f"expected {wanted}, found {found}",
+            where=f"{record.partition}@{record.offset}",
+            fix="run rftd verify: the log was changed behind the plan",
+        )

@@ -1,0 +1,71 @@
+"""`Correction`: what to do about tokens that other weights drew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Scope = Literal["response", "mini_batch", "batch"]
+"""What a token's outcome depends on: its own response; all that its optimizer step sees, by the weights before that
+step; or the whole batch, by the weights before its first step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mismatch:
+    """The N trained tokens of some whole responses, or of a whole mini-batch or batch; nothing here has a gradient.
+
+    w = proximal probability / probability under the weights that drew the token.
+    """
+
+    proximal: Tensor  # [N], log-probabilities
+    rollout: Tensor  # [N], log-probabilities
+    log_ratio: Tensor  # [N], log w within ±20
+    advantages: Tensor  # [N]
+    sequence: Tensor  # [N] int64, which response
+    sequences: int
+
+    def of_sequences(self, values: Tensor) -> Tensor:
+        """The sum over each token's own response  # [N] -> [N]"""
+        return values.new_zeros(self.sequences).index_add(0, self.sequence, values)[self.sequence]
+
+    def mean_of_sequences(self, values: Tensor) -> Tensor:
+        """The mean over each token's own response  # [N] -> [N]"""
+        return self.of_sequences(values) / self.of_sequences(values.new_ones(values.shape))
+
+    def max_of_sequences(self, values: Tensor) -> Tensor:
+        """The largest value of each token's own response, for values of 0 or more  # [N] -> [N]"""
+        return values.new_zeros(self.sequences).scatter_reduce(0, self.sequence, values, "amax")[self.sequence]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corrected:
+    """For each token: what its loss is multiplied with, whether it counts at all, and whether the loss treats it apart.
+
+    None: nothing changes.
+    """
+
+    multiplier: Tensor | None = None  # [N]
+    keep: Tensor | None = None  # [N] bool
+    marked: Tensor | None = None  # [N] bool
+
+
+class Correction(Protocol):
+    """A pure function of the tokens."""
+
+    @property
+    def scope(self) -> Scope:
+        """Of more than a response: then a forward pass goes before each step, or before the batch's first."""
+        ...
+
+    @property
+    def weighs(self) -> bool:
+        """True if it gives a multiplier, so that the ratio must not be in the loss once more."""
+        ...
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        """Multiplier, mask and marks."""
+        ...

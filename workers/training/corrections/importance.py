@@ -1,0 +1,103 @@
+"""`decoupled`, `tis`, `icepop`: losses multiplied with the ratio w of the proximal policy to that of the rollout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.training.corrections.correction import Corrected, Mismatch, Scope
+from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEVELS = ("token", "sequence", "geometric")
+"""w of the token, the product over its response, or the geometric mean over its response."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Importance:
+    """w clamped to [low, high], or with `zero_outside` w inside of it and nothing outside."""
+
+    level: str = "token"
+    low: float = 0.0
+    high: float = math.inf
+    zero_outside: bool = False
+    batch_normalize: bool = False
+    """Divided by their mean over the batch, of tokens or (sequence, geometric) of responses."""
+
+    def __post_init__(self) -> None:
+        check_level(self.level, LEVELS)
+        check_bounds(self.low, self.high)
+
+    @property
+    def scope(self) -> Scope:
+        return "batch" if self.batch_normalize else "response"
+
+    @property
+    def weighs(self) -> bool:
+        return True
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        ratio = ratio_of(tokens, self.level)
+        if self.zero_outside:
+            weight = ratio.where((ratio >= self.low) & (ratio <= self.high), ratio.new_zeros(()))
+        else:
+            weight = ratio.clamp(self.low, self.high)
+        if self.batch_normalize:
+            weight = weight / self._mean(tokens, weight).clamp(min=1e-8)
+        return Corrected(multiplier=weight)
+
+    def _mean(self, tokens: Mismatch, weight: Tensor) -> Tensor:
+        if self.level == "token":
+            return weight.mean()
+        shares = 1.0 / tokens.of_sequences(weight.new_ones(weight.shape))
+        return (weight * shares).sum() / shares.sum()
+
+
+def decoupled(*, level: str = "token", cap: float = math.inf) -> Importance:
+    """Decoupled PPO: w as it is, at most `cap`."""
+    return Importance(level=level, high=cap)
+
+
+def tis(*, level: str = "token", low: float = 0.0, high: float = 2.0, batch_normalize: bool = False) -> Importance:
+    """Truncated importance sampling: w clamped to [low, high]."""
+    return Importance(level=level, low=low, high=high, batch_normalize=batch_normalize)
+
+
+def icepop(*, level: str = "token", low: float = 0.5, high: float = 5.0, batch_normalize: bool = False) -> Importance:
+    """IcePop: w where it is within [low, high], else nothing.
+
+    Source: Ling Team 2025, Every Step Evolves, arXiv 2510.18855.
+    """
+    return Importance(level=level, low=low, high=high, zero_outside=True, batch_normalize=batch_normalize)
+
+
+def ratio_of(tokens: Mismatch, level: str) -> Tensor:
+    """w at that level, for each token; within e^±20  # [N]"""
+    log_ratio = tokens.log_ratio
+    if level == "sequence":
+        log_ratio = tokens.of_sequences(log_ratio).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    elif level == "geometric":
+        log_ratio = tokens.mean_of_sequences(log_ratio)
+    return log_ratio.exp()
+
+
+def check_level(level: str, known: tuple[str, ...]) -> None:
+    """Raises ConfigError for another."""
+    if level not in known:
+        raise ConfigError(
+            f"unknown level {level!r}", field="rollout_correction.corrections.level", fix=f"one of {', '.join(known)}"
+        )
+
+
+def check_bounds(low: float, high: float) -> None:
+    """Raises ConfigError unless ratios between them include 1."""
+    if not 0 <= low <= 1 <= high:
+        raise ConfigError(
+            f"the ratio's bounds are [{low}, {high}]",
+            field="rollout_correction.corrections.high",
+            fix="let 1 lie between them: that is the ratio of tokens that need no correction",
+        )

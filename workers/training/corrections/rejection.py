@@ -1,0 +1,198 @@
+"""Corrections that leave tokens or whole responses out: by their ratio, KPop, off-policy sequence masking, M2PO."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.training.corrections.correction import Corrected, Mismatch, Scope
+from rftd.workers.training.corrections.importance import check_bounds, check_level, ratio_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+LEVELS = ("token", "sum", "mean", "max")
+"""Of the token itself, or over its response."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatioRejection:
+    """Keeps what has a ratio within [low, high]; without `low` its lower bound is 1 / high."""
+
+    level: str
+    high: float
+    low: float | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self.low if self.low is not None else 0.0, self.high)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        low = 1.0 / self.high if self.low is None else self.low
+        ratio = ratio_of(tokens, self.level)
+        return Corrected(keep=(ratio >= low) & (ratio <= self.high))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DivergenceRejection:
+    """Keeps what has a divergence of at most `threshold`: k2 = (log w)²/2, k3 = w - log w - 1."""
+
+    kind: str
+    level: str
+    threshold: float
+
+    def __post_init__(self) -> None:
+        check_level(self.level, LEVELS)
+        check_threshold(self.threshold)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        divergence = self._divergence(tokens.log_ratio)
+        if self.level == "sum":
+            divergence = tokens.of_sequences(divergence)
+        elif self.level == "mean":
+            divergence = tokens.mean_of_sequences(divergence)
+        elif self.level == "max":
+            divergence = tokens.max_of_sequences(divergence)
+        return Corrected(keep=divergence <= self.threshold)
+
+    def _divergence(self, log_ratio: Tensor) -> Tensor:
+        return 0.5 * log_ratio.square() if self.kind == "k2" else log_ratio.exp() - log_ratio - 1
+
+
+def token(*, high: float = 2.0, low: float | None = None) -> RatioRejection:
+    """Tokens whose ratio is outside [low, high]."""
+    return RatioRejection(level="token", high=high, low=low)
+
+
+def sequence(*, high: float = 2.0, low: float | None = None) -> RatioRejection:
+    """Responses whose product of ratios is outside [low, high]."""
+    return RatioRejection(level="sequence", high=high, low=low)
+
+
+def geometric(*, high: float = 1.01, low: float | None = None) -> RatioRejection:
+    """Responses whose geometric mean of ratios is outside [low, high]: their length plays no part."""
+    return RatioRejection(level="geometric", high=high, low=low)
+
+
+def k2(*, threshold: float, level: str = "mean") -> DivergenceRejection:
+    """By half the squared log-ratio."""
+    return DivergenceRejection(kind="k2", level=level, threshold=threshold)
+
+
+def k3(*, threshold: float, level: str = "mean") -> DivergenceRejection:
+    """By the estimate of the KL that is never negative."""
+    return DivergenceRejection(kind="k3", level=level, threshold=threshold)
+
+
+def check_threshold(threshold: float) -> None:
+    """Raises ConfigError unless it is a number above 0."""
+    if not (math.isfinite(threshold) and threshold > 0):
+        raise ConfigError(
+            f"the threshold is {threshold}",
+            field="rollout_correction.corrections.threshold",
+            fix="use a number above 0",
+        )
+
+
+_SURE = 1e-6
+"""Probabilities are kept this far from 0 and 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KPop:
+    """Keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most `threshold`."""
+
+    threshold: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        p = tokens.proximal.exp().clamp(_SURE, 1 - _SURE)
+        q = tokens.rollout.exp().clamp(_SURE, 1 - _SURE)
+        return Corrected(keep=_bernoulli_kl(p, q).maximum(_bernoulli_kl(q, p)) <= self.threshold)
+
+
+def _bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opsm:
+    """Off-policy sequence masking: no loss where A < 0 and the mean of -log w over the response is above `delta`."""
+
+    delta: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_threshold(self.delta)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        drift = tokens.mean_of_sequences(-tokens.log_ratio)
+        return Corrected(keep=(tokens.advantages >= 0) | (drift <= self.delta))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class M2po:
+    """Keeps as many tokens as can be while the mean of (log w)² over those that may be left out is within `threshold`.
+
+    With `away_only` only those may be that their advantage moves further away: A > 0 and w > 1, or A < 0 and w < 1.
+    The tokens are those of one optimizer step, by the weights before it.
+    """
+
+    threshold: float = 0.04
+    away_only: bool = True
+
+    def __post_init__(self) -> None:
+        if self.threshold != 0:
+            check_threshold(self.threshold)
+
+    @property
+    def scope(self) -> Scope:
+        return "mini_batch"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        squares = tokens.log_ratio.double().square()
+        candidate = tokens.advantages * tokens.log_ratio > 0 if self.away_only else squares >= 0
+        ascending = squares[candidate].sort().values
+        means = ascending.cumsum(0) / ascending.new_ones(ascending.shape).cumsum(0)
+        beyond = ascending[means > self.threshold]  # their means ascend too; equal squares go together
+        kept = squares < beyond[0] if len(beyond) else squares >= 0
+        return Corrected(keep=~candidate | kept)

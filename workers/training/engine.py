@@ -1,0 +1,145 @@
+"""`TrainerEngine`: what the trainer asks of whatever computes gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.weights.tensor_bytes import Weights
+
+
+class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of a batch, as arrays. T tokens, of which the first P are the prompt; R = T - P."""
+
+    tokens: NDArray[np.uint32]  # [T]
+    prompt_tokens: int
+    loss_mask: NDArray[np.uint8]  # [R]
+    logprobs: NDArray[np.float32] | None = None  # [R], under the weights that drew it; None for dataset rows
+    advantages: NDArray[np.float32] | None = None  # [R]
+    versions: NDArray[np.int64] | None = None  # [R], of the weights that drew each token; None: not known
+    reward: float = 0.0
+    group: int = -1
+    """Index of its group within the batch; -1 without one."""
+    temperatures: NDArray[np.float64] | None = None  # [R], at which each token was drawn; 0: greedily; None: 1
+    staleness_versions: int = 0
+    expert: bool = False
+    """True for rows of a dataset in a mixed batch."""
+    pair: int = -1
+    """Index of its preference within the batch, of two responses; -1 without one."""
+    chosen: bool | None = None
+    """True for the preferred one of a pair, or a desirable response; False for others; None: there is no such label."""
+
+
+class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one training step consumes, in the order of the plan."""
+
+    step: int
+    """The weight version that this step makes."""
+    stage_step: int
+    """1 for the stage's first."""
+    samples: Sequence[TrainSample]
+    items: Sequence[int] = ()
+    """The number of samples of each item of the plan, in its order; empty: one each, or the two of a pair."""
+    metrics: dict[str, float] = {}
+    """What is known of it before it is trained, reported with the step."""
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training step did."""
+
+    tokens: int
+    """Tokens with a gradient."""
+    metrics: dict[str, float]
+    """Under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
+    skipped: str = ""
+    """Why the weights and the optimizer were not touched; empty if they were."""
+
+
+class WeightsSnapshot(Protocol):
+    """Weights of one version, apart from those that train on. Any thread may read them."""
+
+    def weights(self) -> Weights:
+        """Their bytes by name, for a weight channel."""
+        ...
+
+
+@runtime_checkable
+class RestingEngine(Protocol):
+    """What a trainer engine may offer beside: to leave its device's memory to rollouts between two steps.
+
+    At rest it trains nothing, but its weights and state can be read: `checksum`, `snapshot`, `save`.
+    """
+
+    def rest(self) -> None:
+        """Gives up what it can."""
+        ...
+
+    def wake(self) -> None:
+        """Takes it back, bit for bit."""
+        ...
+
+
+class TrainerEngine(Protocol):
+    """Owns the weights and the optimizer. Every method blocks; the trainer calls it from one thread of its own.
+
+    `train` is a pure function of (weights, optimizer state, batch): the same plan gives the same weights, bit for
+    bit on an engine that says so (`deterministic`).
+    """
+
+    @property
+    def deterministic(self) -> bool:
+        """True if re-executing a plan gives equal bytes."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """What the bits of its weights may depend on beside the log: releases, threads, device. Only after `open`."""
+        ...
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        """Loads the base model. Raises DataError if the folder holds none."""
+        ...
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        """Takes the stage's algorithm, a fresh optimizer and schedule; the weights go on."""
+        ...
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """A batch's optimizer steps, or none (`skipped`) if a reward, log-probability, loss or gradient is not finite.
+
+        One, unless `trainer.updates` asks for several mini-batches or epochs. Of several, one that is not finite is
+        left out alone, and `skipped` says that none was made.
+
+        Raises NonFiniteLossError, weights untouched, at the `trainer.max_nonfinite_steps`-th such batch in a row; how
+        many there were is part of what `save` writes.
+        """
+        ...
+
+    def checksum(self) -> str:
+        """xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+        ...
+
+    def sha256(self) -> str:
+        """The same by sha256."""
+        ...
+
+    def snapshot(self) -> WeightsSnapshot:
+        """The weights as they are now, to be written while the next step trains."""
+        ...
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes everything that resuming needs into `folder` (a `global_step_N`), with `actor/huggingface` if `hf`."""
+        ...
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Restores weights, and the optimizer if `stage` is the one that it was saved in (None: weights only)."""
+        ...
+
+    def close(self) -> None:
+        """Releases memory and processes. Idempotent."""
+        ...

@@ -1,0 +1,51 @@
+"""`engine_args` of the torch trainer engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from rftd.ops.decoding import converted
+from rftd.ops.errors import ConfigError
+from rftd.workers.devices.compute_device import DeviceName
+
+DEVICE: Final = "trainer.engine_args.device"
+
+
+class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the experiment file may say below `trainer.engine_args`."""
+
+    device: DeviceName = "auto"
+    """`auto`: cuda if there is one and the experiment is not deterministic."""
+    prefix_sharing: Literal["auto", "always", "never"] = "auto"
+    """Compute equal prompts, and what their responses begin with alike, once.
+
+    `auto`: for architectures known to take attention masks whole.
+    """
+    gradient_checkpointing: bool = False
+    """Keep one state per layer and compute the rest again for the gradient: less memory, a third more time."""
+    critic_lr: float = 1e-5
+    """Constant; `algorithm.optimizer` is the policy's alone."""
+    critic_clip: float = 0.5
+    """How far one step may move a value."""
+    critic_grad_clip: float = 1.0
+    lora_publish: Literal["merged", "adapter"] = "merged"
+    """With `model.lora_configs`: explorers get whole weights, or the adapter alone, which they add to their base."""
+
+
+OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish")
+"""The arguments that hold for every stage: the engine loads its model once."""
+
+
+def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
+    """The arguments, checked. Raises ConfigError."""
+    try:
+        return converted(dict(arguments), TorchTrainerArgs)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"the torch engine does not take {dict(arguments)!r}: {error}",
+            field="trainer.engine_args",
+            fix=f"use {', '.join(TorchTrainerArgs.__struct_fields__)}",
+        ) from error

@@ -1,0 +1,203 @@
+"""The pass over a whole batch before its first step, without gradients: what one micro-batch cannot know.
+
+Only objectives with such a part pay for it, and only for the fields that it needs. Everything is computed over the
+micro-batches' tokens in their order, and given to whichever micro-batches the samples are trained in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.training.corrections.correction import Corrected
+from rftd.workers.training.engines.torch.forward import Passed, logprobs_of, signals_of
+from rftd.workers.training.engines.torch.mismatched import reference_kl
+from rftd.workers.training.engines.torch.packing import MicroBatch
+from rftd.workers.training.engines.torch.stage import Stage
+from rftd.workers.training.engines.torch.token_trees import Ints, ranges
+from rftd.workers.training.losses.batch_tokens import BatchTokens
+from rftd.workers.training.token_advantages.penalised import penalised
+from rftd.workers.training.token_advantages.token_advantage import PassField, ValueAdvantage
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPass:
+    """The values of the batch's N trained tokens, and what to report."""
+
+    columns: Passed
+    starts: Ints  # [B], where the tokens of each sample begin
+    metrics: dict[str, float]
+
+    def of(self, micro: MicroBatch) -> Passed:
+        """The values of a micro-batch's tokens, in its order."""
+        known = {each.name: getattr(self.columns, each.name) for each in fields(Passed)}
+        known = {name: column for name, column in known.items() if column is not None}
+        if not known:
+            return self.columns
+        places = ranges(self.starts[micro.members], _counts(micro))
+        return Passed(
+            **{
+                name: column.index_select(0, to_device(places, column.device)) if column.ndim else column
+                for name, column in known.items()
+            }
+        )
+
+
+@torch.no_grad()
+def batch_pass(
+    model: Any,
+    stage: Stage,
+    micro_batches: Sequence[MicroBatch],
+    device: torch.device,
+    *,
+    version: int,
+    penalty_coef: float,
+    several_steps: bool,
+    mismatched: Sequence[MicroBatch] = (),
+) -> BatchPass:
+    """Log-probabilities of the whole batch, and what the objective makes of them; nothing if it needs none.
+
+    `micro_batches` have each sample once. `version` is that of the weights before the batch, `penalty_coef` the KL
+    penalty's for this batch; `several_steps`: it is trained in more than one; `mismatched` are its responses after
+    other prompts, if the loss asks for them. Raises ConfigError for advantages of another shape.
+    """
+    objective = stage.objective
+    starts = _starts(micro_batches)
+    needed = objective.fields_before(several_steps=several_steps)
+    packed = [micro for micro in micro_batches if len(micro.targets)]
+    kl = reference_kl(model, stage.reference, mismatched, device) if mismatched and stage.reference else None
+    if not packed or not (needed or objective.token_advantage):
+        return BatchPass(Passed(reference_kl=kl), starts, {})
+    batch = _tokens(model, stage, packed, device, version=version, needed=needed)
+    metrics: dict[str, float] = {}
+    advantages: Tensor | None = None
+    if objective.kl_penalty.coef > 0:
+        assert batch.ref_logprobs is not None
+        penalty = objective.kl_penalty.estimate(batch.old_logprobs, batch.ref_logprobs, batch.old_logprobs)
+        penalty = penalty.masked_fill(batch.expert, 0.0)
+        advantages = batch.advantages - penalty_coef * penalty
+        if objective.penalised_advantage is not None:
+            advantages = _penalised(objective.penalised_advantage, micro_batches, penalty_coef * penalty)
+        batch = replace(batch, penalties=penalty_coef * penalty, advantages=advantages)
+        metrics |= {"critic/kl": float(penalty.mean()), "critic/kl_coef": penalty_coef}
+    if objective.token_advantage is not None:
+        advantages = objective.token_advantage.token_advantages(batch)
+        _check_shape(advantages, batch)
+        advantages = advantages.masked_fill(batch.expert, 0.0)
+    before = batch
+    if advantages is not None:
+        batch = replace(batch, advantages=advantages)
+        metrics |= {
+            "critic/advantages/mean": float(advantages.mean()),
+            "critic/advantages/max": float(advantages.max()),
+            "critic/advantages/min": float(advantages.min()),
+        }
+    returns = None
+    if batch.values is not None and isinstance(objective.token_advantage, ValueAdvantage):
+        # What the advantages began from is what the critic learns: before they are whitened.
+        returns = batch.values + objective.token_advantage.estimate(before)
+        metrics |= {"critic/values/mean": float(batch.values.mean()), "critic/returns/mean": float(returns.mean())}
+    corrected = objective.correction.of_batch(batch) if batch.logprobs is not None else Corrected()
+    columns = Passed(
+        advantages=advantages,
+        start_logprobs=batch.logprobs if several_steps and objective.correction.decoupled else None,
+        ref_logprobs=batch.ref_logprobs,
+        reference_kl=kl,
+        multiplier=corrected.multiplier,
+        keep=corrected.keep,
+        marked=corrected.marked,
+        values=batch.values,
+        returns=returns,
+    )
+    return BatchPass(columns, starts, metrics)
+
+
+def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch], penalties: Tensor) -> Tensor:
+    """Advantages by rewards less each response's penalties, given to all of its tokens  # [N] -> [N]"""
+    owner = np.concatenate([micro.members[micro.sequence] for micro in micro_batches])  # [N]
+    members = np.concatenate([micro.members for micro in micro_batches])
+    rewards = np.zeros(len(members), np.float32)
+    rewards[members] = np.concatenate([micro.rewards for micro in micro_batches])
+    groups = np.zeros(len(members), np.int64)
+    groups[members] = np.concatenate([micro.groups for micro in micro_batches])
+    summed = np.bincount(owner, penalties.double().cpu().numpy(), minlength=len(members)).astype(np.float64)
+    return to_device(penalised(function, rewards, groups, summed)[owner], penalties.device)
+
+
+def _counts(micro: MicroBatch) -> Ints:
+    """Trained tokens of each response  # [S]"""
+    return np.bincount(micro.sequence, minlength=micro.sequences)
+
+
+def _starts(micro_batches: Sequence[MicroBatch]) -> Ints:
+    """The places where each sample's tokens begin among those of all micro-batches  # [B]"""
+    members = np.concatenate([np.zeros(0, np.int64), *(micro.members for micro in micro_batches)])
+    counts = np.concatenate([np.zeros(0, np.int64), *(_counts(micro) for micro in micro_batches)])
+    starts = np.zeros(len(members), np.int64)
+    starts[members] = np.cumsum(counts) - counts
+    return starts
+
+
+def _tokens(
+    model: Any,
+    stage: Stage,
+    packed: Sequence[MicroBatch],
+    device: torch.device,
+    *,
+    version: int,
+    needed: frozenset[PassField],
+) -> BatchTokens:
+    reference = stage.reference
+    critic = stage.critic
+    teacher = stage.teacher
+    own = [logprobs_of(model, micro, device) for micro in packed] if needed & {"logprobs", "entropies"} else None
+    ref: list[Tensor] = []
+    if reference is not None and "ref_logprobs" in needed:
+        with reference.model() as frozen:
+            ref = [logprobs_of(frozen, micro, device)[0] for micro in packed]
+    return replace(
+        carried(packed, device, version=version),
+        logprobs=torch.cat([part[0] for part in own]) if own else None,
+        entropies=torch.cat([part[1] for part in own]) if own else None,
+        ref_logprobs=torch.cat(ref) if ref else None,
+        teacher_logprobs=torch.cat([logprobs_of(teacher, micro, device)[0] for micro in packed]) if teacher else None,
+        values=torch.cat([critic.values(micro) for micro in packed]) if critic else None,
+        entropy_signals=torch.cat([signals_of(model, micro, device) for micro in packed])
+        if "entropy_signals" in needed
+        else None,
+    )
+
+
+def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int) -> BatchTokens:
+    """The tokens of some micro-batches with what they carry themselves; `version` is that of the weights before."""
+    starts = np.cumsum([0, *(micro.sequences for micro in packed)])
+    sequences = [micro.sequence + start for micro, start in zip(packed, starts, strict=False)]
+    versions = [micro.versions for micro in packed if micro.versions is not None]
+    whole = np.concatenate
+    return BatchTokens(
+        old_logprobs=to_device(whole([micro.old_logprobs for micro in packed]), device),
+        advantages=to_device(whole([micro.advantages for micro in packed]), device),
+        rewards=to_device(whole([micro.rewards for micro in packed]), device),
+        expert=to_device(whole([micro.expert for micro in packed]), device),
+        sequence=to_device(whole(sequences), device),
+        sequences=int(starts[-1]),
+        versions=to_device(whole(versions), device) if len(versions) == len(packed) else None,
+        version=version,
+    )
+
+
+def _check_shape(advantages: Tensor, batch: BatchTokens) -> None:
+    if advantages.shape != batch.old_logprobs.shape:
+        raise ConfigError(
+            f"the advantage function gave {tuple(advantages.shape)} for {len(batch.old_logprobs)} tokens",
+            field="algorithm.advantage_fn",
+            fix="let token_advantages return one value for each trained token of the batch",
+        )

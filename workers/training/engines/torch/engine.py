@@ -1,0 +1,400 @@
+"""`TorchTrainerEngine`: the optimizer steps of a batch on one device, with torch and transformers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rftd.ops.processors import threads_of
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.devices.compute_device import compute_device
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.training import nonfinite
+from rftd.workers.training.engine import StepResult, TrainBatch
+from rftd.workers.training.engines.torch import metrics, saving
+from rftd.workers.training.engines.torch.adapter import Adapter
+from rftd.workers.training.engines.torch.arguments import DEVICE, parse
+from rftd.workers.training.engines.torch.batch_checks import check_logprobs, check_tokens
+from rftd.workers.training.engines.torch.batch_pass import BatchPass, batch_pass
+from rftd.workers.training.engines.torch.environment import environment
+from rftd.workers.training.engines.torch.forward import loss_tokens
+from rftd.workers.training.engines.torch.memory import check_training
+from rftd.workers.training.engines.torch.model import load_model, recompute_layers
+from rftd.workers.training.engines.torch.optimizer import learning_rate
+from rftd.workers.training.engines.torch.policy import Policy, WholeModel
+from rftd.workers.training.engines.torch.stage import Stage, shares_prefixes
+from rftd.workers.training.engines.torch.step_pass import step_pass
+from rftd.workers.training.engines.torch.trial import try_forward
+from rftd.workers.training.engines.torch.updates import MiniBatch, Updates
+from rftd.workers.training.losses import diagnostics
+from rftd.workers.training.losses.kl_losses import KlLoss
+from rftd.workers.weights import checksum
+from rftd.workers.weights.parked_tensors import Rest
+from rftd.workers.weights.tensor_bytes import Weights
+from rftd.workers.weights.torch_bytes import bytes_of
+
+
+class TorchSnapshot:
+    """Implements `WeightsSnapshot`."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def weights(self) -> Weights:
+        """Their bytes, of a CPU's without a copy."""
+        return bytes_of(self._tensors)
+
+
+class TorchTrainerEngine:
+    """Implements `TrainerEngine`. Weights and optimizer are float32; bfloat16 is a matter of the forward pass."""
+
+    def __init__(self, *, threads: int = 1) -> None:
+        self._threads = threads
+        self._device = torch.device("cpu")
+        self._experiment: ExperimentSpec | None = None
+        self._base = Path()
+        self._policy: Policy | None = None
+        self._stage: Stage | None = None
+        self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        self._checksum: str | None = None
+        self._sha256: str | None = None
+        self._switched_from: bool | None = None
+        self._rest = Rest(self._device, self._kept)
+
+    @property
+    def deterministic(self) -> bool:
+        """True on a CPU."""
+        return self._device.type == "cpu"
+
+    def environment(self) -> dict[str, str]:
+        """Releases, threads, device, processor."""
+        return environment(self._device, threads=self._threads)
+
+    def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        """Loads the base model, and pins threads and algorithms of this process until `close`. Raises DataError.
+
+        Also for a model whose own forward gives other log-probabilities than the engine's.
+        """
+        torch.set_num_threads(self._threads)
+        arguments = parse(experiment.stages[0].trainer.engine_args)
+        self._device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
+        if self._switched_from is None:
+            self._switched_from = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(self.deterministic)
+        # Memory that nobody wrote is then NaN instead of anything: it ends in a refused step, not in other weights.
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+        self._rest = Rest(self._device, self._kept)
+        self._experiment = experiment
+        self._base = Path(model_path)
+        check_training(experiment.stages, self._base, str(self._device))
+        model = load_model(self._base, self._device, trust_remote_code=self._trusted)
+        for share in sorted({shares_prefixes(model, stage) for stage in experiment.stages}):
+            longest = max(stage.model.max_model_len for stage in experiment.stages)
+            try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
+        lora = experiment.stages[0].model.lora
+        if lora is None:
+            self._policy = WholeModel(model, self._base, trust_remote_code=self._trusted)
+        else:
+            merged = arguments.lora_publish == "merged"
+            self._policy = Adapter(model, self._base, lora, seed=experiment.seed, merged=merged)
+        if arguments.gradient_checkpointing:
+            recompute_layers(model)
+        self._weights_changed()
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        """Takes the stage's algorithm and threads, a fresh optimizer, and the present weights for its reference."""
+        torch.set_num_threads(threads_of(stage.trainer.threads))
+        self._stage = Stage.begin(stage, self._learner, self._device)
+        self._state = saving.TrainerState(
+            stage=stage.name, step=self._state.step, stage_step=0, optimizer=stage.algorithm.optimizer.kind
+        )
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """The batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite.
+
+        The learning rate and KL coefficients hold for the whole batch, as in verl: their schedules count batches.
+        """
+        stage = self._begun()
+        check_tokens(batch, self._model.get_input_embeddings().num_embeddings)
+        updates = Updates.of(batch, stage, hidden_size=self._model.config.hidden_size, seed=self._seed)
+        if stage.objective.needs_old_logprobs:
+            check_logprobs(batch)
+        rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
+        reported: dict[str, float] = {}
+        reason = nonfinite.unusable(batch.samples)
+        if not reason:
+            reported, reason = self._optimize(stage, updates, batch, rate)
+        if reason:
+            return self._skip(batch, reason, rate)
+        reported |= {"actor/lr": rate, "actor/micro_batches": float(updates.micro_batches)}
+        if stage.objective.kl.coef > 0:
+            reported["actor/kl_coef"] = self._kl_coef
+        self._state = msgspec.structs.replace(
+            self._state,
+            step=batch.step,
+            stage_step=batch.stage_step,
+            kl_coef=_next(stage.objective.kl, self._kl_coef, reported.get("actor/kl_loss"), batch),
+            kl_penalty_coef=_next(stage.objective.kl_penalty, self._penalty_coef, reported.get("critic/kl"), batch),
+            nonfinite_in_a_row=0,
+        )
+        return StepResult(tokens=updates.tokens, metrics=metrics.of_batch(batch.samples) | reported)
+
+    def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
+        """The version counts, its weights are those before. Raises NonFiniteLossError after too many in a row."""
+        in_a_row = self._state.nonfinite_in_a_row + 1
+        reason = nonfinite.skipped(in_a_row, self._begun().spec.trainer.max_nonfinite_steps, batch.step, reason)
+        self._state = msgspec.structs.replace(
+            self._state, step=batch.step, stage_step=batch.stage_step, nonfinite_in_a_row=in_a_row
+        )
+        figures = {name: value for name, value in metrics.of_batch(batch.samples).items() if math.isfinite(value)}
+        figures |= {"actor/lr": rate, "actor/nonfinite_in_a_row": float(in_a_row)}
+        return StepResult(tokens=0, metrics=figures, skipped=reason)
+
+    @property
+    def _kl_coef(self) -> float:
+        """Of the KL loss, for the next step."""
+        return self._begun().objective.kl.coef if self._state.kl_coef is None else self._state.kl_coef
+
+    @property
+    def _penalty_coef(self) -> float:
+        """Of the KL penalty, for the next step."""
+        own = self._begun().objective.kl_penalty.coef
+        return own if self._state.kl_penalty_coef is None else self._state.kl_penalty_coef
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What explorers get, by name; not always a copy: read them before the next step."""
+        return self._learner.published()
+
+    def checksum(self) -> str:
+        """xxh3-128 of the weights, computed once per step."""
+        if self._checksum is None:
+            with self._readable() as tensors:
+                self._checksum = checksum.checksum(bytes_of(tensors))
+        return self._checksum
+
+    def sha256(self) -> str:
+        """sha256 of the weights, computed once per step."""
+        if self._sha256 is None:
+            with self._readable() as tensors:
+                self._sha256 = checksum.sha256_of(bytes_of(tensors))
+        return self._sha256
+
+    def snapshot(self) -> TorchSnapshot:
+        """A copy of the weights; tied ones stay tied."""
+        copies: dict[int, Tensor] = {}
+        with self._readable() as tensors:
+            for weight in tensors.values():
+                copies.setdefault(weight.data_ptr(), weight.detach().clone())
+            return TorchSnapshot({name: copies[weight.data_ptr()] for name, weight in tensors.items()})
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes `actor`: what learns once, optimizer, reference, step."""
+        actor = folder / "actor"
+        actor.mkdir(parents=True, exist_ok=True)
+        with self._rest.interrupted():
+            self._learner.write(actor, hf=hf)
+            if self._stage is not None:
+                self._stage.write(folder, self._learner)
+        saving.write_state(actor, self._state)
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
+
+        A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
+        """
+        actor = folder / "actor"
+        state = saving.read_state(actor)
+        self.wake()
+        self._learner.restore(actor)
+        self._weights_changed()
+        self._stage = None
+        self._state = saving.TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
+        if stage is None:
+            return
+        self.begin_stage(stage)
+        if state.stage != stage.name:
+            return
+        self._begun().restore(folder, self._learner, optimizer=state.optimizer)
+        self._state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.kind)
+
+    def rest(self) -> None:
+        """Leaves the device's memory to others; weights are read from the host then. On a CPU nothing changes."""
+        self._rest.begin()
+
+    def wake(self) -> None:
+        """Takes the memory back, bit for bit. Raises DeviceMemoryError if others have it."""
+        self._rest.end()
+
+    def close(self) -> None:
+        """Releases the model."""
+        if self._switched_from is not None:
+            torch.use_deterministic_algorithms(self._switched_from)
+            self._switched_from = None
+        self._policy = None
+        self._stage = None
+
+    def _kept(self) -> Iterator[Tensor]:
+        """All that the engine keeps on its device between two steps."""
+        yield from self._model.parameters()
+        yield from self._model.buffers()
+        if self._stage is not None:
+            yield from self._stage.kept()
+
+    @contextmanager
+    def _readable(self) -> Iterator[dict[str, Tensor]]:
+        """The tensors that explorers get, also at rest: merged weights of an adapter are computed, and so awake."""
+        if isinstance(self._learner, WholeModel):
+            yield {name: self._rest.on_host(tensor) for name, tensor in self.tensors().items()}
+        else:
+            with self._rest.interrupted():
+                yield self.tensors()
+
+    @property
+    def _learner(self) -> Policy:
+        assert self._policy is not None, "used before open"
+        return self._policy
+
+    @property
+    def _model(self) -> Any:
+        return self._learner.model
+
+    @property
+    def _trusted(self) -> bool:
+        return self._experiment is not None and self._experiment.stages[0].model.trust_remote_code
+
+    @property
+    def _seed(self) -> int:
+        return self._experiment.seed if self._experiment is not None else 0
+
+    def _begun(self) -> Stage:
+        assert self._stage is not None, "train before begin_stage"
+        return self._stage
+
+    def _weights_changed(self) -> None:
+        self._checksum = self._sha256 = None
+
+    def _optimize(self, stage: Stage, updates: Updates, batch: TrainBatch, rate: float) -> tuple[dict[str, float], str]:
+        """Makes the batch's steps. Returns their figures; and why none was made, empty if one was."""
+        with self._autocast(stage):
+            known = batch_pass(
+                self._model,
+                stage,
+                updates.first_epoch,
+                self._device,
+                version=batch.step - 1,
+                penalty_coef=self._penalty_coef,
+                several_steps=updates.several,
+                mismatched=updates.mismatched,
+            )
+        for group in stage.optimizer.param_groups:
+            group["lr"] = rate
+        figures: list[dict[str, float]] = []
+        reasons: list[str] = []
+        for policy, critic in zip_longest(updates.policy, updates.critic):
+            if not (_trained(policy) or _trained(critic)):
+                continue
+            try:
+                found = self._accumulate(stage, policy, critic, known, batch)
+                reason = _not_finite(
+                    found.get("actor/final_loss", 0.0), found.get("actor/grad_norm", 0.0)
+                ) or _not_finite(found.get("critic/vf_loss", 0.0), found.get("critic/grad_norm", 0.0), "the critic's")
+                if reason:
+                    reasons.append(reason)
+                    continue
+                figures.append(found)
+                if stage.critic is not None and _trained(critic):
+                    stage.critic.step()
+                if stage.trains_policy(batch.stage_step) and _trained(policy):
+                    stage.optimizer.step()
+                    self._weights_changed()
+            finally:
+                stage.optimizer.zero_grad(set_to_none=True)
+                if stage.critic is not None:
+                    stage.critic.forget()
+        if reasons and not figures:
+            return {}, reasons[0]
+        reported = diagnostics.of_steps(figures or [{"actor/grad_norm": 0.0}]) | known.metrics
+        if updates.several:
+            reported["actor/optimizer_steps"] = float(len(updates.policy))
+            reported["actor/nonfinite_mini_batches"] = float(len(reasons))
+        return reported, ""
+
+    def _accumulate(
+        self,
+        stage: Stage,
+        policy: MiniBatch | None,
+        critic: MiniBatch | None,
+        known: BatchPass,
+        batch: TrainBatch,
+    ) -> dict[str, float]:
+        """The gradients of one step, micro-batch by micro-batch, clipped; returns its figures."""
+        reported: dict[str, float] = {}
+        if stage.critic is not None and (trained := _trained(critic)):
+            with self._autocast(stage):
+                reported |= stage.critic.accumulate(trained, [known.of(micro) for micro in trained])
+        if policy is None:
+            return reported
+        if stage.trains_policy(batch.stage_step):
+            reported |= self._of_policy(stage, _trained(policy), known, batch)
+        reported["actor/grad_norm"] = self._clip(stage.spec.algorithm.optimizer.grad_clip)
+        return reported
+
+    def _of_policy(self, stage: Stage, trained: MiniBatch, known: BatchPass, batch: TrainBatch) -> dict[str, float]:
+        figures: dict[str, Tensor] = {}
+        version = batch.step - 1
+        with self._autocast(stage):
+            found = step_pass(self._model, stage, trained, known, self._device, version=version)
+        for micro, passed in zip(trained, found, strict=True):
+            with self._autocast(stage):
+                tokens = loss_tokens(
+                    self._model,
+                    stage.reference,
+                    micro,
+                    self._device,
+                    stage_step=batch.stage_step,
+                    version=version,
+                    passed=passed,
+                )
+            weights = micro.weights.map(lambda each: to_device(each, self._device))
+            loss, terms = stage.objective.terms(tokens, weights, kl_coef=self._kl_coef)
+            loss.backward()  # type: ignore[no-untyped-call]
+            for name, value in terms.items():
+                figures[name] = diagnostics.joined(name, figures[name], value) if name in figures else value
+        if not figures:
+            return {}
+        values = torch.stack(list(figures.values())).tolist()  # one transfer from the device
+        return diagnostics.finished(dict(zip(figures, values, strict=True)))
+
+    def _autocast(self, stage: Stage) -> torch.autocast:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=stage.spec.trainer.dtype == "bfloat16")
+
+    def _clip(self, limit: float) -> float:
+        parameters = [value for value in self._learner.parameters().values() if value.grad is not None]
+        norm = torch.nn.utils.get_total_norm([value.grad for value in parameters if value.grad is not None])
+        if limit > 0:
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        return float(norm)
+
+
+def _trained(mini_batch: MiniBatch | None) -> MiniBatch:
+    """The micro-batches that have trained tokens."""
+    return [micro for micro in mini_batch or () if len(micro.targets)]
+
+
+def _not_finite(loss: float, norm: float, whose: str = "the") -> str:
+    if math.isfinite(loss) and math.isfinite(norm):
+        return ""
+    return f"{whose} loss is {loss}, its gradient has norm {norm}"
+
+
+def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
+    """The coefficient of the step after this one; None if it never changes."""
+    return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))

@@ -1,0 +1,127 @@
+"""Model folders in Hugging Face's layout: read and written, safetensors only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from rftd.ops.errors import ConfigError, DataError
+from rftd.workers.models.model_type import model_type
+from rftd.workers.models.pretrained import read_model
+
+TOKENIZER_FILES: Final = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+SHARED_PREFIX_ARCHITECTURES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Decoders that take a mask of every pair of places and positions as they are given, in every layer."""
+
+
+def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = False) -> Any:
+    """The model in float32, without dropout. Raises DataError if the folder holds none that can be trained."""
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            "the folder holds no model: config.json is missing",
+            where=str(folder),
+            fix="give a local folder in Hugging Face's layout, with model.safetensors",
+        )
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = read_model(folder, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"the {model_type(folder)} model cannot be read: {type(error).__name__}: {error}",
+            where=str(folder),
+            fix="check its config.json and its safetensors files; copy the folder again",
+        ) from error
+    if model.get_output_embeddings() is None or not isinstance(getattr(model.config, "hidden_size", None), int):
+        raise DataError(
+            f"{model.config.model_type} models have no output layer over one hidden state, as the torch engine needs",
+            where=str(folder),
+            fix="use another model",
+        )
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")  # the others leave the cap of the scores out
+    return model.to(device).eval()
+
+
+def tensors_of(model: Any) -> dict[str, Tensor]:
+    """Every weight and persistent buffer by name; one that two layers share appears once. Detached, not copied."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers_of(model)
+
+
+def buffers_of(model: Any) -> dict[str, Tensor]:
+    """What belongs to the model's numbers and does not learn, such as the bias by which experts are chosen."""
+    kept = model.state_dict().keys()  # without the buffers that are computed anew wherever the model is made
+    return {name: buffer.detach() for name, buffer in model.named_buffers() if name in kept}
+
+
+def decoder_of(model: Any) -> Any:
+    """The part of a model that gives the hidden states that the output layer takes.
+
+    transformers guesses it by name: of some architectures it gives the whole model, of others the output layer.
+    """
+    found = model.get_decoder()
+    if found is not model and found is not model.get_output_embeddings():
+        return found
+    return getattr(model, "model", model.base_model)
+
+
+def output_states(model: Any, states: Tensor) -> Tensor:
+    """The states that the output layer takes, from those that the decoder gives  # [N, D] -> [N, D]
+
+    ModernBERT's decoder has a layer in between, under the name that others give the output layer.
+    """
+    between = getattr(model, "lm_head", None)
+    if between is None or between is model.get_output_embeddings():
+        return states
+    found: Tensor = between(states)
+    return found
+
+
+def recompute_layers(model: Any) -> None:
+    """Lets each decoder layer keep only what goes in, for the backward pass to compute it again. Raises ConfigError."""
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"{model.config.model_type} models compute no layer again",
+            field="trainer.engine_args.gradient_checkpointing",
+            fix="leave it out",
+        )
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    # Only layers in training do; what lies in them stays as it is, without dropout.
+    for module in model.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            module.training = True
+
+
+def can_share_prefixes(model: Any) -> bool:
+    """True if responses to one prompt may share a row."""
+    config = model.config
+    windowed = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
+    return config.model_type in SHARED_PREFIX_ARCHITECTURES and not windowed
+
+
+def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Writes a folder that transformers loads: config, the weights (or those given), and the base's tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    for name in TOKENIZER_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)

@@ -1,0 +1,121 @@
+"""`Policy`: what is trained of a model, published and saved."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rftd.workers.training.engines.torch import saving
+from rftd.workers.training.engines.torch.model import buffers_of, tensors_of, write_hf
+
+
+class Reference(Protocol):
+    """The policy as it once was."""
+
+    def model(self) -> AbstractContextManager[Any]:
+        """A model to compute its log-probabilities with, until the context ends."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
+        """Takes what `tensors` gave. Raises DataError if names or shapes differ."""
+        ...
+
+
+class Policy(Protocol):
+    """A model and which of its weights learn."""
+
+    @property
+    def model(self) -> Any:
+        """Computes hidden states, with gradients for what learns."""
+        ...
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What learns, by name."""
+        ...
+
+    def published(self) -> dict[str, Tensor]:
+        """What explorers get, by name; not copied where it exists as it is."""
+        ...
+
+    def freeze(self) -> Reference:
+        """The policy as it is now."""
+        ...
+
+    def write(self, actor: Path, *, hf: bool) -> None:
+        """Saves what training needs into a checkpoint's `actor`, and with `hf` a model for transformers."""
+        ...
+
+    def restore(self, actor: Path) -> None:
+        """Takes what `write` saved. Raises DataError if it is missing or of another model."""
+        ...
+
+
+class WholeModel:
+    """Every weight learns."""
+
+    def __init__(self, model: Any, base: Path, *, trust_remote_code: bool) -> None:
+        self.model = model
+        self._base = base
+        self._trusted = trust_remote_code
+        # Looked up once: they are changed in place only.
+        self._parameters: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
+        self._tensors = tensors_of(model)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """All of them."""
+        return self._parameters
+
+    def published(self) -> dict[str, Tensor]:
+        """The weights themselves, and what beside them does not learn."""
+        return self._tensors
+
+    def freeze(self) -> FrozenCopy:
+        """A copy of the model."""
+        return FrozenCopy(copy.deepcopy(self.model).requires_grad_(False))
+
+    def write(self, actor: Path, *, hf: bool) -> None:
+        """The weights, once: `huggingface/` or model.safetensors."""
+        if hf:
+            write_hf(self.model, actor / "huggingface", self._base)
+        else:
+            saving.write_tensors(actor / "model.safetensors", self._tensors)
+
+    def restore(self, actor: Path) -> None:
+        """From whichever of the two is there."""
+        weights = saving.read_weights(actor, trust_remote_code=self._trusted)
+        saving.copy_weights(self._tensors, _with_buffers(weights, self.model), actor)
+
+
+class FrozenCopy:
+    """Implements `Reference` with a model of its own."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @contextmanager
+    def model(self) -> Iterator[Any]:
+        """The copy."""
+        yield self._model
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of its weights."""
+        return tensors_of(self._model)
+
+    def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
+        """Over the copy."""
+        saving.copy_weights(tensors_of(self._model), _with_buffers(tensors, self._model), where)
+
+
+def _with_buffers(weights: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """The weights, and the model's own buffers where a checkpoint of an earlier release has none: they do not learn."""
+    return buffers_of(model) | dict(weights)

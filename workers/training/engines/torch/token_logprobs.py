@@ -1,0 +1,157 @@
+"""Log-probability and entropy of chosen tokens, without ever holding the logits of all of them.
+
+Forward and backward go over chunks of tokens; the backward pass computes the logits again instead of keeping them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+CHUNK_LOGITS = 1 << 24
+"""Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
+
+
+class LogitForm(NamedTuple):
+    """The logits of an architecture: cap tanh(scale x / cap), where x is hidden state times output layer plus bias."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+
+PLAIN = LogitForm()
+
+
+def logit_form(config: Any) -> LogitForm:
+    """The form that the configuration states: Cohere multiplies its logits, Granite divides them, Gemmas cap them."""
+
+    def stated(name: str) -> float:
+        value = getattr(config, name, None)
+        return float(value) if value else 1.0
+
+    scale = stated("logit_scale") * stated("lm_head_multiplier") / stated("logits_scaling")
+    # The first is Gemma 2's name, the second RecurrentGemma's.
+    cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
+    return LogitForm(scale, cap or None)
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """Log-probabilities and entropies  # [N, D], [V, D], [V], [N], [N], form of the logits -> [N], [N]"""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        inverse_temperature: Tensor,
+        form: LogitForm,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.form = form
+        ctx.save_for_backward(hidden, head, bias, targets, inverse_temperature)
+        parts = [
+            _logprobs(_logits(hidden[chunk], head, bias, inverse_temperature[chunk], form), targets[chunk])
+            for chunk in _chunks(len(targets), len(head))
+        ]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, head, bias, targets, inverse_temperature = ctx.saved_tensors
+        for_logprobs, for_entropies = gradients
+        form: LogitForm = ctx.form
+        # A frozen output layer (beside an adapter) costs neither a product nor memory as large as itself.
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        of_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        has_entropy = bool(for_entropies.any())
+        for chunk in _chunks(len(targets), len(head)):
+            logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
+            slope = _slope(logits, inverse_temperature[chunk], form)
+            logprobs = torch.log_softmax(logits, dim=-1)
+            probabilities = logprobs.exp()  # [n, V]
+            of_logits = probabilities * -for_logprobs[chunk, None]
+            of_logits.scatter_add_(1, targets[chunk, None], for_logprobs[chunk, None])
+            if has_entropy:
+                entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
+                of_logits -= for_entropies[chunk, None] * probabilities * (logprobs + entropies)
+            of_logits *= inverse_temperature[chunk, None] * slope
+            if of_bias is not None:
+                of_bias += of_logits.sum(0).to(of_bias.dtype)
+            of_logits = of_logits.to(hidden.dtype)
+            if of_hidden is not None:
+                of_hidden[chunk] = of_logits @ head.to(hidden.dtype)
+            if of_head is None:
+                continue
+            if head.dtype == hidden.dtype:  # in place: a product as large as the head for each chunk costs its pages
+                of_head.addmm_(of_logits.T, hidden[chunk])
+            else:
+                of_head += (of_logits.T @ hidden[chunk]).to(head.dtype)
+        return of_hidden, of_head, of_bias, None, None, None
+
+
+def token_logprobs(
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    inverse_temperature: Tensor,
+    *,
+    bias: Tensor | None = None,
+    form: LogitForm = PLAIN,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each target, and the entropy of what it was drawn from  # [N], [N] float32"""
+    with torch.autocast(hidden.device.type, enabled=False):
+        given = (hidden, head, bias, targets, inverse_temperature, form)
+        made: tuple[Tensor, Tensor] = TokenLogprobs.apply(*given)  # type: ignore[no-untyped-call]
+        return made
+
+
+def entropy_signals(
+    hidden: Tensor,
+    head: Tensor,
+    inverse_temperature: Tensor,
+    *,
+    bias: Tensor | None = None,
+    form: LogitForm = PLAIN,
+) -> Tensor:
+    """The sum over the vocabulary of p * p (H + log p): how the entropy answers to what is drawn, on average  # [N]"""
+    found = []
+    for chunk in _chunks(len(hidden), len(head)):
+        logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
+        logprobs = torch.log_softmax(logits, dim=-1)  # [n, V]
+        probabilities = logprobs.exp()
+        entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
+        found.append((probabilities.square() * (entropies + logprobs)).sum(-1))
+    return torch.cat(found)
+
+
+def _chunks(tokens: int, vocabulary: int) -> list[slice]:
+    size = max(1, CHUNK_LOGITS // vocabulary)
+    return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
+
+
+def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperature: Tensor, form: LogitForm) -> Tensor:
+    logits = (hidden @ head.to(hidden.dtype).T).float()
+    if bias is not None:
+        logits += bias
+    if form.scale != 1.0:
+        logits *= form.scale
+    if form.cap is not None:
+        logits = torch.tanh(logits / form.cap) * form.cap
+    return logits * inverse_temperature[:, None]
+
+
+def _slope(logits: Tensor, inverse_temperature: Tensor, form: LogitForm) -> Tensor | float:
+    """The derivative of the logits at temperature 1 by the product of hidden state and output layer  # [n, V]"""
+    if form.cap is None:
+        return form.scale
+    share = logits / (inverse_temperature[:, None] * form.cap)  # the tanh
+    return form.scale * (1.0 - share.square())
+
+
+def _logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    logprobs = torch.log_softmax(logits, dim=-1)  # [n, V]
+    return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)

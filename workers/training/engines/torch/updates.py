@@ -1,0 +1,138 @@
+"""`Updates`: the optimizer steps of one batch, each as micro-batches.
+
+An epoch goes once over the batch in mini-batches of whole items. Each mini-batch is one optimizer step and is
+aggregated by itself, as in verl: its weights add up as those of a whole batch do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import xxhash
+
+from rftd.ops.errors import TrainError
+from rftd.streams.spec import UpdatesSpec
+from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.engines.torch.mismatched import mismatched
+from rftd.workers.training.engines.torch.packing import MicroBatch, pack
+from rftd.workers.training.engines.torch.stage import Stage
+from rftd.workers.training.losses.policy_loss import LossNeeds
+
+MiniBatch = list[MicroBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """The mini-batches of a batch in the order in which they are trained."""
+
+    policy: list[MiniBatch]
+    critic: list[MiniBatch]
+    """Empty without a critic."""
+    epochs: int
+    """The policy's epochs."""
+    mismatched: MiniBatch
+    """Responses of the batch after prompts that they do not answer, if the loss asks how far those are."""
+
+    @classmethod
+    def of(cls, batch: TrainBatch, stage: Stage, *, hidden_size: int, seed: int) -> Updates:
+        """Packs the batch.
+
+        Raises TrainError for a sample whose arrays do not fit together, and for rollouts of several steps where a KL
+        penalty is taken from the rewards of whole responses.
+        """
+        if stage.objective.penalised_advantage is not None and any(count > 1 for count in batch.items):
+            raise TrainError(
+                f"step {batch.step} has a rollout of several steps, and the KL penalty is taken from whole responses",
+                fix="set algorithm.kl_penalty_place to after",
+            )
+        trainer = stage.spec.trainer
+        packed: dict[tuple[int, ...], MiniBatch] = {}
+        others: Sequence[TrainSample] = ()
+        if LossNeeds.of(stage.objective.policy_loss).reference_kl:
+            others = mismatched(batch.samples, stage.spec.model.max_model_len)
+
+        def packed_of(samples: Sequence[TrainSample], numbers: Sequence[int]) -> MiniBatch:
+            return pack(
+                samples,
+                budget_tokens=trainer.max_tokens_per_micro_batch,
+                aggregation=stage.objective.aggregation,
+                hidden_size=hidden_size,
+                share=stage.share,
+                numbers=numbers,
+            )
+
+        def made(spec: UpdatesSpec) -> list[MiniBatch]:
+            found = []
+            for numbers in mini_batches(batch, spec, seed=seed):
+                if numbers not in packed:
+                    packed[numbers] = packed_of(batch.samples, numbers)
+                found.append(packed[numbers])
+            return found
+
+        return cls(
+            policy=made(trainer.updates),
+            critic=made(trainer.critic_updates or trainer.updates) if stage.critic is not None else [],
+            epochs=trainer.updates.epochs,
+            mismatched=packed_of(others, range(len(others))) if others else [],
+        )
+
+    @property
+    def several(self) -> bool:
+        """True if a step is followed by another one, of the policy or of the critic."""
+        return max(len(self.policy), len(self.critic)) > 1
+
+    @property
+    def first_epoch(self) -> MiniBatch:
+        """Each sample of the batch once."""
+        return [micro for mini in self.policy[: len(self.policy) // self.epochs] for micro in mini]
+
+    @property
+    def tokens(self) -> int:
+        """Trained tokens of the batch, each counted once."""
+        return sum(len(micro.targets) for micro in self.first_epoch)
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward passes of the policy that carry a gradient."""
+        return sum(len(mini) for mini in self.policy)
+
+
+def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tuple[int, ...]]:
+    """The numbers of the samples of each optimizer step, ascending; a function of the batch, the seed and the step."""
+    items = _items(batch)
+    size = spec.mini_batch_items or max(1, len(items))
+    found = []
+    for epoch in range(spec.epochs):
+        order: Sequence[int] = range(len(items))
+        if spec.shuffle:
+            order = _drawn(len(items), f"{seed}/{batch.step}/{epoch}")
+        for start in range(0, max(1, len(items)), size):
+            chosen = sorted(order[start : start + size])
+            found.append(tuple(number for item in chosen for number in items[item]))
+    return found
+
+
+def _drawn(count: int, seed: str) -> list[int]:
+    """A permutation of the first `count` numbers: the same for ever, whatever the release of a generator."""
+    return sorted(range(count), key=lambda number: xxhash.xxh3_64_intdigest(f"{seed}/{number}".encode()))
+
+
+def _items(batch: TrainBatch) -> list[range]:
+    """The numbers of each item's samples."""
+    sizes = batch.items or _sizes(batch.samples)
+    return [range(start, end) for start, end in pairwise(accumulate(sizes, initial=0))]
+
+
+def _sizes(samples: Sequence[TrainSample]) -> list[int]:
+    """One for each sample, or two for each pair, whose samples follow each other."""
+    sizes: list[int] = []
+    before = -1
+    for sample in samples:
+        if sample.pair >= 0 and sample.pair == before:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+        before = sample.pair
+    return sizes

@@ -1,0 +1,173 @@
+"""`Execution`: an engine that executes planned batches, whoever asks: live training, recovery, a fork or a replay.
+
+It appends nothing and decides nothing; it reads plans and what they name from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import DataError, LogLossError, NonFiniteLossError, RftdError
+from rftd.streams import topics
+from rftd.streams.codec import decode_as
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.log import EventLog
+from rftd.streams.shared_history import plan_offsets
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import partition_of
+from rftd.workers.training.assembly import Assembly
+from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine
+from rftd.workers.training.history import Resumption
+
+T = TypeVar("T")
+
+
+class Executed(msgspec.Struct, frozen=True, kw_only=True):
+    """What executing one plan gave."""
+
+    result: StepResult
+    checksum: str
+    """Of the weights that it made."""
+    sha256: str | None
+    """The same, if it was asked for."""
+
+
+class Execution:
+    """One experiment's training on one engine. All engine calls happen on `thread`, one at a time."""
+
+    def __init__(
+        self, log: EventLog, state: RunState, spec: ExperimentSpec, engine: TrainerEngine, *, thread: Executor
+    ) -> None:
+        self.engine = engine
+        self._log = log
+        self._state = state
+        self._spec = spec
+        self._thread = thread
+        self._assembly = Assembly(log, spec)
+        self._stage = -1
+        """The stage that the engine is set up for."""
+        self._ahead: tuple[UUID, TrainBatch] | None = None
+        self._older: dict[int, int] = {}
+        """Where the plans of steps lie that the fold does not know any more."""
+
+    async def take_up(self, resumption: Resumption) -> int:
+        """Loads what the resumption names, or the base model; returns its weight version.
+
+        Raises DataError if the model's folder holds another base than the experiment began with.
+        """
+        path = self._spec.stages[0].model.path
+        self._stage = -1  # the base model is set up for none, whatever was trained here before
+        await self.call(lambda: self.engine.open(self._spec, path))
+        base = self._base()
+        found = await self.call(self.engine.checksum)
+        if base and base != found:
+            raise DataError(
+                f"the model has checksum {found}; the experiment began with {base}",
+                where=path,
+                fix="put the model back that the experiment was started with",
+            )
+        checkpoint = resumption.checkpoint
+        if checkpoint is None:
+            return 0
+        await self._load(Path(checkpoint.path), checkpoint.stage)
+        return checkpoint.step
+
+    async def load(self, folder: Path, stage: int) -> None:
+        """Loads what an engine saved, to go on with it under this experiment's specification."""
+        await self.call(lambda: self.engine.open(self._spec, self._spec.stages[0].model.path))
+        await self._load(folder, stage)
+
+    async def _load(self, folder: Path, stage: int) -> None:
+        self._stage = stage
+        await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
+
+    def _base(self) -> str:
+        """Checksum of the base model that the history began with; empty if that is not known here."""
+        forked = self._state.spine.forked
+        if forked is not None and forked.at_step == 0:
+            return forked.checksum
+        base = self._state.weights.base()
+        return base.checksum if base is not None else ""
+
+    async def plan(self, step: int) -> BatchPlanned | None:
+        """The plan of a step, None if there is none; one that was executed before is read again from the log."""
+        spine = self._state.spine
+        if (plan := spine.plans.get(step)) is not None:
+            return plan.event
+        offset = await self._offset(step)
+        if offset is None:
+            return None
+        partition = partition_of(topics.EXPERIMENTS, self._state.experiment)
+        records = await self._log.read(partition, offset, max_records=1)
+        if not records or records[0].offset != offset:
+            raise LogLossError(
+                f"the plan of step {step} is missing", where=f"{partition}@{offset}", fix="run rftd verify on the log"
+            )
+        return decode_as(records[0], BatchPlanned)
+
+    async def _offset(self, step: int) -> int | None:
+        """Where the step's plan lies; for steps long ago the spine is read once."""
+        spine = self._state.spine
+        offset = spine.plan_offsets.get(step)
+        if offset is None and step in spine.batches.steps:
+            if step not in self._older:
+                self._older = await plan_offsets(self._log, self._state.experiment, first=step)
+            offset = self._older.get(step)
+        return offset
+
+    async def batch(self, plan: BatchPlanned) -> TrainBatch:
+        """The plan's batch, built now or ahead. Raises LogLossError if the log lacks what the plan names."""
+        if self._ahead is None or self._ahead[0] != plan.batch:
+            first_version = self._state.spine.first_versions.get(plan.stage)
+            if first_version is None:
+                raise LogLossError(
+                    f"step {plan.step} belongs to stage {plan.stage}, which never started",
+                    fix="run rftd verify on the log",
+                )
+            self._ahead = plan.batch, await self._assembly.batch(plan, first_version)
+        return self._ahead[1]
+
+    async def build_ahead(self, plan: BatchPlanned | None) -> None:
+        """Builds the batch of a plan while the one before it trains.
+
+        What fails is raised when that batch is due: it must not take the step before it along.
+        """
+        try:
+            if plan is not None and plan.stage in self._state.spine.first_versions:
+                await self.batch(plan)
+        except* RftdError:
+            pass
+
+    async def execute(self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool) -> Executed:
+        """One training step; a plan of another stage begins it.
+
+        Raises NonFiniteLossError, with the batch named and the weights untouched, after too many that were skipped.
+        """
+        if plan.stage != self._stage:
+            await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))
+            self._stage = plan.stage
+
+        def step() -> Executed:
+            result = self.engine.train(batch)
+            return Executed(
+                result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),
+                checksum=self.engine.checksum(),
+                sha256=self.engine.sha256() if sha256 else None,
+            )
+
+        try:
+            return await self.call(step)
+        except NonFiniteLossError as error:
+            raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Runs a call of the engine off the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

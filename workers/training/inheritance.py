@@ -1,0 +1,80 @@
+"""The weights that a fork begins with: another experiment's history, executed again up to the shared version."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import TrainError
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.log import EventLog
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.environment import Drift, drift, environment_of
+from rftd.workers.training.record import TrainingRecord, read_record
+from rftd.workers.training.rerun import Rerun
+
+
+class Inherited(msgspec.Struct, frozen=True, kw_only=True):
+    """How the engine came to hold the shared version."""
+
+    checksum: str
+    checkpoint: str
+    """The folder that it began from; empty for the base model."""
+    reason: str
+    """Why a newer checkpoint was not used, if one was not."""
+    warning: str = ""
+    """Set if these are other weights than the parent's, and may be."""
+
+
+async def inherit(
+    log: EventLog,
+    forked: ExperimentForked,
+    engine: TrainerEngine,
+    *,
+    thread: Executor,
+    clock: Clock,
+    carry_on: Callable[[], Awaitable[bool]],
+) -> Inherited | None:
+    """Leaves the engine, under the parent's specification, with the weights and optimizer of the shared version.
+
+    `carry_on` is asked before each step; None if it said no. Raises DataError and LogLossError if the parent's files
+    or records are gone, TrainError if a deterministic engine makes other weights in the environment of the parent.
+    """
+    record = await read_record(log, forked.parent, clock=clock)
+    rerun = Rerun(log, record, engine, thread=thread)
+    resumption = await rerun.take_up(at_most=forked.at_step)
+    while rerun.version < forked.at_step:
+        if not await carry_on():
+            return None
+        await rerun.step(rerun.version + 1)
+    inherited = Inherited(
+        checksum=await rerun.call(engine.checksum),
+        checkpoint=resumption.checkpoint.path if resumption.checkpoint else "",
+        reason=resumption.reason,
+    )
+    if inherited.checksum == forked.checksum:
+        return inherited
+    different = (
+        f"step {forked.at_step} has checksum {inherited.checksum} here, {forked.checksum} in the parent's history"
+    )
+    changes = _changes(record, engine)
+    if engine.deterministic and not changes:
+        raise TrainError(
+            different,
+            where=inherited.checkpoint or None,
+            fix="restore the parent's checkpoints and artifacts, and see `rftd verify`; then fork again",
+        )
+    why = "; ".join(map(str, changes))
+    return msgspec.structs.replace(inherited, warning=f"{different}: {why or 'its engine is not deterministic'}")
+
+
+def _changes(record: TrainingRecord, engine: TrainerEngine) -> tuple[Drift, ...]:
+    """What differs from the environment of the parent's last generation."""
+    newest = max(record.generations, default=None)
+    spec = record.state.spine.spec
+    if newest is None or spec is None:
+        return ()
+    return drift(newest, record.generations[newest].environment, environment_of(engine, spec))

@@ -1,0 +1,138 @@
+"""Aggregation: how per-token values of a batch become one number.
+
+Every mode is a weighted sum, and the weights depend on the batch's masks alone. So a batch may be computed in any
+micro-batches: their sums add up to the value of the whole. A response without a trained token counts nowhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.errors import ConfigError
+
+Counts = NDArray[np.int64]  # [B], trained tokens of each response
+Weights = NDArray[np.float64]  # [B], weight of each token of a response
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def token_mean(counts: Counts, norm: float) -> Weights:
+    """The mean over all trained tokens: long responses count more."""
+    return np.full(len(counts), 1.0 / max(1, int(counts.sum())))
+
+
+def sequence_mean_token_sum(counts: Counts, norm: float) -> Weights:
+    """The mean over responses of their sums."""
+    return np.full(len(counts), 1.0 / _trained(counts))
+
+
+def sequence_mean_token_mean(counts: Counts, norm: float) -> Weights:
+    """The mean over responses of their means: each counts the same."""
+    return 1.0 / (np.maximum(1, counts) * _trained(counts))
+
+
+def sequence_mean_token_sum_norm(counts: Counts, norm: float) -> Weights:
+    """The mean over responses of their sums, each divided by `loss_scale_factor`, or else by the longest response's
+    length: Dr. GRPO's, Liu et al. 2025, arXiv 2503.20783."""
+    return np.full(len(counts), 1.0 / (norm * _trained(counts)))
+
+
+def _trained(counts: Counts) -> int:
+    """How many responses have a trained token; 1 if none has."""
+    return max(1, int(np.count_nonzero(counts)))
+
+
+AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {
+    "token-mean": token_mean,
+    "seq-mean-token-sum": sequence_mean_token_sum,
+    "seq-mean-token-mean": sequence_mean_token_mean,
+    "seq-mean-token-sum-norm": sequence_mean_token_sum_norm,
+}
+
+
+def check(mode: str) -> None:
+    """Raises ConfigError, with the nearest name, if there is no such mode."""
+    if mode not in AGGREGATIONS:
+        near = difflib.get_close_matches(mode, AGGREGATIONS, 1)
+        raise ConfigError(
+            f"unknown aggregation {mode!r}",
+            field="algorithm.loss_agg_mode",
+            fix=(f"did you mean {near[0]!r}? " if near else "") + f"one of {', '.join(AGGREGATIONS)}",
+        )
+
+
+def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
+    """What one trained token of each response weighs in the whole batch  # [B]"""
+    check(mode)
+    if not masks:
+        return AGGREGATIONS[mode](np.zeros(0, np.int64), 1.0 if norm is None else norm)
+    lengths = [len(mask) for mask in masks]
+    trained = np.concatenate(masks) != 0
+    counts = np.bincount(np.repeat(np.arange(len(masks)), lengths)[trained], minlength=len(masks))
+    return AGGREGATIONS[mode](counts, float(max(1, *lengths)) if norm is None else norm)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWeights(Generic[T]):
+    """What each token weighs in the sums of its batch; the two kinds of rows are an expert's and all others."""
+
+    whole: T
+    """The stage's aggregation, over the whole batch."""
+    of_kind: T
+    """The same, but over the rows of the token's own kind: weights of each kind add up on their own."""
+    mean: T
+    """token-mean, over the whole batch."""
+    mean_of_kind: T
+    response_mean: T
+    """seq-mean-token-mean, over the whole batch."""
+
+    def map(self, change: Callable[[T], U]) -> TokenWeights[U]:
+        """Each of them, changed."""
+        return TokenWeights(
+            whole=change(self.whole),
+            of_kind=change(self.of_kind),
+            mean=change(self.mean),
+            mean_of_kind=change(self.mean_of_kind),
+            response_mean=change(self.response_mean),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """A mode with what it is told beside. Raises ConfigError for an unknown mode or a norm that is not above 0."""
+
+    mode: str = "token-mean"
+    norm: float | None = None
+    """What seq-mean-token-sum-norm divides by; None: the length of the batch's longest response."""
+    expert_mode: str | None = None
+    """Of an expert's rows, where they are aggregated on their own; None: `mode`."""
+
+    def __post_init__(self) -> None:
+        check(self.mode)
+        check(self.expert_mode or self.mode)
+        if self.norm is not None and not self.norm > 0:
+            raise ConfigError(
+                f"loss_scale_factor is {self.norm}", field="algorithm.loss_scale_factor", fix="use one above 0"
+            )
+
+    def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
+        """What a trained token of each response weighs; `expert` says which responses are an expert's  # [B] each"""
+        whole = token_weights(self.mode, masks, norm=self.norm)
+        mean = token_weights("token-mean", masks)
+        responses = token_weights("seq-mean-token-mean", masks)
+        if not any(expert):
+            return TokenWeights(whole=whole, of_kind=whole, mean=mean, mean_of_kind=mean, response_mean=responses)
+        of_kind = np.empty_like(whole)
+        mean_of_kind = np.empty_like(mean)
+        for kind, mode in ((True, self.expert_mode or self.mode), (False, self.mode)):
+            rows = [number for number, each in enumerate(expert) if each is kind]
+            chosen = [masks[number] for number in rows]
+            of_kind[rows] = token_weights(mode, chosen, norm=self.norm)
+            mean_of_kind[rows] = token_weights("token-mean", chosen)
+        return TokenWeights(whole=whole, of_kind=of_kind, mean=mean, mean_of_kind=mean_of_kind, response_mean=responses)

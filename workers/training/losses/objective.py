@@ -1,0 +1,159 @@
+"""The objective of one stage: policy loss - entropy bonus + KL, each aggregated over the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import AlgorithmSpec
+from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.algorithms.advantages.registry import advantage_function
+from rftd.workers.algorithms.registry import lookup
+from rftd.workers.training.corrections.chain import Chain
+from rftd.workers.training.losses import diagnostics
+from rftd.workers.training.losses.aggregation import Aggregation, TokenWeights
+from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES, EntropyLoss
+from rftd.workers.training.losses.kl_losses import KL_LOSSES, KlLoss
+from rftd.workers.training.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
+from rftd.workers.training.losses.registry import policy_loss
+from rftd.workers.training.token_advantages.penalised import check_penalised
+from rftd.workers.training.token_advantages.registry import token_advantage
+from rftd.workers.training.token_advantages.token_advantage import PassField, TokenAdvantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The parts that a stage names, made. Terms of micro-batches add up to those of their batch."""
+
+    policy_loss: PolicyLoss
+    kl: KlLoss
+    entropy: EntropyLoss
+    aggregation: Aggregation
+    needs_old_logprobs: bool
+    correction: Chain
+    kl_penalty: KlLoss
+    token_advantage: TokenAdvantage | None = None
+    penalised_advantage: AdvantageFunction | None = None
+    """The group's function, if the KL penalty is taken from rewards before it is asked."""
+    from_rollouts: bool = True
+    """False if nothing is known about who drew the tokens: rows of a dataset alone."""
+    policy_loss_name: str = ""
+
+    @classmethod
+    def of(cls, spec: AlgorithmSpec) -> Objective:
+        """Makes the parts. Raises ConfigError for an unknown name or arguments that do not fit."""
+        loss = policy_loss(spec)
+        needs = LossNeeds.of(loss)
+        kl = KL_LOSSES.open(spec.kl_loss, spec.kl_loss_args)
+        return cls(
+            policy_loss=loss,
+            kl=kl,
+            entropy=ENTROPY_LOSSES.open(spec.entropy_loss, spec.entropy_loss_args),
+            aggregation=Aggregation(spec.loss_agg_mode, spec.loss_scale_factor, needs.expert_agg_mode),
+            needs_old_logprobs=lookup(spec.kind).needs.old_logprobs
+            or needs.old_logprobs
+            or (kl.needs_old_logprobs and kl.coef > 0),
+            correction=Chain.of(spec.correction, needs.corrections),
+            kl_penalty=KL_LOSSES.open(spec.kl_penalty, spec.kl_penalty_args),
+            token_advantage=token_advantage(spec),
+            penalised_advantage=_penalised_advantage(spec),
+            from_rollouts=lookup(spec.kind).needs.rollouts,
+            policy_loss_name=spec.policy_loss,
+        )
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if log-probabilities under a frozen reference are needed."""
+        return self.kl.coef > 0 or "ref_logprobs" in self.pass_fields or LossNeeds.of(self.policy_loss).reference
+
+    def fields_before(self, *, several_steps: bool) -> frozenset[PassField]:
+        """The fields known before a batch's first optimizer step: more if others follow it, from moved weights."""
+        fields = set(self.pass_fields)
+        if several_steps and self.correction.decoupled:
+            fields.add("logprobs")
+        if several_steps and self.needs_reference:
+            fields.add("ref_logprobs")  # frozen, so once is enough
+        return frozenset(fields)
+
+    @property
+    def pass_fields(self) -> frozenset[PassField]:
+        """What must be known of the whole batch before the step; if anything is, a forward pass goes before it."""
+        fields: set[PassField] = set()
+        if self.kl_penalty.coef > 0:
+            fields.add("ref_logprobs")
+        if self.correction.whole_batch:
+            fields.add("logprobs")
+        return frozenset(fields | (self.token_advantage.needs if self.token_advantage else frozenset()))
+
+    def terms(
+        self, tokens: LossTokens, weights: TokenWeights[Tensor], *, kl_coef: float | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of these tokens and what to report of them, both to be put together over micro-batches: `joined`.
+
+        `weights` are those of the tokens in the whole batch  # [N] each. `kl_coef`: of this step, if it is adaptive.
+        Raises ConfigError for a loss of another shape.
+        """
+        drawn = tokens
+        tokens = self.correction.applied(tokens)
+        policy = self.policy_loss.per_token(tokens)
+        self._check_shape(policy, tokens)
+        weight, mean = (weights.of_kind, weights.mean_of_kind) if policy.by_kind else (weights.whole, weights.mean)
+        if policy.summed:
+            weight = mean = weights.mean.new_ones(())
+            loss = policy.loss.sum()
+        else:
+            loss = (tokens.corrected(policy.loss) * weight).sum()
+        metrics = diagnostics.of_tokens(drawn, tokens, policy, weights.mean) if self.from_rollouts else {}
+        metrics |= {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
+        for name, value in policy.of_responses.items():
+            metrics[f"actor/{name}"] = (value * weights.response_mean).sum()
+        metrics["actor/pg_loss"] = loss.detach()
+        metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
+        entropy = self._entropy(tokens, weights)
+        metrics["actor/entropy_loss"] = entropy.detach()
+        if self.entropy.coef != 0:
+            loss = loss - self.entropy.coef * entropy
+        if self.kl.coef > 0:
+            assert tokens.ref_logprobs is not None
+            at_token = self.kl.estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
+            kl = (at_token * weights.whole).sum()
+            metrics["actor/kl_loss"] = kl.detach()
+            loss = loss + (self.kl.coef if kl_coef is None else kl_coef) * kl
+        metrics["actor/final_loss"] = loss.detach()
+        return loss, metrics
+
+    def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
+        expected = tokens.logprobs.shape
+        found = {"loss": policy.loss, **policy.metrics, **policy.of_responses}
+        wrong = next((name for name, value in found.items() if value.shape != expected), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"policy loss {self.policy_loss_name!r} gave {wrong} of shape {tuple(found[wrong].shape)} for "
+                f"{expected[0]} tokens",
+                field="algorithm.policy_loss_fn",
+                fix="let per_token return one value for each trained token, before any aggregation",
+            )
+        if tokens.logprobs.requires_grad and not policy.loss.requires_grad:
+            raise ConfigError(
+                f"policy loss {self.policy_loss_name!r} gave a loss without a gradient",
+                field="algorithm.policy_loss_fn",
+                fix="compute it from tokens.logprobs, not from a detached copy",
+            )
+
+    def _entropy(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> Tensor:
+        entropies = tokens.entropies if self.entropy.coef != 0 else tokens.entropies.detach()
+        if self.entropy.without_expert:
+            return (entropies * weights.of_kind).masked_fill(tokens.expert, 0.0).sum()
+        return (entropies * weights.whole).sum()
+
+
+def _penalised_advantage(spec: AlgorithmSpec) -> AdvantageFunction | None:
+    if spec.kl_penalty_place != "before" or spec.kl_penalty == "none":
+        return None
+    function = advantage_function(spec)
+    check_penalised(function, spec.advantage)
+    return function

@@ -1,0 +1,142 @@
+"""`PolicyLoss`: the main term of an objective, for each token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rftd.workers.training.corrections.correction import Correction
+
+LOG_RATIO_LIMIT: Final = 20.0
+"""Log-ratios are clamped to it, so that no ratio overflows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """Which of a micro-batch's S responses are preferred to which; each has a partner there."""
+
+    of: Tensor  # [S] int64, which pair
+    chosen: Tensor  # [S] bool
+    count: int
+    in_batch: int
+    """Pairs with trained tokens among all that the optimizer step sees."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labels:
+    """Which of a micro-batch's S responses are desirable, each by itself: of a pair the chosen one is."""
+
+    desirable: Tensor  # [S] bool
+    in_batch: int
+    """Responses with trained tokens among all that the optimizer step sees."""
+    desirable_in_batch: int
+    """How many of those are desirable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossTokens:
+    """The N trained tokens of some whole responses, one after the other: masked tokens are not among them."""
+
+    logprobs: Tensor  # [N], with gradient
+    entropies: Tensor  # [N], with gradient
+    old_logprobs: Tensor  # [N], under the weights that drew them, or the proximal ones; zeros for dataset rows
+    ref_logprobs: Tensor | None  # [N]
+    advantages: Tensor  # [N]
+    expert: Tensor  # [N] bool
+    sequence: Tensor  # [N] int64, which response
+    sequences: int
+    stage_step: int = 1
+    """Of the step that is trained; a stage's first is 1."""
+    pairs: Pairs | None = None
+    """None where rows are no preferences."""
+    labels: Labels | None = None
+    """None where rows neither are preferences nor carry a label."""
+    reference_kl: Tensor | None = None  # [], of responses to prompts that they do not answer; None: 0, or nobody asked
+    versions: Tensor | None = None  # [N] int64, of the weights that drew each token
+    version: int = 0
+    """Of the weights before the step."""
+    start_logprobs: Tensor | None = None  # [N], before the batch's first optimizer step; None: `logprobs` are
+    multiplier: Tensor | None = None  # [N], of corrections: the objective multiplies the loss with it
+    keep: Tensor | None = None  # [N] bool, of corrections: elsewhere the objective takes no loss
+    marked: Tensor | None = None  # [N] bool, of corrections: those that the loss treats apart
+
+    def log_ratio(self) -> Tensor:
+        """logprobs - old_logprobs, clamped to ±20  # [N]"""
+        return (self.logprobs - self.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    def sequence_mean(self, values: Tensor) -> Tensor:
+        """The mean over each token's own response  # [N] -> [N]"""
+        zeros = values.new_zeros(self.sequences)
+        sums = zeros.index_add(0, self.sequence, values)
+        counts = zeros.index_add(0, self.sequence, values.new_ones(values.shape))
+        return (sums / counts.clamp(min=1))[self.sequence]
+
+    def corrected(self, loss: Tensor) -> Tensor:
+        """A loss of each token with multiplier and mask  # [N] -> [N]"""
+        if self.multiplier is not None:
+            loss = loss * self.multiplier
+        return loss if self.keep is None else loss.where(self.keep, loss.new_zeros(()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLoss:
+    """A loss for each token, and what else to report for each token."""
+
+    loss: Tensor  # [N]
+    metrics: dict[str, Tensor]  # each [N], reported as the mean over the batch's trained tokens
+    of_responses: dict[str, Tensor] = field(default_factory=dict)  # each [N]
+    """Figures of whole responses, the same at each token of one: reported as the mean over the batch's responses."""
+    by_kind: bool = False
+    """Aggregates, and reports, an expert's rows and all others each on their own; the two are then added."""
+    summed: bool = False
+    """Loss and metrics are weighted already, as masks alone say, and only added up: `loss_agg_mode` is not asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossNeeds:
+    """Everything that a policy loss may say beside its formula, each with what holds if it says nothing.
+
+    A loss says so with an attribute or a property of the field's name, `needs_` before it where it is a bool.
+    """
+
+    old_logprobs: bool = False
+    """The log-probability of each token under the weights that drew it; some algorithms need it anyhow."""
+    reference: bool = False
+    """A frozen copy of the policy of the stage's beginning."""
+    reference_kl: bool = False
+    """Responses to prompts that are not theirs, for an estimate of the KL to the reference (KTO)."""
+    pairs: bool = False
+    """Chosen and rejected responses to one prompt."""
+    labels: bool = False
+    """Which responses are desirable: of pairs, or each by itself."""
+    loss_agg_mode: str | None = None
+    """Its default, in the place of the algorithm's."""
+    expert_agg_mode: str | None = None
+    """The mode of an expert's rows, if they are aggregated on their own."""
+    corrections: tuple[Correction, ...] = ()
+    """Those that it is defined by."""
+
+    @classmethod
+    def of(cls, loss: object) -> LossNeeds:
+        """What this loss says, or this class of losses as far as it is the same for all of them."""
+        said: dict[str, Any] = {}
+        for each in fields(cls):
+            name = f"needs_{each.name}" if each.type == "bool" else each.name
+            value = getattr(loss, name, each.default)
+            if not (isinstance(loss, type) and not isinstance(value, bool)):
+                said[each.name] = value
+        return cls(**said)
+
+
+class PolicyLoss(Protocol):
+    """A pure function of the tokens. It depends on whole responses at most, never on how they are batched.
+
+    What a class may say beside is in `LossNeeds`.
+    """
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss before aggregation  # [N]"""
+        ...

@@ -1,0 +1,69 @@
+"""Every policy loss by name; importing this imports none of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.ops.plugins import Plugins
+from rftd.streams.spec import AlgorithmSpec
+from rftd.workers.algorithms.registry import lookup
+from rftd.workers.training.losses.policy_loss import LossNeeds, PolicyLoss
+
+_HERE: Final = "rftd.workers.training.losses"
+
+POLICY_LOSSES: Final = Plugins[PolicyLoss](
+    "policy loss",
+    group="rftd.policy_losses",
+    table={
+        "ppo": f"{_HERE}.ppo:PpoLoss",
+        "gspo": f"{_HERE}.gspo:GspoLoss",
+        "gmpo": f"{_HERE}.gmpo:GmpoLoss",
+        "vespo": f"{_HERE}.vespo:VespoLoss",
+        "cispo": f"{_HERE}.cispo:CispoLoss",
+        "sapo": f"{_HERE}.sapo:SapoLoss",
+        "topr": f"{_HERE}.topr:ToprLoss",
+        "opmd": f"{_HERE}.opmd:OpmdLoss",
+        "sppo": f"{_HERE}.sppo:SppoLoss",
+        "rec": f"{_HERE}.rec:RecLoss",
+        "reinforce": f"{_HERE}.reinforce:ReinforceLoss",
+        "importance_sampling": f"{_HERE}.importance_sampling:ImportanceSamplingLoss",
+        "m2po": f"{_HERE}.m2po:M2poLoss",
+        "clip_cov": f"{_HERE}.entropy_covariance:ClipCovLoss",
+        "kl_cov": f"{_HERE}.entropy_covariance:KlCovLoss",
+        "dppo": f"{_HERE}.dppo:DppoLoss",
+        "probability_clip": f"{_HERE}.dppo:ProbabilityClipLoss",
+        "mix": f"{_HERE}.mix:MixLoss",
+        "mix_chord": f"{_HERE}.mix:MixChordLoss",
+        "dpo": f"{_HERE}.dpo:DpoLoss",
+        "ipo": f"{_HERE}.ipo:IpoLoss",
+        "simpo": f"{_HERE}.simpo:SimpoLoss",
+        "orpo": f"{_HERE}.orpo:OrpoLoss",
+        "kto": f"{_HERE}.kto:KtoLoss",
+        "sft": f"{_HERE}.sft:SftLoss",
+        "sft_is": f"{_HERE}.sft:SftIsLoss",
+        "sft_phi": f"{_HERE}.sft:SftPhiLoss",
+    },
+)
+
+
+def compares_pairs(name: str) -> bool:
+    """True for a loss of ours that holds a chosen response against a rejected one."""
+    return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).pairs
+
+
+def tells_labels(name: str) -> bool:
+    """True for a loss of ours that wants to know which responses are the good ones: of pairs, or each by itself."""
+    return compares_pairs(name) or (POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).labels)
+
+
+def policy_loss(spec: AlgorithmSpec) -> PolicyLoss:
+    """The loss that the algorithm names. Raises ConfigError for an unknown name or arguments that do not fit.
+
+    In a log that was begun when `probability_clip` was called `ipo`, a type of rollouts means that loss.
+    """
+    name = spec.policy_loss
+    given = spec.policy_loss_args
+    if name == "ipo" and lookup(spec.kind).rows != "dpo":
+        name = "probability_clip"
+        given = {argument.removeprefix("ipo_"): value for argument, value in given.items()}
+    return POLICY_LOSSES.open(name, given)

@@ -1,0 +1,42 @@
+"""Batches that give no finite step: they are skipped, until there were too many in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rftd.ops.errors import NonFiniteLossError
+from rftd.workers.training.engine import TrainSample
+
+FIX = "lower the learning rate, or look at the batch's rewards and log-probabilities"
+
+
+def unusable(samples: Sequence[TrainSample]) -> str:
+    """What of a batch is NaN or infinite before anything was computed; empty if nothing is."""
+    if _all_finite(samples):
+        return ""
+    for number, sample in enumerate(samples):
+        if not np.isfinite(sample.reward):
+            return f"item {number} has the reward {sample.reward}"
+        for name, values in (("log-probability", sample.logprobs), ("advantage", sample.advantages)):
+            if values is None or np.isfinite(values).all():
+                continue
+            bad = values[~np.isfinite(values) & (sample.loss_mask != 0)]
+            if len(bad):
+                return f"item {number} has a token with the {name} {bad[0]}"
+    return ""
+
+
+def _all_finite(samples: Sequence[TrainSample]) -> bool:
+    """True if there is nothing to look for."""
+    parts = [part for each in samples for part in (each.logprobs, each.advantages) if part is not None]
+    return bool(np.isfinite(np.concatenate([[each.reward for each in samples], *parts])).all())
+
+
+def skipped(in_a_row: int, limit: int, step: int, reason: str) -> str:
+    """The reason why a step is skipped. Raises NonFiniteLossError if `in_a_row`, with this one, reaches `limit`."""
+    if in_a_row < limit:
+        return reason
+    before = f"; so were the {in_a_row - 1} steps before it" if in_a_row > 1 else ""
+    raise NonFiniteLossError(f"step {step} was skipped: {reason}{before}; the weights were not touched", fix=FIX)

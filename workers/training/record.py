@@ -1,0 +1,80 @@
+"""`TrainingRecord`: what the log says about an experiment's training, and which executions survive."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.streams import topics
+from rftd.streams.codec import Decoded
+from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog
+from rftd.streams.start import start_of_experiment
+from rftd.streams.topics import partition_of
+
+
+class TrainingRecord:
+    """A fold: the run's state, every generation's start, and every step as each generation executed it."""
+
+    def __init__(self, experiment: UUID) -> None:
+        self.state = RunState(experiment)
+        self.parent: TrainingRecord | None = None
+        """Of the experiment whose history this one shares."""
+        self.generations: dict[int, GenerationStarted] = {}
+        self._steps: dict[int, dict[int, StepCompleted]] = {}
+        """By generation, then by step; without metrics."""
+
+    def apply(self, decoded: Decoded) -> None:
+        """Takes in one effective event."""
+        self.state.apply(decoded)
+        event = decoded.event
+        if isinstance(event, GenerationStarted):
+            self.generations.setdefault(event.generation, event)
+        elif isinstance(event, StepCompleted) and event.batch not in self.state.spine.batches.abandoned:
+            lean = msgspec.structs.replace(event, metrics={})
+            self._steps.setdefault(event.generation, {}).setdefault(event.step, lean)
+
+    def surviving(self) -> dict[int, StepCompleted]:
+        """Each executed step as the present weights contain it.
+
+        The newest generation's steps, then those of the generation whose checkpoint it took up, and so on. Steps that
+        the newest has not reached again count as the last generation executed them.
+        """
+        found: dict[int, StepCompleted] = {}
+        generation = max(self.generations, default=-1)
+        end = None
+        while generation >= 0:
+            start = self.generations[generation].version
+            executed = self._steps.get(generation, {})
+            found |= {step: done for step, done in executed.items() if step > start and (end is None or step <= end)}
+            end = start if end is None else min(start, end)
+            older = (each for each, steps in self._steps.items() if each < generation and end in steps)
+            generation = max(older, default=-1)
+        for _, executed in sorted(self._steps.items(), reverse=True):
+            for step, done in executed.items():
+                found.setdefault(step, done)
+        return dict(sorted(found.items()))
+
+
+async def read_record(log: EventLog, experiment: UUID, *, clock: Clock) -> TrainingRecord:
+    """The record up to the log's present heads, with its ancestors'.
+
+    Raises NotFoundError if the experiment, or one of those, was never accepted.
+    """
+    record = TrainingRecord(experiment)
+    start = await start_of_experiment(log, experiment)
+    streams = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
+    partitions = [partition_of(stream, experiment) for stream in streams]
+    positions = {partition: start.get(partition, 0) for partition in partitions}
+    follower = Follower(log, record, experiment=experiment, positions=positions, clock=clock)
+    try:
+        await follower.catch_up()
+    finally:
+        await follower.close()
+    if (forked := record.state.spine.forked) is not None:
+        record.parent = await read_record(log, forked.parent, clock=clock)
+    return record

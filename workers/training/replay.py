@@ -1,0 +1,150 @@
+"""A replay: an experiment's training history executed again from the log alone, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError, NotFoundError, UsageError
+from rftd.storage.checkpoints import commit_folder
+from rftd.streams.log import EventLog
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.registry import make_engine
+from rftd.workers.training.environment import Drift, environment_of
+from rftd.workers.training.extensions import check_extensions
+from rftd.workers.training.record import TrainingRecord, read_record
+from rftd.workers.training.rerun import Compared, Rerun
+
+
+class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to replay, and how strictly."""
+
+    to_step: int | None = None
+    """The last weight version to make; None: the last that was ever made."""
+    from_checkpoint: bool = False
+    """Begin at the newest good checkpoint below that, instead of the base model."""
+    stop_at_difference: bool = False
+    allow_drift: bool = False
+    """Go on although a library or the machine is another than was recorded."""
+    into: Path | None = None
+    """A new folder for the last weights, laid out as a checkpoint."""
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay begins with."""
+
+    version: int
+    checkpoint: str
+    """Empty: the base model."""
+    reason: str
+    """Why no newer checkpoint."""
+    last: int
+    """The last step that will be executed."""
+    drift: tuple[Drift, ...]
+    deterministic: bool
+    """True if the engine promises equal digests here."""
+
+
+class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay found."""
+
+    steps: int
+    digests: int
+    """Steps of which a sha256 was recorded too."""
+    different: tuple[Compared, ...]
+    duration_s: float
+    """Of the steps, without reading the log and loading the model."""
+    recorded_duration_s: float
+    """What the same steps took when they were trained."""
+
+
+async def replay(
+    log: EventLog,
+    experiment: UUID,
+    order: ReplayOrder,
+    *,
+    clock: Clock,
+    on_begin: Callable[[Beginning], None],
+    on_step: Callable[[Compared], None],
+) -> ReplayOutcome:
+    """Executes the plans again, appending nothing, and reports each step as it is compared.
+
+    Raises NotFoundError if nothing was ever trained, UsageError for steps that do not exist, ConflictError for drift
+    that is not allowed, ConfigError for a third party's part that is gone, and whatever the rerun raises.
+    """
+    record = await read_record(log, experiment, clock=clock)
+    spec = record.state.spine.spec
+    surviving = record.surviving()
+    if spec is None or not surviving:
+        raise NotFoundError("no step of this experiment was ever executed, so there is nothing to replay")
+    last = max(surviving) if order.to_step is None else order.to_step
+    first = min(surviving)
+    if not first <= last <= max(surviving):
+        fix = f"executed were {first} to {max(surviving)}" + ("; replay its parent for the others" * (first > 1))
+        raise UsageError(f"there is no step {last} of its own", field="--to-step", fix=fix)
+    if order.into is not None and order.into.exists():
+        raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
+    _check_parts(record)
+    engine = make_engine(spec.stages[0].trainer)
+    with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
+        rerun = Rerun(log, record, engine, thread=thread)
+        try:
+            on_begin(await _begun(rerun, engine, spec, last, order))
+            outcome = await _executed(rerun, last, order, clock, on_step)
+            if (into := order.into) is not None:
+                await rerun.call(lambda: commit_folder(into, lambda folder: engine.save(folder, hf=True)))
+            return outcome
+        finally:
+            await rerun.call(engine.close)
+
+
+def _check_parts(record: TrainingRecord | None) -> None:
+    """Raises ConfigError for a third party's part that is gone, of this experiment or of those that it is a fork of."""
+    while record is not None and record.state.spine.spec is not None:
+        newest = max(record.generations, default=None)
+        recorded = {} if newest is None else record.generations[newest].environment
+        check_extensions(record.state.spine.spec, recorded)
+        record = record.parent
+
+
+async def _begun(rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last: int, order: ReplayOrder) -> Beginning:
+    resumption = await rerun.take_up(at_most=last - 1 if order.from_checkpoint else 0)
+    drift = rerun.drift(environment_of(engine, spec), last)
+    if drift and not order.allow_drift:
+        raise ConflictError(
+            f"this is not where it was trained: {'; '.join(map(str, drift))}",
+            fix="replay where these are equal, or add --allow-drift: digests may then differ",
+        )
+    return Beginning(
+        version=rerun.version,
+        checkpoint=resumption.checkpoint.path if resumption.checkpoint else "",
+        reason=resumption.reason,
+        last=last,
+        drift=drift,
+        deterministic=engine.deterministic,
+    )
+
+
+async def _executed(
+    rerun: Rerun, last: int, order: ReplayOrder, clock: Clock, on_step: Callable[[Compared], None]
+) -> ReplayOutcome:
+    began_s = clock.monotonic_s()
+    compared: list[Compared] = []
+    while rerun.version < last:
+        compared.append(await rerun.step(rerun.version + 1))
+        on_step(compared[-1])
+        if order.stop_at_difference and not compared[-1].equal:
+            break
+    return ReplayOutcome(
+        steps=len(compared),
+        digests=sum(each.recorded_sha256 is not None for each in compared),
+        different=tuple(each for each in compared if not each.equal),
+        duration_s=clock.monotonic_s() - began_s,
+        recorded_duration_s=sum(each.recorded_duration_s for each in compared),
+    )

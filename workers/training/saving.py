@@ -1,0 +1,167 @@
+"""Checkpoints: files first, made durable and visible at once, then their event; retention by events too."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from rftd.ops import faults
+from rftd.ops.errors import DataError
+from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
+from rftd.storage.checkpoints import Staged, place_folder, place_markers, stage_folder, stage_markers, verify
+from rftd.storage.workplace import Workplace
+from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
+from rftd.streams.events.step import GenerationStarted, SpineMark, StepCompleted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.log import EventLog
+from rftd.streams.role import RoleLease, as_refs
+from rftd.streams.spec import ExperimentSpec
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.tidying import discard
+
+
+class Saver:
+    """Writes `global_step_N` folders in the quick start's layout, N counted within the stage."""
+
+    def __init__(
+        self,
+        engine: TrainerEngine,
+        lease: RoleLease,
+        state: RunState,
+        spec: ExperimentSpec,
+        *,
+        log: EventLog,
+        thread: Executor,
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._state = state
+        self._spec = spec
+        self._log = log
+        self._thread = thread
+
+    async def save(self, done: StepCompleted, stage_step: int) -> None:
+        """Commits a checkpoint of the step that was just completed, unless an equal one is committed and whole."""
+        if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
+            return
+        event = await self._written(
+            done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256, done.spine
+        )
+        await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
+        faults.point("checkpoint.after_append")
+        await self._retain(done.stage, self._spec.stages[done.stage].trainer.max_checkpoints_to_keep)
+
+    async def begin(self, started: GenerationStarted, stage: int, stage_step: int) -> CheckpointCommitted:
+        """Starts a fork's generation with a checkpoint of its own: what the engine holds is the shared version.
+
+        From then on the fork needs nothing of its parent's files.
+        """
+        event = await self._written(
+            started.version, started.generation, stage, stage_step, started.checksum, None, None
+        )
+        writer = self._lease.writer
+        experiment = self._state.experiment
+        await self._lease.append([writer.draft(each, experiment=experiment) for each in (started, event)])
+        faults.point("checkpoint.after_append")
+        return event
+
+    async def _written(
+        self,
+        step: int,
+        generation: int,
+        stage: int,
+        stage_step: int,
+        checksum: str,
+        sha256: str | None,
+        spine: SpineMark | None,
+    ) -> CheckpointCommitted:
+        """The event of a checkpoint whose files are durable."""
+        off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+        spec = self._spec.stages[stage]
+        final = stage_step == spec.total_steps
+        hf = spec.trainer.save_hf == "always" or (spec.trainer.save_hf == "last" and final)
+        folder = self.folder_of(stage) / f"global_step_{stage_step}"
+
+        witness = CheckpointWitness(
+            experiment=self._state.experiment,
+            step=step,
+            generation=generation,
+            heads=as_refs(await self._log.heads()),
+            spine=spine,
+        )
+        within = Workplace(folder.parent, self._lease.writer.epoch)
+
+        def fill(beside: Path) -> None:
+            self._engine.save(beside, hf=hf)
+            write_witness(beside, witness)
+
+        def write() -> Staged:
+            within.open()
+            staged = stage_folder(folder, fill, within=within.path)
+            stage_markers(folder.parent, stage_step, within=within.path)
+            return staged
+
+        def place(staged: Staged) -> CheckpointCommitted:
+            place_folder(staged, folder)
+            place_markers(folder.parent, within=within.path)
+            return CheckpointCommitted(
+                step=step,
+                generation=generation,
+                stage=stage,
+                stage_step=stage_step,
+                path=str(folder),
+                files=staged.files,
+                size_bytes=sum(file.size_bytes for file in staged.files),
+                checksum=checksum,
+                sha256=sha256 or self._engine.sha256(),
+                final=final,
+            )
+
+        staged = await off_loop(write)
+        # From here on only names change, and only until a successor takes the workplace away.
+        await self._lease.confirm()
+        committed = await off_loop(place, staged)
+        await self._lease.confirm()  # what was replaced is a successor's to put back, if there is one
+        await off_loop(within.close)
+        faults.point("checkpoint.after_files")
+        return msgspec.structs.replace(committed, heads=as_refs(await self._log.heads()), spine=spine)
+
+    def _is_saved(self, done: StepCompleted) -> bool:
+        """True if equal weights are committed and their files are whole; a damaged checkpoint is written again."""
+        for (step, _), committed in self._state.checkpoints.items():
+            if step == done.step and committed.checksum == done.checksum:
+                try:
+                    verify(Path(committed.path), committed.files)
+                except DataError:
+                    continue
+                return True
+        return False
+
+    def folder_of(self, stage: int) -> Path:
+        """Where a stage's checkpoints lie: the job's folder, or one below it if the experiment has several stages."""
+        return Path(self._spec.stages[stage].folder or self._spec.job_dir)
+
+    async def _retain(self, stage: int, keep: int) -> None:
+        """Gives up the folders beyond the `keep` that were committed last; generations that saved a step share one.
+
+        Not those of the lowest steps: of the higher ones the newest generation may have found some damaged, and what
+        was committed last was just written.
+        """
+        folders: dict[str, list[tuple[int, int]]] = {}
+        for key, event in self._state.checkpoints.items():
+            if event.stage == stage:
+                folders[event.path] = [*folders.pop(event.path, ()), key]
+        for path in list(folders)[:-keep] if keep > 0 else ():
+            deleted = [
+                CheckpointDeleted(step=step, generation=generation, path=path, reason="retention")
+                for step, generation in folders[path]
+            ]
+            writer = self._lease.writer
+            experiment = self._state.experiment
+            await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
+            faults.point("checkpoint.before_removal")
+            await discard(self._lease, [Path(path)])

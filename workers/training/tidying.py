@@ -1,0 +1,104 @@
+"""What trainers before this one left: taken from them, undone or removed, before any of it is believed (rule 2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rftd.ops import faults
+from rftd.ops.logs import Logger
+from rftd.storage.checkpoints import misses_its_folder, place_markers, put_back, stage_markers
+from rftd.storage.unreferenced import (
+    OF_ONE_TRAINER,
+    Unreferenced,
+    ours,
+    referenced_by,
+    stage_folders,
+    unreferenced,
+    work_folders,
+)
+from rftd.storage.workplace import Workplace
+from rftd.streams.events.checkpoint import FileRef
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.role import RoleLease
+from rftd.streams.spec import ExperimentSpec
+
+
+async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> None:
+    """Removes what trainers before this one left and no event names, and puts back what one does.
+
+    Markers that name a folder which is gone are mended. Raises FencedError if a successor has come: then nothing of its
+    files was touched.
+    """
+    places = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
+    for path in await asyncio.to_thread(_take_over, places, state):
+        log.warning("file.put_back", path=str(path))
+    found = await asyncio.to_thread(_found, spec, state, lease.writer.epoch)
+    faults.point("workplace.after_listing")
+    for each in found:
+        log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
+    await discard(lease, [Path(each.path) for each in found], [each.folder for each in places if each.path.is_dir()])
+    await _mend_markers(lease, state, spec)
+
+
+async def discard(lease: RoleLease, paths: Sequence[Path], taken_over: Sequence[Path] = ()) -> None:
+    """Removes files and folders, and what was taken over in some folders.
+
+    Raises FencedError if a successor has come, everything being where it was or where that one finds it.
+    """
+    folders = dict.fromkeys((*taken_over, *(path.parent for path in paths)))
+    places = {folder: Workplace(folder, lease.writer.epoch) for folder in folders}
+    if not places:
+        return
+    await asyncio.to_thread(_open, places.values())
+    await lease.confirm()
+    for path in paths:
+        await asyncio.to_thread(places[path.parent].discard, [path])
+    await lease.confirm()
+    for place in places.values():
+        await asyncio.to_thread(place.close)
+
+
+def _open(places: Iterable[Workplace]) -> None:
+    for place in places:
+        place.open()
+
+
+def _take_over(places: Sequence[Workplace], state: RunState) -> list[Path]:
+    kept = referenced_by(state)
+    wanted: dict[str, tuple[FileRef, ...]] = dict.fromkeys(kept.weights, ())
+    wanted |= {checkpoint.path: checkpoint.files for checkpoint in state.checkpoints.values()}
+    found = [path for place in places for path in place.take_over(wanted)]
+    for path in kept.checkpoints:
+        put_back(Path(path))
+    return found
+
+
+def _found(spec: ExperimentSpec, state: RunState, epoch: int) -> list[Unreferenced]:
+    """What only trainers before this one can have written, and no event names."""
+    theirs = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER and each.epoch < epoch]
+    return list(unreferenced(theirs, referenced_by(state), before_ns=1 << 63))
+
+
+async def _mend_markers(lease: RoleLease, state: RunState, spec: ExperimentSpec) -> None:
+    """Lets markers that name a folder which is gone name the newest that is there."""
+    for folder in sorted(stage_folders(spec)):
+        newest = await asyncio.to_thread(_unmarked, folder, state)
+        if newest is not None:
+            place = Workplace(folder, lease.writer.epoch)
+            await asyncio.to_thread(place.open)
+            await asyncio.to_thread(stage_markers, folder, newest, within=place.path)
+            await lease.confirm()
+            await asyncio.to_thread(place_markers, folder, within=place.path)
+            await lease.confirm()
+            await asyncio.to_thread(place.close)
+
+
+def _unmarked(folder: Path, state: RunState) -> int | None:
+    """The step that the markers are to name, if they name a folder that is gone."""
+    if not misses_its_folder(folder):
+        return None
+    committed = [each for each in state.checkpoints.values() if Path(each.path).parent == folder]
+    there = [each.stage_step for each in committed if Path(each.path).is_dir()]
+    return there[-1] if there else None

@@ -1,0 +1,52 @@
+"""`ppo`: generalised advantage estimation, from the values of a critic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.algorithms.advantages.baselines import NoAdvantage
+from rftd.workers.training.token_advantages.token_advantage import PassField
+from rftd.workers.training.token_advantages.token_rows import discounted, following, token_rewards, whitened
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rftd.workers.training.losses.batch_tokens import BatchTokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class PpoAdvantage(NoAdvantage):
+    """A_t = sum over k of (gamma lambda)^k delta_{t+k}, whitened over the batch; delta_t = r_t + gamma V_{t+1} - V_t.
+
+    The reward comes with the last trained token, less the KL penalty of each. Tokens that are not trained are no steps.
+    """
+
+    gamma: float = 1.0
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "lam"):
+            check_share(name, getattr(self, name))
+
+    @property
+    def needs(self) -> frozenset[PassField]:
+        """Values."""
+        return frozenset({"values"})
+
+    def token_advantages(self, batch: BatchTokens) -> Tensor:
+        """Whitened over the batch  # [N]"""
+        return whitened(self.estimate(batch))
+
+    def estimate(self, batch: BatchTokens) -> Tensor:
+        """Before they are whitened; a critic learns values + these  # [N]"""
+        assert batch.values is not None, "ppo was not given the values of a critic"
+        delta = token_rewards(batch) + self.gamma * following(batch, batch.values) - batch.values
+        return discounted(batch, delta, self.gamma * self.lam)
+
+
+def check_share(name: str, value: float) -> None:
+    """Raises ConfigError if the argument is not from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value}", field=f"advantage_fn_args.{name}", fix="use a number from 0 to 1")

@@ -1,0 +1,41 @@
+"""`TokenAdvantage`: how much better than expected each token was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rftd.workers.training.losses.batch_tokens import BatchTokens
+
+PassField = Literal["logprobs", "entropies", "entropy_signals", "ref_logprobs", "teacher_logprobs", "values"]
+"""A field of `BatchTokens` that costs a forward pass."""
+
+
+@runtime_checkable
+class TokenAdvantage(AdvantageFunction, Protocol):
+    """A pure function of a whole batch, for what rewards alone do not tell: values, a teacher, entropies, a penalty.
+
+    It is an advantage function of groups too: what that gives is the batch's `advantages`, to go on from.
+    """
+
+    @property
+    def needs(self) -> frozenset[PassField]:
+        """What it reads beside rewards and masks."""
+        ...
+
+    def token_advantages(self, batch: BatchTokens) -> Tensor:
+        """One number for each trained token  # [N]"""
+        ...
+
+
+@runtime_checkable
+class ValueAdvantage(TokenAdvantage, Protocol):
+    """One that compares with a critic's values."""
+
+    def estimate(self, batch: BatchTokens) -> Tensor:
+        """Before they are whitened: a critic learns its values plus these  # [N]"""
+        ...
