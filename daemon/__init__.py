@@ -2,25 +2,28 @@
 
 cli             the command line: a table of verbs, each imported only when it is called
 settings        the options that every verb shares
-verbs/          one file for each verb
+verbs/          one file for each verb, with what it shows
 daemon_file     the same options from a YAML file
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
-log_source      where the log is: embedded, behind a socket, or on Kafka
+log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away
 external_worker  a worker that nobody ordered joins what is under way
+crews           ... and which experiment it is of use to
 data_folder     what lies where in the daemon's folder
 http_server     uvicorn inside the daemon's loop
+registry        every experiment in the log, by state, folded from the spines
 dlq/            what was set aside, and what was decided about it
 operations      the commands that the API may give
 why/            what each role waits for, and what would unblock it
 supervisor/     which experiment runs, and its life
 config/         the experiment file
-api/            the HTTP API
+views/          what a daemon can be asked and told
+api/            that over HTTP
 client/         the same from the other side
 metrics_feed    records to metrics
 metrics_follower  the log to that feed
 installed       which release this is
-output/         tables, pages, errors for people
+output/         tables, figures, errors for people
 doctor/         is this machine fit to work?
 demo/           `rftd demo`
 """

@@ -74,7 +74,7 @@ class Counted(Event, frozen=True, kw_only=True, gc=False):
     duration_s: Seconds = 0.0
 
 
-class _Rollouts:
+class _RolloutCounts:
     """Experiences of one stage that have been shown and not been counted yet."""
 
     def __init__(self, id: UUID, stage: int) -> None:
@@ -99,7 +99,7 @@ class MetricsFeed:
         self._tasksets: dict[UUID, tuple[str, ...]] = {}
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
-        self._rollouts: dict[tuple[bytes, int], _Rollouts] = {}
+        self._rollouts: dict[tuple[bytes, int], _RolloutCounts] = {}
         self._born: OrderedDict[int, int] = OrderedDict()
         """By the number of the id, which is found faster than the id."""
         self._first_uses: dict[UUID, int] = {}
@@ -126,7 +126,8 @@ class MetricsFeed:
 
     def recall(self, decoded: Decoded) -> None:
         """Takes in the name or the state of an experiment from a record of its past; counts nothing."""
-        event, id = decoded.event, decoded.head.experiment
+        event = decoded.event
+        id = decoded.head.experiment
         if id is None:
             return
         if id in self._ended_ns or (id in self._names and isinstance(event, experiment.ExperimentSubmitted)):
@@ -160,7 +161,7 @@ class MetricsFeed:
         place = (id, event.stage)
         rollouts = self._rollouts.get(place)
         if rollouts is None:
-            rollouts = self._rollouts[place] = _Rollouts(UUID(bytes=id), event.stage)
+            rollouts = self._rollouts[place] = _RolloutCounts(UUID(bytes=id), event.stage)
         if event.finish == "stop":
             rollouts.stopped += 1
         rollouts.prompt_tokens += event.prompt_tokens
@@ -172,7 +173,8 @@ class MetricsFeed:
 
     def observe(self, decoded: Decoded) -> None:
         """Takes in one effective record, new in the log; an experience before what happened to it."""
-        event, id = decoded.event, decoded.head.experiment
+        event = decoded.event
+        id = decoded.head.experiment
         if isinstance(event, worker.RecordDeadLettered):
             self.metrics.dead_letters.labels(event.stream, event.consumer, event.code).inc()
         if id is not None and isinstance(event, experience.ExperienceProduced):
@@ -216,9 +218,11 @@ class MetricsFeed:
         names = self._tasksets.get(id, ())
         return names[stage] if 0 <= stage < len(names) else ""
 
-    def _add(self, rollouts: _Rollouts) -> None:
-        metrics, name = self.metrics, self._label(rollouts.id)
-        taskset, count = self._taskset(rollouts.id, rollouts.stage), len(rollouts.rewards)
+    def _add(self, rollouts: _RolloutCounts) -> None:
+        metrics = self.metrics
+        name = self._label(rollouts.id)
+        taskset = self._taskset(rollouts.id, rollouts.stage)
+        count = len(rollouts.rewards)
         for outcome, ended in (("ok", rollouts.stopped), ("truncated", count - rollouts.stopped)):
             if ended:
                 self._of(metrics.rollouts, name, taskset, outcome).inc(ended)

@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from rftd.daemon.metrics_feed import Counted, MetricsFeed
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.ops import limits
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
-from rftd.streams.deadletters import decode_ours
+from rftd.streams.effective import ruling
 from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.registry import definition_of
@@ -49,7 +49,8 @@ _head_decoder: Final = msgpack_decoder(_Brief)
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], Awaitable[Registry]]) -> None:
     """Feeds every effective record that arrives, until cancelled; `known` are the experiments there are."""
-    heads, registry = await log.heads(), await known()
+    heads = await log.heads()
+    registry = await known()
     for entry in registry.entries.values():
         feed.remember(entry.id, entry.spine)
     fences = FenceView(registry.fences.owners(), midway=True)
@@ -76,10 +77,10 @@ def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Non
             (spine if stream == topics.EXPERIMENTS else others).append(record)
     for record in (*spine, *others, *rest):
         try:
-            decoded = decode_ours(record)
+            decoded, effective = ruling(record, fences)
         except CodecError:
             continue  # the projector reports it as a dead letter
-        if fences.admit(record.partition, decoded.head, decoded.event):
+        if effective:
             feed.observe(decoded)
     feed.settle()
 
@@ -92,7 +93,7 @@ def _counted(record: Record, feed: MetricsFeed) -> bool:
             return False  # what a role writes may be void
         feed.produced(head.experiment, head.time_ns, _decoder.decode(record.value))
     except (msgspec.MsgspecError, ValueError):
-        return False  # `decode_ours` tells what it is
+        return False  # `ruling` tells what it is
     return True
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rftd.daemon.api.app import make_app
 from rftd.daemon.api.gate import Gate
 from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.dlq.gauge import watch_dead_letters
+from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.daemon.http_server import bind, serving_http, url_of
 from rftd.daemon.installed import installed_version
 from rftd.daemon.log_source import OwnedLog, owned_log
@@ -38,15 +38,15 @@ from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
 from rftd.storage.projector import Projector
 from rftd.storage.survivors import LossesFile, of_log_folder, of_registry, of_tables
-from rftd.streams.backends.kafka.settings import KafkaSettings
+from rftd.streams.backends.backend import LogUrl, backend_of
 from rftd.streams.backends.lock_file import LockFile
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
-from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness
 from rftd.streams.retention import enforce_retention
-from rftd.workers.executors.local import LocalExecutor
+from rftd.streams.split_submission import ROLES
+from rftd.workers.launcher.local import LocalExecutor
 
 T = TypeVar("T")
 
@@ -64,8 +64,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Asked of every request, if set; without one only loopback is served."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
-    kafka: KafkaSettings | None = None
-    """The cluster that holds the log; else the embedded log in `data`."""
+    log_at: LogUrl | None = None
+    """Where the log lies, checked; else it is the embedded one in `data`."""
     state_url: str = ""
     """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
     disk: DiskLimits = DiskLimits()
@@ -83,13 +83,15 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def clustered(self) -> bool:
         """True if the log or the tables are elsewhere, so that they may be away for a while."""
-        return self.kafka is not None or bool(self.state_url)
+        return self.log_at is not None or bool(self.state_url)
 
     def where(self, folder: DataFolder) -> str:
         """Where log and state are, for people; without secrets."""
         if not self.clustered:
             return f"embedded log and state under {folder.root}: for one machine"
-        log = f"log on Kafka at {self.kafka.bootstrap}" if self.kafka else f"embedded log under {folder.root}"
+        log = f"embedded log under {folder.root}"
+        if self.log_at is not None:
+            log = f"log on {backend_of(self.log_at).place(self.log_at)}"
         state = _without_secrets(self.state_url) if self.state_url else f"under {folder.root}"
         return f"{log}, state {state}"
 
@@ -112,14 +114,14 @@ def _without_secrets(url: str) -> str:
 async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Logger) -> AsyncIterator[Service]:
     """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
 
-    A Kafka or Postgres that is not there is waited for: meanwhile the daemon is live and not ready. Raises
+    A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
     ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
     """
     _check_reach(options)
     folder = DataFolder(options.data)
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(folder.prepare)
-        if options.kafka is not None:  # the embedded log has a lock of its own
+        if options.log_at is not None:  # the embedded log has a lock of its own
             lock = await asyncio.to_thread(LockFile, folder.root)
             stack.push_async_callback(asyncio.to_thread, lock.release)
         bound = bind(options.host, options.port)
@@ -251,11 +253,11 @@ class _Parts:
 
         async def enter() -> OwnedLog:
             self._remembered = await asyncio.to_thread(self._remember)
-            kafka = self._options.kafka
-            source = owned_log(self._folder, kafka, clock=self._clock, ids=self._ids, refuse_loss=False)
+            place = self._options.log_at
+            source = owned_log(self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False)
             return await self._stack.enter_async_context(source)
 
-        return await self._opened("log", enter, wait=self._options.kafka is not None)
+        return await self._opened("log", enter, wait=self._options.log_at is not None)
 
     def _remember(self) -> list[Witness]:
         return [*of_log_folder(self._folder.log), *of_registry(self._folder.known)]
@@ -295,7 +297,7 @@ class _Parts:
                 return error
             return None
 
-        if (wrong := await self._opened("log", enter, wait=self._options.kafka is not None)) is not None:
+        if (wrong := await self._opened("log", enter, wait=self._options.log_at is not None)) is not None:
             raise wrong
 
     async def _opened(self, name: str, open: Callable[[], Awaitable[T]], *, wait: bool) -> T:

@@ -77,12 +77,6 @@ def data_folder(settings: Settings, environ: Mapping[str, str] | None = None) ->
     return settings.data or environ.get("RFTD_DATA") or ".rftd"
 
 
-def kafka_option(function: F) -> F:
-    """Adds `--kafka` to a verb that works on a log without a daemon."""
-    text = "The log is on this Kafka cluster: HOST:PORT,... or kafka://..."
-    return click.option("--kafka", metavar="URL", envvar="RFTD_KAFKA", help=text)(function)
-
-
 def postgres_option(function: F) -> F:
     """Adds `--postgres` to a verb that works on the state database without a daemon."""
     text = "The state is in this PostgreSQL: postgresql://..."

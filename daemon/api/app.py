@@ -10,19 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.exceptions import HTTPException
 
-from rftd.daemon.api import (
-    dead_letters,
-    events,
-    experiences,
-    experiments,
-    history,
-    keeping,
-    lineage,
-    logs,
-    probes,
-    queue,
-    why,
-)
+from rftd.daemon.api import probes, routes, stream
 from rftd.daemon.api.guard import Guard
 from rftd.daemon.api.problem import answer, on_error
 from rftd.daemon.api.readiness import readiness
@@ -87,9 +75,11 @@ def make_app(
     for kind in (RftdError, HTTPException, DBAPIError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
-    for part in (experiments, queue, keeping, history, experiences, events, lineage, logs, why, dead_letters, probes):
+    declared = routes.declared_routes()
+    app.include_router(routes.router(services, declared))
+    for part in (stream, probes):
         app.include_router(part.router(services))
-    install(app)
+    install(app, declared)
     return app
 
 

@@ -22,7 +22,8 @@ class Gate:
 
     def wait_for(self, name: str, error: RftdError) -> None:
         """What /readyz says from now on: `name` is not there because of `error`."""
-        self._name, self._error = name, error
+        self._name = name
+        self._error = error
 
     def open(self, app: ASGIApp) -> None:
         """From now on `app` answers."""

@@ -105,5 +105,6 @@ class _Replay:
     async def __call__(self) -> Message:
         if self._body is None:
             return await self._receive()
-        body, self._body = self._body, None
+        body = self._body
+        self._body = None
         return {"type": "http.request", "body": body, "more_body": False}

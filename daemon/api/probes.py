@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rftd.daemon.api.receipts import VersionView
+from rftd.daemon.api.routes import respond
 from rftd.daemon.api.schema import answers
 from rftd.daemon.api.services import Services
-from rftd.daemon.api.wire import respond
 from rftd.ops.health import Verdict
 from rftd.ops.metrics import CONTENT_TYPE
-from rftd.streams.backends.wal import HasWal
+from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.topics import TRUTH
 
 _TEXT: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
@@ -44,7 +42,8 @@ def router(services: Services) -> APIRouter:
     async def metrics() -> Response:
         """Every metric."""
         services.feed.expire(services.clock.now_ns())
-        produced, consumed = Counter[str](), Counter[str]()
+        produced = Counter[str]()
+        consumed = Counter[str]()
         positions = services.applied.positions
         for partition, mark in (await services.log.heads()).items():
             produced[partition.stream] += mark.next_offset
@@ -57,11 +56,6 @@ def router(services: Services) -> APIRouter:
             services.feed.metrics.wal_blocked_by.set(blocked.holders[0].pid if blocked and blocked.holders else 0)
             services.feed.metrics.wal_blocked.set(blocked is not None)
         return Response(services.feed.metrics.expose(), media_type=CONTENT_TYPE)
-
-    @routes.get("/version", responses=answers(VersionView))
-    async def version() -> Response:
-        """What runs here."""
-        return respond(VersionView(version=services.version, python=platform.python_version()))
 
     return routes
 

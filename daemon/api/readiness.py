@@ -13,7 +13,7 @@ from rftd.daemon.patience import Troubles
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import CHECK_TIMEOUT_S, Health, Note, said
-from rftd.streams.backends.wal import HasWal
+from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
 
 _LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S

@@ -2,55 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rftd.daemon.api.body import Decide, Drop, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To
-from rftd.daemon.api.event_json import EventView
-from rftd.daemon.api.event_pages import EventPage
-from rftd.daemon.api.experience_view import ExperienceView
-from rftd.daemon.api.log_lines import LogPage
-from rftd.daemon.api.pages import BatchPage, EvalList, ExperienceList, ExperimentList, ExperimentPage, StepList
-from rftd.daemon.api.problem import MEDIA_TYPE, Problem
-from rftd.daemon.api.receipts import ForkReceipt, Receipt, SubmitReceipt, VersionView
-from rftd.daemon.api.wire import schemas
-from rftd.daemon.dlq.letter import DeadLetterList, DeadLetterPage, DeadLetterReceipt
-from rftd.daemon.why.wait import Why
+from rftd.daemon.views.problem import MEDIA_TYPE, Problem
+from rftd.daemon.views.route import CommandRoute, Route
+from rftd.daemon.views.wire import wire_name
 from rftd.ops.health import Verdict
-from rftd.storage.lineage.graph import LineageGraph
-from rftd.storage.queries.lengths import Lengths
-
-ASKED: Final[list[type[msgspec.Struct]]] = [Decide, Drop, Fork, From, Prioritize, Reason, Remove, Submit, Tag, To]
-"""The bodies of requests: a field that has a default may be left out of them."""
-KINDS: Final[list[type[msgspec.Struct]]] = [
-    *ASKED,
-    BatchPage,
-    DeadLetterList,
-    DeadLetterPage,
-    DeadLetterReceipt,
-    EvalList,
-    EventPage,
-    EventView,
-    ExperienceList,
-    ExperienceView,
-    ExperimentList,
-    ExperimentPage,
-    ForkReceipt,
-    Lengths,
-    LineageGraph,
-    LogPage,
-    Problem,
-    Receipt,
-    StepList,
-    SubmitReceipt,
-    Verdict,
-    VersionView,
-    Why,
-]
-"""Every struct that a route reads or answers; those within them follow."""
 
 
 def answers(
@@ -70,8 +31,10 @@ def takes(kind: type[msgspec.Struct], *, required: bool) -> dict[str, Any]:
     return {"requestBody": {"required": required, "content": _json(kind.__name__)}}
 
 
-def install(app: FastAPI) -> None:
-    """Adds the components to the app's document."""
+def install(app: FastAPI, declared: list[Route[Any]]) -> None:
+    """Adds the structs that are read and answered to the app's document; those within them follow."""
+    bodies: list[type[msgspec.Struct]] = [each.body for each in declared if isinstance(each, CommandRoute)]
+    kinds: list[type[msgspec.Struct]] = [*bodies, *(each.answer for each in declared), Problem, Verdict]
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -85,7 +48,7 @@ def install(app: FastAPI) -> None:
             components = schema.setdefault("components", {}).setdefault("schemas", {})
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
-            components.update(schemas(KINDS, asked=ASKED))
+            components.update(schemas_of(list(dict.fromkeys(kinds)), asked=bodies))
             for path in schema["paths"].values():
                 for operation in path.values():
                     # FastAPI's own error form; ours is in 4XX.
@@ -98,3 +61,26 @@ def install(app: FastAPI) -> None:
 
 def _json(name: str, media_type: str = "application/json") -> dict[str, Any]:
     return {media_type: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
+def schemas_of(kinds: list[type[msgspec.Struct]], *, asked: list[type[msgspec.Struct]]) -> dict[str, Any]:
+    """The JSON schemas of what `to_wire` makes of these structs and of those within them, by name.
+
+    Those that are `asked` for come from a client, as they are.
+    """
+    _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    as_they_are = {kind.__name__ for kind in asked}
+    return {name: schema if name in as_they_are else _on_the_wire(schema) for name, schema in components.items()}
+
+
+def _on_the_wire(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    renamed = {wire_name(name): _as_time(part) if name.endswith("_ns") else part for name, part in properties.items()}
+    # `to_wire` leaves nothing out.
+    return {**schema, "properties": renamed, "required": sorted(renamed)} if properties else schema
+
+
+def _as_time(part: dict[str, Any]) -> dict[str, Any]:
+    text: dict[str, Any] = {"type": "string", "format": "date-time"}
+    nullable = any(choice.get("type") == "null" for choice in part.get("anyOf", ()))
+    return {"anyOf": [text, {"type": "null"}]} if nullable else text

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rftd.daemon.api.place import parse
+from rftd.daemon.api.problem import BusyError
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.operations import Operations
 from rftd.ops.clock import Clock
@@ -19,11 +20,15 @@ from rftd.ops.health import Health
 from rftd.ops.ids import Ids
 from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.curve import RewardCurves
+from rftd.streams.envelope import Position
 from rftd.streams.log import EventLog
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.topics import TOPICS, TRUTH, Partition
 
 READ_TIMEOUT_S: Final = 10.0
 """Longest wait for the tables to reach `?after=`."""
+FOLLOWERS: Final = 64
+"""Clients that follow experiments at once."""
+_POSITION: Final = re.compile(r"([a-z.]{1,40})/(\d{1,4})@(\d{1,18})")
 
 
 class Applied(Protocol):
@@ -42,6 +47,29 @@ class Applied(Protocol):
         ...
 
 
+class Followers:
+    """Places for clients that follow experiments."""
+
+    def __init__(self, most: int = FOLLOWERS) -> None:
+        self._most = most
+        self._taken = 0
+
+    def check(self) -> None:
+        """Raises BusyError if no place is free."""
+        if self._taken >= self._most:
+            raise BusyError(f"{self._most} clients follow experiments already", fix="end another `rftd watch`")
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Holds one place. Raises as `check`."""
+        self.check()
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Services:
     """The daemon as its API sees it."""
@@ -57,12 +85,13 @@ class Services:
     ids: Ids
     version: str
     curves: RewardCurves = field(default_factory=RewardCurves)
+    followers: Followers = field(default_factory=Followers)
 
     @asynccontextmanager
     async def read(self, after: str | None = None) -> AsyncIterator[AsyncConnection]:
         """One snapshot of the tables, not older than the record at `after`."""
         if after is not None:
-            position = parse(after)
+            position = position_of(after)
             if position.partition not in TRUTH:
                 raise UsageError(f"{position.partition} is in no table", field="after")
             await self.applied.wait_for(position.partition, position.offset, READ_TIMEOUT_S)
@@ -77,4 +106,23 @@ class Services:
     async def find(self, wanted: str, after: str | None = None) -> UUID:
         """The experiment that a person named. Raises NotFoundError, UsageError."""
         async with self.read(after) as connection:
-            return await resolve_experiment(connection, wanted)
+            return await self.resolve(connection, wanted)
+
+    async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
+        """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
+        return await resolve_experiment(connection, wanted)
+
+    def follower(self) -> AbstractContextManager[None]:
+        """One of the places for clients that wait. Raises BusyError if all are taken."""
+        return self.followers.one()
+
+
+def position_of(text: str) -> Position:
+    """The position of a text `stream/partition@offset`, as answers give it. Raises UsageError."""
+    match = _POSITION.fullmatch(text)
+    topic = TOPICS.get(match[1]) if match else None
+    if match is None or topic is None or int(match[2]) >= topic.partitions:
+        raise UsageError(
+            f"{text[:80]!r} is no position in the log", field="after", fix="use the `position` of an earlier answer"
+        )
+    return Position(Partition(match[1], int(match[2])), int(match[3]))

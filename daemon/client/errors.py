@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from rftd.daemon.views.problem import Problem
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import (
     ConflictError,
@@ -24,23 +25,6 @@ _BY_STATUS: dict[int, type[RftdError]] = {
 }
 
 
-class _Part(msgspec.Struct, frozen=True):
-    code: str = ""
-    what: str = ""
-    field: str | None = None
-    where: str | None = None
-    fix: str | None = None
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    detail: str
-    code: str = ""
-    field: str | None = None
-    where: str | None = None
-    fix: str | None = None
-    errors: tuple[_Part, ...] = ()
-
-
 class SeveralErrors(UsageError):
     """The request has more than one thing wrong."""
 
@@ -55,7 +39,7 @@ class SeveralErrors(UsageError):
 def error_of(status: int, body: bytes, url: str) -> RftdError:
     """The error that an answer tells of."""
     try:
-        problem = json_decoder(_Problem).decode(body)
+        problem = json_decoder(Problem).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return UnreachableError(
             f"the answer has status {status} and is none of rftd's", where=url, fix="is another program on this port?"

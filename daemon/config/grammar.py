@@ -13,7 +13,7 @@ class GrammarError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class FieldReference:
     """`${model.model_path}`: another field; leading dots make it relative."""
 
     target: tuple[Piece, ...]
@@ -27,7 +27,7 @@ class Call:
     args: tuple[tuple[Piece, ...], ...]
 
 
-Piece = str | Reference | Call
+Piece = str | FieldReference | Call
 
 
 def has_interpolation(text: str) -> bool:
@@ -48,7 +48,8 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
         raise GrammarError(f"nested deeper than {_DEPTH} levels")
     pieces: list[Piece] = []
     literal: list[str] = []
-    position, brackets = start, 0
+    position = start
+    brackets = 0
 
     def flush() -> None:
         if literal:
@@ -75,7 +76,7 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
     return tuple(pieces), position
 
 
-def _interpolation(text: str, start: int, depth: int) -> tuple[Reference | Call, int]:
+def _interpolation(text: str, start: int, depth: int) -> tuple[FieldReference | Call, int]:
     """What follows a `${` at `start`, and the position after its `}`."""
     head, position = _pieces(text, start, ":}", depth)
     if position >= len(text):
@@ -84,7 +85,7 @@ def _interpolation(text: str, start: int, depth: int) -> tuple[Reference | Call,
         target = _stripped(head)
         if not target:
             raise GrammarError("`${}` is empty")
-        return Reference(target), position + 1
+        return FieldReference(target), position + 1
     name = "".join(piece for piece in head if isinstance(piece, str)).strip()
     args: list[tuple[Piece, ...]] = []
     while True:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rftd.daemon.config import normalise, secrets
 from rftd.daemon.config.field_path import FieldPath, parse, show
-from rftd.daemon.config.grammar import Call, GrammarError, Piece, Reference, has_interpolation, parse_interpolation
+from rftd.daemon.config.grammar import Call, FieldReference, GrammarError, Piece, has_interpolation, parse_interpolation
 from rftd.daemon.config.issue import ConfigErrors, Interpolation, Issue
 from rftd.daemon.config.scalar import EnvText, read_scalar
 from rftd.daemon.config.source import SourceMap
@@ -129,8 +129,8 @@ class _Resolver:
         self._spend(text, path)
         return text
 
-    def _piece(self, piece: Reference | Call, path: FieldPath) -> Any:
-        if isinstance(piece, Reference):
+    def _piece(self, piece: FieldReference | Call, path: FieldPath) -> Any:
+        if isinstance(piece, FieldReference):
             return self._reference(self._text(piece.target, path), path)
         if piece.resolver == "oc.env":
             return self._env(piece, path)
@@ -165,7 +165,8 @@ class _Resolver:
         try:
             value, _, issues = parse_yaml(text, show(path))
         except ConfigErrors:
-            issues, value = [Issue(path, "")], None
+            issues = [Issue(path, "")]
+            value = None
         if issues:
             raise _Unresolvable(Issue(path, "`oc.decode` was given no readable value", None, Interpolation))
         self._spend(value, path)
@@ -182,7 +183,7 @@ class _Resolver:
             plain = len(piece.args) < 2 or all(isinstance(part, str) for part in piece.args[1])
             if plain and (secrets.is_no_secret(default) or default == "null"):
                 return secrets.env_reference(name)
-        if len(pieces) == 1 and isinstance(piece, Reference):
+        if len(pieces) == 1 and isinstance(piece, FieldReference):
             target = self._target(self._text(piece.target, path), path)
             if secrets.is_secret_path(target):
                 return self._reference_to(target, path)

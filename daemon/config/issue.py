@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.source import Place
+from rftd.daemon.config.source import SourcePlace
 from rftd.ops.errors import ConfigError
 
 
@@ -92,7 +92,7 @@ class Issue:
     fix: str | None = None
     kind: type[FieldError] = WrongValue
     at_key: bool = False
-    place: Place | None = None
+    place: SourcePlace | None = None
     """Where, if not where `path` stands."""
 
     def under(self, prefix: FieldPath) -> Issue:

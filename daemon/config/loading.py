@@ -108,7 +108,8 @@ def portable_overrides(
 
     Their `${...}` are resolved, their secrets withheld and their paths absolute. Raises ConfigErrors.
     """
-    tree, source = _copy(config), SourceMap("")
+    tree = _copy(config)
+    source = SourceMap("")
     issues = apply_overrides(tree, overrides, source)
     environ = os.environ if environ is None else environ
     tree, unresolved, _ = resolve_interpolations(tree, source, environ)
@@ -120,7 +121,8 @@ def portable_overrides(
     for override in overrides:
         key = parse(override.partition("=")[0].strip())
         assert key is not None, override
-        path, value = current_name(key), tree
+        path = current_name(key)
+        value = tree
         for part in path:
             value = child(value, part if isinstance(value, list) else str(part))
         portable.append(f"{show(path)}={msgspec.json.encode(value).decode()}")

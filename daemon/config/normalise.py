@@ -71,7 +71,8 @@ def normalise(tree: dict[str, Any], source: SourceMap) -> tuple[dict[str, Any], 
 
 def _each(node: Any, pattern: FieldPath, path: FieldPath, act: Callable[[dict[str, Any], FieldPath], None]) -> None:
     """Calls `act(parent, path)` for every field of the tree that has the shape of `pattern`."""
-    part, rest = pattern[0], pattern[1:]
+    part = pattern[0]
+    rest = pattern[1:]
     if not rest:
         if isinstance(node, dict) and part in node:
             act(node, (*path, part))

@@ -9,7 +9,7 @@ from rftd.daemon.config import normalise
 from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.issue import ConfigErrors, Issue, LimitIssue, SyntaxIssue
 from rftd.daemon.config.plain import depth_of
-from rftd.daemon.config.source import Place, SourceMap
+from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
 
@@ -19,7 +19,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: Sour
     issues: list[Issue] = []
     for override in overrides:
         key, equals, text = override.partition("=")
-        place = Place(f"-s {key.strip()[:120]}")
+        place = SourcePlace(f"-s {key.strip()[:120]}")
         path = parse(key.strip())
         if not equals or path is None or len(path) > limits.CONFIG_DEPTH:
             fix = "write -s section.field=value, for example -s buffer.batch_size=4"
@@ -41,7 +41,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: Sour
     return issues
 
 
-def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, place: Place) -> Issue | None:
+def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, place: SourcePlace) -> Issue | None:
     node: Any = tree
     for depth, part in enumerate(path):
         last = depth == len(path) - 1

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
-from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.section import LocalPath, Section
 from rftd.ops.paths import absolute_path
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".csv", ".txt")
-_DATASETS: Final = ("taskset", "experience_buffer")
-_LISTS: Final = ("tasksets", "eval_tasksets", "auxiliary_buffers")
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
 
 
 def absolute_paths(
     tree: dict[str, Any], *, cwd: Path, environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists
 ) -> None:
-    """Rewrites the checkpoint root, the model and every dataset path in `tree`.
+    """Rewrites in `tree` the checkpoint root and every field that the schema declares as a `LocalPath`.
 
     `owner/name` is a name on a hub unless something of that name exists below `cwd`; a URL stays as it is.
     """
@@ -30,32 +29,38 @@ def absolute_paths(
         root = environ.get(_ROOT_VARIABLE) or "./checkpoints"
     if isinstance(root, str):
         tree["checkpoint_root_dir"] = _join(cwd, root)
-    model = tree.get("model")
-    if isinstance(model, dict):
-        for key in ("model_path", "critic_model_path", "chat_template_path"):
-            if isinstance(model.get(key), str) and model[key]:
-                model[key] = _absolute(model[key], cwd, exists)
-    for section, entries, key in (("model", "lora_configs", "path"), ("explorer", "auxiliary_models", "model_path")):
-        found = _at(tree, section, entries)
-        for entry in found if isinstance(found, list) else ():
-            if isinstance(entry, dict) and isinstance(entry.get(key), str) and entry[key]:
-                entry[key] = _absolute(entry[key], cwd, exists)
-    _walk(tree, (), cwd, exists)
+    for node, key in _paths(Experiment, tree):
+        node[key] = _absolute(node[key], cwd, exists)
 
 
-def _at(tree: dict[str, Any], section: str, key: str) -> Any:
-    found = tree.get(section)
-    return found.get(key) if isinstance(found, dict) else None
+def _paths(kind: type[Section], node: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each path that is given below a section, as the mapping that holds it and its key; no value is checked yet."""
+    for name, field in kind.model_fields.items() if isinstance(node, dict) else ():
+        value = node.get(name)
+        mark = next((each for each in field.metadata if isinstance(each, LocalPath)), None)
+        if mark is not None:
+            holder, key = (value, mark.argument) if mark.argument else (node, name)
+            if isinstance(holder, dict) and isinstance(holder.get(key), str) and holder[key]:
+                yield holder, key
+        else:
+            yield from _paths_below(field.annotation, value)
 
 
-def _walk(node: Any, path: FieldPath, cwd: Path, exists: Callable[[str], bool]) -> None:
-    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in list(pairs):
-        dataset = path[-1:] and (path[-1] in _DATASETS or (path[-2:-1] and path[-2] in _LISTS))
-        if key == "path" and isinstance(value, str) and value and dataset:
-            node[key] = _absolute(value, cwd, exists)
-        elif isinstance(value, dict | list):
-            _walk(value, (*path, key), cwd, exists)
+def _paths_below(annotation: Any, value: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Paths of the sections that a field may hold, by itself or in a list or a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield from _paths(annotation, value)
+        return
+    origin = get_origin(annotation)
+    parts = get_args(annotation) if origin is not Literal else ()
+    if origin in (list, dict):
+        parts = parts[-1:]
+        held = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+    else:
+        held = [value]
+    for part in parts:
+        for each in held:
+            yield from _paths_below(part, each)
 
 
 def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:

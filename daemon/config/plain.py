@@ -14,7 +14,8 @@ from rftd.ops import limits
 def check_plain(tree: Any) -> list[Issue]:
     """What keeps `tree` from being kept in the log: depth, size, odd numbers and texts, a `${` left over."""
     issues: list[Issue] = []
-    nodes, chars = 0, 0
+    nodes = 0
+    chars = 0
     stack: list[tuple[FieldPath, Any]] = [((), tree)]
     while stack:
         path, node = stack.pop()
@@ -44,7 +45,8 @@ def check_plain(tree: Any) -> list[Issue]:
 
 def depth_of(tree: Any) -> int:
     """How many mappings and lists lie in one another; 0 for a single value."""
-    deepest, level = 0, [tree]
+    deepest = 0
+    level = [tree]
     while level := [node for node in level if isinstance(node, dict | list)]:
         deepest += 1
         level = [below for node in level for below in (node.values() if isinstance(node, dict) else node)]

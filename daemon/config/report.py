@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rftd.daemon.config.field_path import show
+from rftd.daemon.config.field_path import parse, show
 from rftd.daemon.config.issue import ConfigErrors, FieldError, Issue
 from rftd.daemon.config.source import SourceMap
 from rftd.ops import limits
+from rftd.ops.errors import RftdError
 
 
 def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigErrors:
@@ -30,3 +31,16 @@ def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigEr
         rest = len(errors) - limits.CONFIG_ERRORS
         errors = [*errors[: limits.CONFIG_ERRORS], FieldError(f"and {rest} more", where=source.origin or None)]
     return ConfigErrors(errors)
+
+
+def say_where(error: RftdError, source: SourceMap) -> None:
+    """Adds file, line and column to an error, or to each of several, that names a field which the file has."""
+    for each in getattr(error, "errors", None) or (error,):
+        path = parse(each.field) if each.field else None
+        if path and not source.has(path):
+            path = (*path[:-1], str(path[-1]))  # a key of digits, such as a token id
+        while path and not source.has(path):
+            path = path[:-1]
+        place = source.locate(path) if path else None
+        if place is not None:
+            each.where = f"{place}, {each.where}" if each.where else str(place)

@@ -18,7 +18,7 @@ _EXCERPT_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """A position in a file, counted from 1, or the `-s` flag that set a field (`line` 0)."""
 
     origin: str
@@ -37,11 +37,11 @@ class SourceMap:
 
     origin: str
     lines: Sequence[str] = ()
-    values: dict[FieldPath, Place] = field(default_factory=dict)
-    keys: dict[FieldPath, Place] = field(default_factory=dict)
+    values: dict[FieldPath, SourcePlace] = field(default_factory=dict)
+    keys: dict[FieldPath, SourcePlace] = field(default_factory=dict)
     moved: dict[FieldPath, FieldPath] = field(default_factory=dict)
     """Current name to the name in the file, for fields in an older spelling."""
-    covered: list[Place] = field(default_factory=list)
+    covered: list[SourcePlace] = field(default_factory=list)
 
     def written(self, path: FieldPath) -> FieldPath:
         """The name under which the file has this field."""
@@ -50,7 +50,7 @@ class SourceMap:
                 return self.moved[path[:length]] + path[length:]
         return path
 
-    def locate(self, path: FieldPath, *, at_key: bool = False) -> Place | None:
+    def locate(self, path: FieldPath, *, at_key: bool = False) -> SourcePlace | None:
         """The place of the field, or of the nearest section around it."""
         path = self.written(path)
         for length in range(len(path), -1, -1):
@@ -59,7 +59,7 @@ class SourceMap:
             first, second = (self.keys, self.values) if at_key or not exact else (self.values, self.keys)
             place = first.get(prefix) or second.get(prefix)
             if place is not None:
-                return place if prefix or exact else Place(place.origin)
+                return place if prefix or exact else SourcePlace(place.origin)
         return None
 
     def has(self, path: FieldPath) -> bool:
@@ -73,7 +73,7 @@ class SourceMap:
         if place is not None and place.line:
             self.covered.append(place)
 
-    def excerpt(self, place: Place) -> str | None:
+    def excerpt(self, place: SourcePlace) -> str | None:
         """The line of `place` with a mark under it."""
         if not 0 < place.line <= len(self.lines):
             return None

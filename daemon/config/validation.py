@@ -43,7 +43,8 @@ def validate(tree: dict[str, Any]) -> tuple[Experiment | None, list[Issue]]:
         return Experiment.model_validate(tree), []
     except ValidationError as error:
         details = error.errors(include_url=False)
-        shown, rest = details[: limits.CONFIG_ERRORS], details[limits.CONFIG_ERRORS :]
+        shown = details[: limits.CONFIG_ERRORS]
+        rest = details[limits.CONFIG_ERRORS :]
         # Looking for the nearest name is dear; nobody reads it for the thousandth error.
         return None, [*map(_issue, shown), *(Issue(detail["loc"], detail["msg"]) for detail in rest)]
 
@@ -52,7 +53,8 @@ def _issue(detail: ErrorDetails) -> Issue:
     tagged: FieldPath = tuple(part for part in detail["loc"] if part != "[key]")
     # Beside a section with kinds pydantic names the kind, which is no place of the file.
     path = tuple(part for place, part in enumerate(tagged) if not _names_a_kind(tagged, place))
-    kind, context = detail["type"], detail.get("ctx", {})
+    kind = detail["type"]
+    context = detail.get("ctx", {})
     if kind == "extra_forbidden":
         kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
         return _unknown(path, next((kinds[str(part)] for part in tagged if part in kinds), None))
@@ -112,7 +114,8 @@ def _kindless(path: FieldPath, kind: str | None) -> Issue:
 
 
 def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
-    name, section = str(path[-1]), path[:-1]
+    name = str(path[-1])
+    section = path[:-1]
     here = [*(model.model_fields if model else _names(section)), *normalise.old_names(section)]
     near = difflib.get_close_matches(name, here, 1, 0.6)
     place = f" in {show(section)}" if section else ""

@@ -17,7 +17,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors, Issue, LimitIssue, SyntaxIssue
 from rftd.daemon.config.report import report
 from rftd.daemon.config.scalar import read_scalar
-from rftd.daemon.config.source import Place, SourceMap
+from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.ops import limits
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -40,11 +40,11 @@ class _Frame:
 
     value: dict[Any, Any] | list[Any]
     path: FieldPath
-    place: Place
+    place: SourcePlace
     anchor: str | None
     first_node: int
     key: Any = _MISSING
-    key_place: Place | None = None
+    key_place: SourcePlace | None = None
     merged: list[dict[Any, Any]] = field(default_factory=list)
     deepest: int = 1
 
@@ -89,7 +89,7 @@ class _Builder:
             if self._documents > 1:
                 self._fail("a second document begins here", place, fix="keep one document: remove the line `---`")
 
-    def _open(self, event: Any, place: Place) -> None:
+    def _open(self, event: Any, place: SourcePlace) -> None:
         self._count(1, place)
         if event.tag not in _CONTAINER_TAGS:
             self._refuse_tag(event.tag, place)
@@ -98,7 +98,7 @@ class _Builder:
         value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
         self._frames.append(_Frame(value, self._next_path(), place, event.anchor, self._nodes))
 
-    def _close(self, end: Place) -> None:
+    def _close(self, end: SourcePlace) -> None:
         frame = self._frames.pop()
         for extra in frame.merged:
             assert isinstance(frame.value, dict)
@@ -108,7 +108,7 @@ class _Builder:
             self._anchors[frame.anchor] = _Anchor(frame.value, self._nodes - frame.first_node + 1, frame.deepest)
         self._add(frame.value, frame.place, depth=frame.deepest)
 
-    def _alias(self, event: Any, place: Place) -> None:
+    def _alias(self, event: Any, place: SourcePlace) -> None:
         self._aliases += 1
         if self._aliases > limits.CONFIG_ALIASES:
             self._limit(f"more than {limits.CONFIG_ALIASES} aliases (`*name`)", place)
@@ -121,7 +121,7 @@ class _Builder:
             self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", place)
         self._add(copy.deepcopy(anchor.value), place, depth=anchor.depth)
 
-    def _add(self, value: Any, place: Place, *, depth: int) -> None:
+    def _add(self, value: Any, place: SourcePlace, *, depth: int) -> None:
         if not self._frames:
             self.root = value
             self.source.values[()] = place
@@ -132,13 +132,15 @@ class _Builder:
             self.source.values[(*frame.path, len(frame.value))] = place
             frame.value.append(value)
         elif isinstance(frame.key, _Missing):
-            frame.key, frame.key_place = value, place
+            frame.key = value
+            frame.key_place = place
         else:
             self._add_pair(frame, value, place)
 
-    def _add_pair(self, frame: _Frame, value: Any, place: Place) -> None:
+    def _add_pair(self, frame: _Frame, value: Any, place: SourcePlace) -> None:
         assert isinstance(frame.value, dict)
-        key, key_place = frame.key, frame.key_place or place
+        key = frame.key
+        key_place = frame.key_place or place
         frame.key = _MISSING
         if key == _MERGE and isinstance(value, dict | list):
             parts = value if isinstance(value, list) else [value]
@@ -158,7 +160,7 @@ class _Builder:
         self.source.keys[path] = key_place
         self.source.values[path] = place
 
-    def _key_text(self, key: Any, place: Place) -> str:
+    def _key_text(self, key: Any, place: SourcePlace) -> str:
         """Keys are names: `1:` or `on:` is the text the user wrote."""
         if isinstance(key, Hashable) and place.line and place.end_line == place.line:
             line = self.source.lines[place.line - 1] if place.line <= len(self.source.lines) else ""
@@ -166,7 +168,7 @@ class _Builder:
         self.issues.append(Issue((), "a key must be a word", None, SyntaxIssue, place=place))
         return str(key)[:40]
 
-    def _scalar(self, event: Any, place: Place) -> Any:
+    def _scalar(self, event: Any, place: SourcePlace) -> Any:
         tag = event.tag
         if tag in _TYPED_TAGS or (tag is None and event.implicit[0]):
             return read_scalar(event.value)
@@ -182,16 +184,17 @@ class _Builder:
             return (*frame.path, len(frame.value))
         return frame.path if isinstance(frame.key, _Missing) else (*frame.path, str(frame.key)[:80])
 
-    def _place(self, event: Any) -> Place:
-        start, end = event.start_mark, event.end_mark
-        return Place(self.source.origin, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+    def _place(self, event: Any) -> SourcePlace:
+        start = event.start_mark
+        end = event.end_mark
+        return SourcePlace(self.source.origin, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
-    def _count(self, nodes: int, place: Place) -> None:
+    def _count(self, nodes: int, place: SourcePlace) -> None:
         self._nodes += nodes
         if self._nodes > limits.CONFIG_NODES:
             self._limit(f"more than {limits.CONFIG_NODES:,} values, aliases expanded", place)
 
-    def _refuse_tag(self, tag: str, place: Place) -> None:
+    def _refuse_tag(self, tag: str, place: SourcePlace) -> None:
         self.issues.append(
             Issue(
                 (),
@@ -202,11 +205,11 @@ class _Builder:
             )
         )
 
-    def _limit(self, what: str, place: Place) -> None:
+    def _limit(self, what: str, place: SourcePlace) -> None:
         self.issues.append(Issue((), what, "make the file smaller", LimitIssue, place=place))
         raise report(self.issues, self.source)
 
-    def _fail(self, what: str, place: Place, fix: str | None = None) -> None:
+    def _fail(self, what: str, place: SourcePlace, fix: str | None = None) -> None:
         self.issues.append(Issue((), what, fix, SyntaxIssue, place=place))
         raise report(self.issues, self.source)
 
@@ -239,7 +242,7 @@ def _events(text: str) -> Iterator[Any]:
 
 def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap) -> ConfigErrors:
     mark = error.problem_mark or error.context_mark
-    place = Place(source.origin, mark.line + 1, mark.column + 1) if mark else None
+    place = SourcePlace(source.origin, mark.line + 1, mark.column + 1) if mark else None
     what = f"not valid YAML: {error.problem or 'syntax error'}"
     if error.context:
         what += f" ({error.context})"

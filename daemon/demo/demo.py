@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -15,21 +15,20 @@ import httpx
 import msgspec
 
 from rftd.daemon.client.client import Client
-from rftd.daemon.client.replies import Page
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.demo.outcome import Outcome, read_outcome
+from rftd.daemon.demo.outcome import DemoOutcome, read_outcome
 from rftd.daemon.demo.progress import Progress
 from rftd.daemon.demo.report import draw_curve, text_of
-from rftd.daemon.demo.servers import servers
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.settings import Settings
+from rftd.daemon.views import commands, experiments
+from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
 from rftd.ops.ids import Ids
 
 T = TypeVar("T")
 
-ENDED = frozenset({"completed", "failed", "cancelled", "rejected"})
 POLL_S = 0.5
 RESERVE = "64MiB"
 """Of free space: all that a demo writes is small."""
@@ -61,7 +60,7 @@ def run_demo(
     text = experiment_text()
     echo(text)
     with ExitStack() as stack:
-        told = stack.enter_context(servers(folder / "data" / "stack", wanted=clustered, echo=echo))
+        told = stack.enter_context(_servers(folder / "data" / "stack", wanted=clustered, echo=echo))
         began_s = time.monotonic()
         write_sums(folder / "tasks", seed=seed)
         told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
@@ -70,13 +69,15 @@ def run_demo(
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
         submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
         request_id = str(ids.new())  # asked again after a crash, it is the same submission
-        name = _ask(host, lambda client: client.submit(submission.config, labels={}, request_id=request_id).value.name)
+        body = commands.Submit(config=submission.config)
+        name = _ask(host, lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
         echo(f"daemon {host.url}   experiment {name}   files {_near(folder)}")
         progress = Progress(echo, monotonic_s=time.monotonic)
         page = _follow(host, name, progress)
         progress.end()
         outcome = _ask(host, lambda client: read_outcome(client.url, name))
-        restarts, url = host.restarts, host.url
+        restarts = host.restarts
+        url = host.url
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
     draw_curve(outcome, folder / "reward.png")
     wall_s = time.monotonic() - began_s
@@ -95,12 +96,32 @@ def run_demo(
     return _verdict(outcome, page, bar, echo)
 
 
-def _follow(host: DaemonHost, name: str, progress: Progress) -> Page:
+@contextmanager
+def _servers(folder: Path, *, wanted: bool, echo: Callable[..., None]) -> Iterator[Mapping[str, str]]:
+    """Real servers with their data below `folder` while the block runs; what tells `rftd serve` of them.
+
+    Nothing is started, and nothing told, unless `wanted`. The password travels in the environment only.
+    """
+    if not wanted:
+        yield {}
+        return
+    from rftd.daemon.stack.kafka import KafkaBroker
+    from rftd.daemon.stack.postgres import PostgresServer
+
+    with ExitStack() as stack:
+        echo("starting Apache Kafka and PostgreSQL; the first time they are downloaded")
+        broker = stack.enter_context(KafkaBroker(folder / "kafka"))
+        database = stack.enter_context(PostgresServer(folder / "postgres"))
+        echo(f"Kafka {broker.bootstrap}   PostgreSQL {database.url_without_password}")
+        yield {"RFTD_KAFKA": broker.bootstrap, "RFTD_POSTGRES": database.url}
+
+
+def _follow(host: DaemonHost, name: str, progress: Progress) -> ExperimentPage:
     """The experiment's page at its end."""
     while True:
-        ended = _ask(host, lambda client: client.summary(name).value).state in ENDED
+        ended = _ask(host, lambda client: client.ask(experiments.summary, name=name).value).state in ENDED
         if ended or progress.due():
-            page = _ask(host, lambda client: client.experiment(name).value)
+            page = _ask(host, lambda client: client.ask(experiments.one, name=name).value)
             progress.show(page)
             if ended:
                 return page
@@ -132,7 +153,7 @@ def _program() -> str:
     return str(_near(called.absolute())) if called.name == "rftd" else "rftd"
 
 
-def _verdict(outcome: Outcome, page: Page, bar: float, echo: Callable[..., None]) -> bool:
+def _verdict(outcome: DemoOutcome, page: ExperimentPage, bar: float, echo: Callable[..., None]) -> bool:
     if outcome.state != "completed":
         echo(f"\nthe experiment ended as {outcome.state}: {outcome.reason}")
         return False

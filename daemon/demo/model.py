@@ -12,7 +12,10 @@ from transformers.utils.logging import disable_progress_bar
 
 VOCABULARY_TOKENS = 128
 
-PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+PAD = "<pad>"
+BOS = "<bos>"
+EOS = "<eos>"
+UNKNOWN = "<unk>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 SPECIALS = (PAD, BOS, EOS, UNKNOWN, *ROLES)
 

@@ -20,7 +20,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     staleness_versions: int
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The demo's figures."""
 
     state: str
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     generations: int
 
 
-def read_outcome(url: str, experiment: str) -> Outcome:
+def read_outcome(url: str, experiment: str) -> DemoOutcome:
     """The outcome so far of an experiment. Raises httpx.HTTPError if the daemon does not answer."""
     with httpx.Client(base_url=url, timeout=30.0, trust_env=False) as client:
         page = _get(client, f"/v1/experiments/{experiment}")
@@ -56,7 +56,7 @@ def read_outcome(url: str, experiment: str) -> Outcome:
     grpo = [step for step in steps if step["stage"] == len(detail["stages"]) - 1]
     last = grpo[-max(1, LAST_ROLLOUTS // max(1, grpo[-1]["items"])) :] if grpo else []
     seconds = (_moment(grpo[-1]) - _moment(grpo[0])) if len(grpo) > 1 else 0.0
-    return Outcome(
+    return DemoOutcome(
         state=detail["summary"]["state"],
         reason=detail["summary"]["reason"] or "",
         rewards=[step["reward_mean"] or 0.0 for step in grpo],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from rftd.daemon.client.replies import Page
 from rftd.daemon.output.sparkline import sparkline
+from rftd.daemon.views.experiments import ExperimentPage
 
 EVERY_S = 5.0
 IN_PLACE_EVERY_S = 1.0
@@ -27,7 +27,7 @@ class Progress:
         passed_s = self._monotonic_s() - self._began_s - self._shown_s
         return passed_s >= (IN_PLACE_EVERY_S if self._in_place else EVERY_S)
 
-    def show(self, page: Page) -> None:
+    def show(self, page: ExperimentPage) -> None:
         """Shows one reading."""
         now_s = self._monotonic_s() - self._began_s
         self._shown_s = now_s

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rftd.daemon.demo.outcome import LAST_ROLLOUTS, Outcome
+from rftd.daemon.demo.outcome import LAST_ROLLOUTS, DemoOutcome
 from rftd.daemon.output.sparkline import sparkline
 
 
-def draw_curve(outcome: Outcome, path: Path) -> None:
+def draw_curve(outcome: DemoOutcome, path: Path) -> None:
     """Writes the reward curve as a PNG. Imports matplotlib, which takes about a second."""
     import matplotlib
 
@@ -30,7 +30,7 @@ def draw_curve(outcome: Outcome, path: Path) -> None:
 
 
 def text_of(
-    outcome: Outcome,
+    outcome: DemoOutcome,
     *,
     program: str,
     url: str,

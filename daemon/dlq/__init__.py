@@ -1,10 +1,6 @@
 """Dead letters: what was set aside, and what somebody decided about it. In reading order:
 
-letter     one dead letter, and the answers that hold some
-gathering  pointers, verdicts and failed tasks, as letters; which of them somebody means
-page       one letter with the record or the attempts behind it
-verdicts   retry and drop: what may be done with which
-desk       reads them and writes verdicts
-offline    the same from a log without a daemon
-gauge      how many are open, for the metrics
+letter    one dead letter, the answers that hold some, and which of them somebody means
+desk      reads them, with a daemon or without one, counts those that are open, and writes verdicts
+verdicts  retry and drop: what may be done with which
 """

@@ -1,14 +1,24 @@
-"""One dead letter: a record that no reader could use, or a task of which too few rollouts succeeded."""
+"""One dead letter: a record that no reader could use, or a task of which too few rollouts succeeded.
+
+The command line reads these structs from the daemon, so that nothing of the log is imported here.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import msgspec
 
-from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.letters import Letter, Place
+from rftd.ops.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from rftd.streams.folds.failed_tasks import FailedTask
+    from rftd.streams.folds.letters import Letter, RecordPlace
+
+FORMS: Final = "an ID of rftd dlq ls, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id"
+_SHORTEST: Final = 8
 
 
 class State(StrEnum):
@@ -89,6 +99,37 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
     """A letter with what it was made from."""
 
     letter: DeadLetter
-    place: Place
+    place: RecordPlace
     pointer: Letter | None = None
     task: FailedTask | None = None
+
+
+def listed(dead: list[Dead], *, everything: bool, experiment: UUID | None, limit: int, offset: int) -> DeadLetterList:
+    """A page of them: those that are open, or all; of one experiment its tasks."""
+    items = [
+        each.letter
+        for each in dead
+        if (everything or each.letter.state is State.OPEN)
+        and (experiment is None or each.letter.experiment == str(experiment))
+    ]
+    return DeadLetterList(
+        items=items[offset : offset + limit],
+        open=sum(each.letter.state is State.OPEN for each in dead),
+        next=offset + limit if len(items) > offset + limit else None,
+    )
+
+
+def meant(dead: list[Dead], wanted: str) -> Dead:
+    """The letter that `wanted` names; of a task that failed again after a retry the newest. Raises NotFoundError,
+    UsageError.
+    """
+    for each in dead:
+        if wanted in (each.letter.id, each.letter.task):
+            return each
+    prefix = wanted.replace("-", "").lower()
+    found = [each for each in dead if each.task is not None and each.task.group.hex.startswith(prefix)]
+    if len(prefix) < _SHORTEST or not found:
+        raise NotFoundError(f"no dead letter {wanted[:80]!r}", fix=f"give {FORMS}; see rftd dlq ls --all")
+    if len(found) > 1:
+        raise UsageError(f"{wanted!r} names {len(found)} dead letters", fix="give more digits")
+    return found[0]

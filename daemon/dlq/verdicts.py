@@ -14,10 +14,10 @@ from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.task import TaskRetried
 from rftd.streams.events.worker import RecordDropped, RecordRetried
 from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.letters import HOME, Place
+from rftd.streams.folds.letters import HOME, RecordPlace
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.workers.policies.schedule import has_windows
+from rftd.streams.schedule import has_windows
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
 """Their writers decide on what they read; a record that takes effect late would contradict what was decided since."""
@@ -54,7 +54,7 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
         )
 
 
-def refuse_record(record: Record | None, place: Place) -> ConflictError | NotFoundError:
+def refuse_record(record: Record | None, place: RecordPlace) -> ConflictError | NotFoundError:
     """Why a record cannot be retried: a reader takes whatever it can read, so a retry could add nothing."""
     drop = "drop it with rftd dlq drop"
     if record is None:
@@ -79,18 +79,18 @@ def refuse_record(record: Record | None, place: Place) -> ConflictError | NotFou
     )
 
 
-def retried(writer: Writer, place: Place, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
+def retried(writer: Writer, place: RecordPlace, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
     """The note that it was retried; a second one changes nothing."""
     note = RecordRetried(stream=place.stream, partition=place.partition, offset=place.offset, event=event, by=by)
     return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "retried note", *place))
 
 
-def dropped_id(place: Place) -> UUID:
+def dropped_id(place: RecordPlace) -> UUID:
     """The event id of the note that it was dropped, the same whoever drops it."""
     return derive(NAMESPACE, "dropped note", *place)
 
 
-def dropped(writer: Writer, place: Place, *, experiment: UUID | None, by: str, reason: str, key: UUID) -> Draft:
+def dropped(writer: Writer, place: RecordPlace, *, experiment: UUID | None, by: str, reason: str, key: UUID) -> Draft:
     """The note that it was dropped; a second one changes nothing."""
     note = RecordDropped(stream=place.stream, partition=place.partition, offset=place.offset, reason=reason, by=by)
     return writer.draft(note, experiment=experiment, partition=HOME, id=dropped_id(place), correlation=key)

@@ -1,82 +1,29 @@
-"""Checks of the Kafka and the Postgres that the daemon is to use."""
+"""Checks of the log and the database that lie elsewhere and that the daemon is to use."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-from rftd.daemon.doctor.finding import Finding
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.kafka.missing import missing_records
-from rftd.streams.backends.kafka.settings import KafkaSettings, parse_kafka
-from rftd.streams.backends.kafka.topics import Difference, topic_differences
+from rftd.ops.health import Diagnosis
+from rftd.streams.backends.backend import LogUrl, backend_of
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TIMEOUT_S: Final = 60.0
-_LOOK_S: Final = 20.0
-"""So long the offsets of a long log are looked through; `rftd verify` reads all of them."""
 
 
-def check_kafka(url: str | None) -> list[Finding]:
-    """That the brokers answer, that the topics are as they must be, and what this cluster does not promise."""
-    if not url:
+def check_log(url: LogUrl | None) -> list[Diagnosis]:
+    """Findings of the backend of a log that lies elsewhere."""
+    if url is None or not url.text:
         return []
     try:
-        settings = parse_kafka(url)
-        differences = asyncio.run(asyncio.wait_for(topic_differences(settings), _TIMEOUT_S))
-    except TimeoutError:
-        return [Finding("kafka", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the brokers run")]
+        return asyncio.run(backend_of(url).diagnose(url.text))
     except RftdError as error:
-        return [Finding("kafka", "fail", f"{error.where}: {error.what}", error.fix or "see rftd explain " + error.code)]
-    found = [Finding("kafka", "ok", f"{settings.bootstrap} answers")]
-    missing = [difference.topic for difference in differences if difference.setting == "existence"]
-    if missing:
-        what = f"missing: {', '.join(missing)}"
-        found.append(Finding("topics", "warn", what, "start `rftd serve`: it creates them, if it may"))
-    found += [_topic(difference) for difference in differences if difference.setting != "existence"]
-    if not missing:
-        found += _deleted(settings)
-    if not differences:
-        found.append(Finding("topics", "ok", "all are there, as they must be"))
-    if settings.replication < 2:
-        found.append(
-            Finding(
-                "replication",
-                "warn",
-                "one copy of each record: a broker that loses its disk, or its power, loses acknowledged records",
-                "on a cluster set replication=3; new topics then acknowledge from two copies",
-            )
-        )
-    hosts = {host.rpartition(":")[0] for host in settings.bootstrap.split(",")}
-    if settings.security == "PLAINTEXT" and not hosts <= _LOOPBACK:
-        found.append(
-            Finding("encryption", "warn", "records cross the network in plain text", "set security=SSL or SASL_SSL")
-        )
-    return found
+        where = f"{error.where}: " if error.where else ""
+        return [Diagnosis(url.scheme, "fail", f"{where}{error.what}", error.fix or "see rftd explain " + error.code)]
 
 
-def _deleted(settings: KafkaSettings) -> list[Finding]:
-    """Partitions of truth of which records are gone."""
-    try:
-        gone, looked, there = asyncio.run(asyncio.wait_for(missing_records(settings, within_s=_LOOK_S), _TIMEOUT_S))
-    except (RftdError, TimeoutError):
-        return []  # without topics; what else is wrong is said elsewhere
-    found = [
-        Finding(
-            "records",
-            "fail",
-            f"{partition}@{first} to {end - 1} were deleted, or compacted away, and they are truth",
-            "restore them from a replica or a backup; experiments that need them stop, see `rftd serve --accept-loss`",
-        )
-        for partition, (first, end) in gone
-    ]
-    if looked < there:
-        what = f"looked for gaps in {looked:,} of {there:,} within {_LOOK_S:g} s"
-        found.append(Finding("records", "ok", what, "`rftd verify` reads all of them"))
-    return found
-
-
-def check_postgres(url: str | None) -> list[Finding]:
+def check_postgres(url: str | None) -> list[Diagnosis]:
     """That the database answers and is of our schema."""
     if not url:
         return []
@@ -85,13 +32,13 @@ def check_postgres(url: str | None) -> list[Finding]:
     try:
         what = asyncio.run(asyncio.wait_for(_ask(checked_postgres_url(url)), _TIMEOUT_S))
     except TimeoutError:
-        return [Finding("postgres", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the server runs")]
+        return [Diagnosis("postgres", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the server runs")]
     except RftdError as error:
-        return [Finding("postgres", "fail", error.what, error.fix or "see rftd explain " + error.code)]
+        return [Diagnosis("postgres", "fail", error.what, error.fix or "see rftd explain " + error.code)]
     except Exception as error:  # of the driver, in many classes; its text names no password
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        return [Finding("postgres", "fail", reason, "check address, user and PGPASSWORD")]
-    return [Finding("postgres", "ok", what)]
+        return [Diagnosis("postgres", "fail", reason, "check address, user and PGPASSWORD")]
+    return [Diagnosis("postgres", "ok", what)]
 
 
 async def _ask(url: str) -> str:
@@ -109,7 +56,3 @@ async def _ask(url: str) -> str:
     return f"PostgreSQL {version}" + (
         "; this user may not create tables: GRANT CREATE ON SCHEMA public" if may is False else ""
     )
-
-
-def _topic(difference: Difference) -> Finding:
-    return Finding("topics", "fail" if difference.fatal else "warn", difference.what, difference.fix)

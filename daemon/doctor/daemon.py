@@ -11,26 +11,27 @@ from urllib.parse import urlsplit
 
 from rftd.daemon.client.address import ENDPOINT_FILE
 from rftd.daemon.client.client import Client
-from rftd.daemon.doctor.finding import Finding
 from rftd.daemon.settings import Settings
+from rftd.daemon.views.version import version as read_version
 from rftd.ops.errors import RftdError
+from rftd.ops.health import Diagnosis
 
 
-def check_daemon(settings: Settings) -> list[Finding]:
+def check_daemon(settings: Settings) -> list[Diagnosis]:
     """Whether a daemon answers; if none does, whether one could."""
     with Client(replace(settings, timeout_s=min(settings.timeout_s, 5.0))) as client:
         try:
-            version = client.version().value.version
+            version = client.ask(read_version).value.version
             ready, text = client.readiness()
         except RftdError as error:
-            away = Finding("daemon", "warn", f"none answers at {client.url}: {error.what}", "start it: rftd serve")
+            away = Diagnosis("daemon", "warn", f"none answers at {client.url}: {error.what}", "start it: rftd serve")
             return [away, _port(client.url)]
     if not ready:
-        return [Finding("daemon", "fail", f"{client.url} is not ready: {text}", "see the daemon's log")]
-    return [Finding("daemon", "ok", f"{client.url} is ready (rftd {version})")]
+        return [Diagnosis("daemon", "fail", f"{client.url} is not ready: {text}", "see the daemon's log")]
+    return [Diagnosis("daemon", "ok", f"{client.url} is ready (rftd {version})")]
 
 
-def check_endpoint(folder: Path) -> list[Finding]:
+def check_endpoint(folder: Path) -> list[Diagnosis]:
     """Whether what the folder says of its daemon is still true."""
     path = folder / ENDPOINT_FILE
     try:
@@ -38,22 +39,23 @@ def check_endpoint(folder: Path) -> list[Finding]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError):
-        return [Finding("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
+        return [Diagnosis("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return [Finding("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]
+        return [Diagnosis("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]
     except PermissionError:
         pass  # alive, another user's
-    return [Finding("endpoint", "ok", f"process {pid} is alive")]
+    return [Diagnosis("endpoint", "ok", f"process {pid} is alive")]
 
 
-def _port(url: str) -> Finding:
+def _port(url: str) -> Diagnosis:
     parts = urlsplit(url)
-    host, port = parts.hostname or "127.0.0.1", parts.port or 7070
+    host = parts.hostname or "127.0.0.1"
+    port = parts.port or 7070
     try:
         with socket.create_connection((host, port), timeout=1.0):
             pass
     except OSError:
-        return Finding("port", "ok", f"{port} is free")
-    return Finding("port", "fail", f"another program listens on {host}:{port}", "give rftd serve another --port")
+        return Diagnosis("port", "ok", f"{port} is free")
+    return Diagnosis("port", "fail", f"another program listens on {host}:{port}", "give rftd serve another --port")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from rftd.daemon.doctor.finding import Finding
+from rftd.ops.health import Diagnosis
 
 _GIB: Final = 1024**3
 LOW_DISK_GIB: Final = 5.0
@@ -20,74 +20,76 @@ ROOMS: Final = ("daemon", "workers", "storage", "streams", "ops")
 NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "safetensors", "sqlmodel", "torch", "transformers", "uvicorn")
 
 
-def check_python(version: tuple[int, int] | None = None, *, optimised: bool | None = None) -> list[Finding]:
+def check_python(version: tuple[int, int] | None = None, *, optimised: bool | None = None) -> list[Diagnosis]:
     """The interpreter: its version, and that assertions are on."""
     version = version or sys.version_info[:2]
     name = ".".join(map(str, version))
     found = [
-        Finding("python", "ok", f"{name} at {sys.executable}")
+        Diagnosis("python", "ok", f"{name} at {sys.executable}")
         if version >= (3, 11)
-        else Finding("python", "fail", f"{name} is too old", "install Python 3.11 or newer")
+        else Diagnosis("python", "fail", f"{name} is too old", "install Python 3.11 or newer")
     ]
     if sys.flags.optimize > 0 if optimised is None else optimised:
         found.append(
-            Finding("assertions", "fail", "off (-O or PYTHONOPTIMIZE): broken invariants would pass", "run without -O")
+            Diagnosis(
+                "assertions", "fail", "off (-O or PYTHONOPTIMIZE): broken invariants would pass", "run without -O"
+            )
         )
     else:
-        found.append(Finding("assertions", "ok", "on"))
+        found.append(Diagnosis("assertions", "ok", "on"))
     return found
 
 
-def check_identity(modules: dict[str, ModuleType] | None = None) -> list[Finding]:
+def check_identity(modules: dict[str, ModuleType] | None = None) -> list[Diagnosis]:
     """That no room is imported under its bare name: a second copy would not know the first one's types."""
     modules = dict(sys.modules) if modules is None else modules
     doubles = [name for name in ROOMS if (module := modules.get(name)) is not None and _is_ours(module, modules, name)]
     if doubles:
         return [
-            Finding(
+            Diagnosis(
                 "identity",
                 "fail",
                 f"imported twice: {', '.join(doubles)}",
                 "start Python with -P, or use the rftd command: the repository's root must not be on sys.path",
             )
         ]
-    return [Finding("identity", "ok", "each package is imported once")]
+    return [Diagnosis("identity", "ok", "each package is imported once")]
 
 
-def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Finding]:
+def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Diagnosis]:
     """That what rftd stands on is installed; nothing is imported."""
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        return [Finding("packages", "fail", f"missing: {', '.join(missing)}", "install the lock: make .venv/.ready")]
-    return [Finding("packages", "ok", f"{len(needed)} found")]
+        return [Diagnosis("packages", "fail", f"missing: {', '.join(missing)}", "install the lock: make .venv/.ready")]
+    return [Diagnosis("packages", "ok", f"{len(needed)} found")]
 
 
-def check_folder(folder: Path) -> list[Finding]:
+def check_folder(folder: Path) -> list[Diagnosis]:
     """That the data folder can be written to, durably, and has room."""
     home = folder
     while not home.exists() and home != home.parent:
         home = home.parent
     if not home.is_dir():
-        return [Finding("folder", "fail", f"{home} is no folder", "give another --data")]
+        return [Diagnosis("folder", "fail", f"{home} is no folder", "give another --data")]
     try:
         with tempfile.NamedTemporaryFile(dir=home, prefix=".rftd-doctor-") as file:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return [Finding("folder", "fail", f"{home} cannot be written: {error.strerror}", "give another --data")]
+        return [Diagnosis("folder", "fail", f"{home} cannot be written: {error.strerror}", "give another --data")]
     exists = "can be written" if folder.exists() else f"will be made in {home}"
-    return [Finding("folder", "ok", f"{folder} {exists}"), _disk(home)]
+    return [Diagnosis("folder", "ok", f"{folder} {exists}"), _disk(home)]
 
 
-def _disk(home: Path) -> Finding:
+def _disk(home: Path) -> Diagnosis:
     free = shutil.disk_usage(home).free / _GIB
     what = f"{free:.1f} GiB free at {home}"
     if free < NO_DISK_GIB:
-        return Finding("disk", "fail", what, "free some space: the log refuses appends when it is full")
+        return Diagnosis("disk", "fail", what, "free some space: the log refuses appends when it is full")
     if free < LOW_DISK_GIB:
-        return Finding("disk", "warn", what, "free some space: checkpoints and the log grow")
-    return Finding("disk", "ok", what)
+        return Diagnosis("disk", "warn", what, "free some space: checkpoints and the log grow")
+    return Diagnosis("disk", "ok", what)
 
 
 def _is_ours(module: ModuleType, modules: dict[str, ModuleType], name: str) -> bool:

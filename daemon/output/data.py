@@ -10,6 +10,13 @@ import click
 from rftd.daemon.settings import Settings
 
 
+def emitted(value: Any, settings: Settings) -> bool:
+    """True if a program reads standard output: then the value is there, and nothing is left to be shown."""
+    if settings.machine_readable:
+        emit(value, settings)
+    return settings.machine_readable
+
+
 def emit(value: Any, settings: Settings) -> None:
     """Prints one value; of a list in JSON lines each item on a line."""
     if settings.output == "yaml":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from rftd.workers.forecast.outcome import Outcome
-from rftd.workers.forecast.report import Report
+from rftd.workers.control.simulator.outcome import SimulationOutcome
+from rftd.workers.control.simulator.report import Report
 
 _COLORS: Final = ("#2563eb", "#059669", "#d97706", "#db2777", "#7c3aed", "#0891b2", "#65a30d", "#57534e")
 _GREY: Final = "#9ca3af"
@@ -44,7 +44,7 @@ def draw(report: Report, path: Path) -> None:
     plt.close(figure)
 
 
-def _name(run: Outcome) -> str:
+def _name(run: SimulationOutcome) -> str:
     return f"{run.policy}, bound {run.bound}"
 
 
@@ -67,28 +67,32 @@ def _throughput(axes: Any, report: Report) -> None:
     )
 
 
-def _staleness(axes: Any, run: Outcome, color: str, *, offset: int, of: int) -> None:
-    counts, width = run.staleness.counts, 0.8 / of
+def _staleness(axes: Any, run: SimulationOutcome, color: str, *, offset: int, of: int) -> None:
+    counts = run.staleness.counts
+    width = 0.8 / of
     total = sum(counts.values())
     places = [version + (offset - (of - 1) / 2) * width for version in counts]
     axes.bar(places, [count / total for count in counts.values()], width=width, color=color, label=_name(run))
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _busy(axes: Any, run: Outcome, slots: int, color: str) -> None:
-    times, of_slots, of_trainer = [0.0], [], []
+def _busy(axes: Any, run: SimulationOutcome, slots: int, color: str) -> None:
+    times = [0.0]
+    of_slots = []
+    of_trainer = []
     busy_slots_s = training_s = 0.0
     for step in run.course:
         took_s = step.end_s - times[-1]
         of_slots.append((step.busy_slots_s - busy_slots_s) / (slots * took_s))
         of_trainer.append((step.training_s - training_s) / took_s)
         times.append(step.end_s)
-        busy_slots_s, training_s = step.busy_slots_s, step.training_s
+        busy_slots_s = step.busy_slots_s
+        training_s = step.training_s
     axes.stairs(of_slots, times, baseline=None, color=color, linewidth=1.4)
     axes.stairs(of_trainer, times, baseline=None, color=color, linewidth=1.2, linestyle=":")
 
 
-def _lengths(axes: Any, run: Outcome, color: str) -> None:
+def _lengths(axes: Any, run: SimulationOutcome, color: str) -> None:
     shares = [1 - index / 100 for index in range(100)]
     axes.plot(run.lengths_generated_s[:100], shares, color=_GREY, linestyle="--", linewidth=2)
     axes.plot(run.lengths_trained_s[:100], shares, color=color, linewidth=1.2)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from rftd.ops.clock import Clock
 
 
-def age(time: str | None, clock: Clock) -> str:
-    """How long ago an ISO-8601 time was: `12s`, `5m`, `3h`, `2d`."""
-    if not time:
+def age(time_ns: int | None, clock: Clock) -> str:
+    """How long ago a time was: `12s`, `5m`, `3h`, `2d`."""
+    if time_ns is None:
         return "-"
-    seconds = max(0.0, clock.now_ns() / 1e9 - datetime.fromisoformat(time).timestamp())
+    seconds = max(0.0, (clock.now_ns() - time_ns) / 1e9)
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"

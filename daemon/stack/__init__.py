@@ -1,9 +1,8 @@
 """A real Kafka and a real Postgres on this machine, for development and tests. In reading order:
 
-kafka              `KafkaBroker`: Apache Kafka in one process
+kafka              `KafkaBroker`: Apache Kafka in one process; does it answer?
 kafka_properties   its configuration file
 kafka_jars         its jars, resolved once, and the Java that runs them
-kafka_probe        does it answer?
 postgres           `PostgresServer`: one cluster
 postgres_binaries  which binaries, and the user that runs them
 process            a server process that is found again

@@ -25,7 +25,8 @@ async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callabl
     It gives its clients a moment to leave first.
     Raises what `start` raises, and UnreachableError if the server ends by itself.
     """
-    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     starting = asyncio.ensure_future(asyncio.to_thread(server.start))

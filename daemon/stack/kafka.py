@@ -7,6 +7,8 @@ import os
 import secrets
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,6 @@ from typing import Final, Self
 
 from rftd.daemon.stack.file_lock import held
 from rftd.daemon.stack.kafka_jars import classpath, java
-from rftd.daemon.stack.kafka_probe import live_brokers
 from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, properties
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports, refuse_used
 from rftd.daemon.stack.process import ServerProcess
@@ -25,6 +26,10 @@ from rftd.ops.errors import UnreachableError
 _FORMAT_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 60.0
 _LOCK_TIMEOUT_S: Final = 300.0
+_METADATA: Final = 3
+"""The key of the request that every broker answers, and the version of it."""
+_METADATA_VERSION: Final = 4
+_ANSWER_TIMEOUT_S: Final = 5.0
 
 
 class KafkaBroker:
@@ -53,7 +58,8 @@ class KafkaBroker:
         running = self._process.pid is not None
         self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", wanted, running=running))
         self._advertised = advertised_port
-        self._users, self._mechanism = dict(users or {}), mechanism
+        self._users = dict(users or {})
+        self._mechanism = mechanism
         self._java_options = (f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", *java_options)
 
     @property
@@ -129,7 +135,9 @@ class KafkaBroker:
     def _launch(self) -> None:
         for port in (self._ports.plain, self._ports.direct, self._ports.controller):
             refuse_used(port, "kafka")
-        program, jars, data = str(java()), classpath(), self.folder / "data"
+        program = str(java())
+        jars = classpath()
+        data = self.folder / "data"
         if not data.exists():
             self._format(program, jars, data)
         config = self._write("server.properties", self._properties(data))
@@ -169,3 +177,23 @@ class KafkaBroker:
         path.touch(mode=0o600)  # PLAIN's passwords stand in it
         path.write_text(text)
         return path
+
+
+def live_brokers(port: int) -> int:
+    """How many brokers the one at `port` names to its clients; 0 if nothing answers.
+
+    A port that accepts is not enough: a broker opens it before the controller lets it serve, and names itself after.
+    """
+    # Header: api key, version, correlation id, no client id. Body: no topics, create none.
+    request = struct.pack(">hhihi?", _METADATA, _METADATA_VERSION, 1, -1, 0, False)
+    try:
+        with socket.create_connection((LOOPBACK, port), _ANSWER_TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            with connection.makefile("rb") as answer:
+                head = answer.read(16)
+    except OSError:
+        return 0
+    if len(head) < 16:
+        return 0
+    _length, _correlation, _throttle_ms, brokers = struct.unpack(">iiii", head)
+    return int(brokers)

@@ -33,7 +33,8 @@ class Stack:
 
     def __init__(self, folder: Path) -> None:
         """Touches nothing."""
-        self._kafka, self._postgres = folder / "kafka", folder / "postgres"
+        self._kafka = folder / "kafka"
+        self._postgres = folder / "postgres"
 
     def up(self, *, kafka_port: int = 0, postgres_port: int = 0) -> None:
         """Starts what does not run, both at once, and returns when both serve; raises the first failure."""

@@ -40,7 +40,8 @@ class PostgresServer:
         self._process = ServerProcess(self.folder, "Postgres")
         running = self._process.pid is not None
         self.port = kept_ports(self.folder / "ports.json", {"port": port}, running=running)["port"]
-        self._trust, self._durable = trust, durable
+        self._trust = trust
+        self._durable = durable
 
     @property
     def url(self) -> str:
@@ -160,7 +161,8 @@ class PostgresServer:
         """Makes the cluster and the database, whole or not at all."""
         uid = server_uid(self.data)
         base = self._base(uid)
-        new, data = base / "data.new", base / "data"
+        new = base / "data.new"
+        data = base / "data"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         password = secrets.token_urlsafe(24)

@@ -1,22 +1,18 @@
 """The supervisor: which experiment runs, and its life from start to end.
 
-registry     every experiment in the log, by state, folded from the spines
 hearing      what survives of a shortened log is heard; whom a loss concerns is stopped
-intake       takes experiments in
+intake       takes experiments in, such that weights reach every explorer
 submissions  submit and fork: each once for its key
-reach        whether weights reach every explorer
 forking      a fork's specification, and what it may change
 preflight    what only the daemon can know before it accepts: models, rows, digests
-obstacle     what an experiment pauses for by itself, or fails of
+taskset_checks  arguments of workflows and rewards, and biased tokens, by files and third parties
 disk_guard   whether there is space to go on
 parts        whether what it names of third parties is installed
-controller   the life of one experiment: stages, completion, failure; pure
 fleet        its worker processes: start, adopt, restart with back-off, drain
 orders       commands by their meaning: each once, and its answer from the log
 verdicts     dead letters that are retried or dropped: each once
 inbox        what owners ask of a run under way
 transitions  what may be done to an experiment, by its state
-tagging      changed priorities of experiences
 snapshotter  keeps a recent fold of the run in a file
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archives, restores and removes what has ended

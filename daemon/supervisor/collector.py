@@ -7,22 +7,22 @@ from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from rftd.daemon.patience import AWAY
-from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
 from rftd.storage.checkpoints import mend_markers, misses_its_folder
-from rftd.storage.garbage import (
+from rftd.storage.unreferenced import (
     GRACE_S,
     LEFT_BEHIND,
-    garbage,
-    kept_of,
     ours,
+    referenced_by,
+    referenced_in,
     remove,
     remove_empty_memory,
     stage_folders,
+    unreferenced,
 )
-from rftd.storage.holdings import kept_in
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
@@ -71,7 +71,7 @@ class Collector:
         left = any(each.kind in LEFT_BEHIND for each in found) or await asyncio.to_thread(_mismarked, entry.spec)
         if not found or not (every or left):
             return 0
-        kept = await kept_in(self._log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
+        kept = await referenced_in(self._log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
         now_ns = self._clock.now_ns()
         before_ns = max(entry.spine.status_ns, now_ns - int(GRACE_S * 1e9))
         async with self._folders:
@@ -79,7 +79,7 @@ class Collector:
                 return 0
             freed = 0
             found = await asyncio.to_thread(ours, entry.spec)
-            for each in garbage(found, kept, before_ns=before_ns, now_ns=now_ns):
+            for each in unreferenced(found, kept, before_ns=before_ns, now_ns=now_ns):
                 self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
                 await asyncio.to_thread(remove, [each.path])
                 freed += each.size_bytes
@@ -95,12 +95,13 @@ async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock
     spec = state.spine.spec
     if spec is None or state.roster.live:
         return
-    found, kept = await asyncio.to_thread(ours, spec), kept_of(state)
+    found = await asyncio.to_thread(ours, spec)
+    kept = referenced_by(state)
     if any(each.kind == "artifact" for each in found):  # no fold knows them all
-        kept = await kept_in(log, state.experiment, artifacts=True)
+        kept = await referenced_in(log, state.experiment, artifacts=True)
     await lease.confirm()  # after it looked: the folders are a successor's, if there is one
     now_ns = clock.now_ns()
-    for each in garbage(found, kept, before_ns=now_ns, now_ns=now_ns):
+    for each in unreferenced(found, kept, before_ns=now_ns, now_ns=now_ns):
         logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
         await asyncio.to_thread(remove, [each.path])
     await asyncio.to_thread(remove_empty_memory, spec)

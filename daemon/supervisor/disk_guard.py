@@ -11,12 +11,12 @@ from typing import Final
 import msgspec
 
 from rftd.daemon.output.quantity import size
-from rftd.daemon.supervisor.obstacle import DISK_BUDGET, DISK_FULL, Obstacle
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.disk import Disk, Volume
+from rftd.workers.control.obstacle import DISK_BUDGET, DISK_FULL, Obstacle
 
 LOOK_S: Final = 1.0
 LOOK_TIMEOUT_S: Final = 10.0
@@ -113,7 +113,8 @@ class DiskGuard:
         self._logger = logger
         self._metrics = metrics
         self._jobs: dict[Path, Callable[[], int]] = {}
-        self._used_bytes, self._count_at_s = 0, 0.0
+        self._used_bytes = 0
+        self._count_at_s = 0.0
         self._collect_at_s = 0.0
         self._looking = asyncio.Lock()
 
@@ -179,7 +180,8 @@ class DiskGuard:
         return [data, *sorted(folder for folder in others if not folder.is_relative_to(data))]
 
     def _tell(self, found: Obstacle | None) -> None:
-        before, self.shortage = self.shortage, found
+        before = self.shortage
+        self.shortage = found
         if self._metrics is not None:
             for cause in (DISK_FULL, DISK_BUDGET):
                 self._metrics.disk_short.labels(cause).set(float(found is not None and found.cause == cause))

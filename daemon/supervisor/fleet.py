@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.supervisor.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
 from rftd.daemon.why.scene import Process
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
@@ -18,10 +17,11 @@ from rftd.ops.processors import most
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.halves import HALF_OF, ROLES
 from rftd.streams.spec import ExperimentSpec
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
+from rftd.streams.split_submission import HALF_OF, ROLES
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
+from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
 from rftd.workers.membership import this_process
 
 
@@ -53,7 +53,6 @@ class Fleet:
     def __init__(
         self,
         state: RunState,
-        spec: ExperimentSpec,
         executor: Executor,
         liveness: Liveness,
         *,
@@ -63,7 +62,7 @@ class Fleet:
         spine_offset: int = 0,
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
-        """`roles` are those whose processes are started here."""
+        """Nothing is wanted before `take_up`. `roles` are those whose processes are started here."""
         self.trouble: Trouble | None = None
         """Why the experiment must not go on as it is, for the controller to decide on, who clears it."""
         self.met_loss = False
@@ -76,9 +75,24 @@ class Fleet:
         self._here = this_process()
         self._start_timeout_s = start_timeout_s
         self._draining = False
-        self._berths = [
-            Berth(order=order) for order in _orders(state.experiment, spec, spine_offset) if order.role in roles
-        ]
+        self._roles = roles
+        self._spine_offset = spine_offset
+        self._berths: list[Berth] = []
+
+    def take_up(self, spec: ExperimentSpec) -> None:
+        """Wants the workers of `spec`; takes over those that the log shows as live, if their process runs (rule 13)."""
+        if not self._berths:
+            orders = _orders(self._state.experiment, spec, self._spine_offset)
+            self._berths = [Berth(order=order) for order in orders if order.role in self._roles]
+        for started in self._state.roster.live.values():
+            for berth in self._berths:
+                if berth.handle is None and _fits(started, berth.order):
+                    berth.handle = self._executor.adopt(berth.order, started)
+                    berth.progress = self._progress()
+                    berth.seen_s = self._clock.monotonic_s()
+                    if berth.handle is not None:
+                        berth.begun = True
+                        self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
     def processes(self) -> list[Process]:
         """What becomes of each wanted worker, for those who ask why."""
@@ -102,18 +116,6 @@ class Fleet:
     def _wanted(self, berth: Berth) -> bool:
         """False while nobody has submitted the half that it belongs to."""
         return HALF_OF[berth.order.role] in self._state.spine.halves
-
-    def adopt(self) -> None:
-        """Takes over the workers that the log shows as live, where their process still runs (rule 13)."""
-        for started in self._state.roster.live.values():
-            for berth in self._berths:
-                if berth.handle is None and _fits(started, berth.order):
-                    berth.handle = self._executor.adopt(berth.order, started)
-                    berth.progress = self._progress()
-                    berth.seen_s = self._clock.monotonic_s()
-                    if berth.handle is not None:
-                        berth.begun = True
-                        self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
     @property
     def ended(self) -> bool:
@@ -205,7 +207,7 @@ class Fleet:
 
     def _progress(self) -> int:
         # A task that workers die of is over at some time, too.
-        books = self._state.ledger.books
+        books = self._state.replay_buffer.books
         return self._state.spine.furthest + books.produced + books.failed_rollouts + len(self._state.spine.evaluated)
 
     def _ended(self, berth: Berth, code: int, now_s: float) -> None:

@@ -12,11 +12,11 @@ import msgspec
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.errors import ConfigError, ConflictError
+from rftd.streams.evaluations import eval_id
 from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.shared_history import SharedHistory
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.workers.dispatcher.evaluation import eval_id
 
 _DATA: Final = ("digest", "rows", "selector", "seed")
 """What says which row a place in a dataset is."""
@@ -59,7 +59,8 @@ def forked_spec(
     """
     config: dict[str, Any] = {**parent.config, "name": name, "labels": {**parent.labels, **(labels or {})}}
     spec = check_config(config, overrides=overrides)
-    history, event = shared.spine.spec, shared.forked
+    history = shared.spine.spec
+    event = shared.forked
     assert history is not None
     _same_stages(spec, history, event)
     _same_base(spec, history)
@@ -77,7 +78,8 @@ def forked_spec(
 
 def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
     """The tasksets of the stage that goes on which the parent has answered with the shared weights."""
-    history, event = shared.spine.spec, shared.forked
+    history = shared.spine.spec
+    event = shared.forked
     assert history is not None
     stage = event.stage + (event.at_step == event.first_versions[-1] + spec.stages[event.stage].total_steps)
     if stage >= min(len(spec.stages), len(history.stages)):
@@ -121,7 +123,8 @@ def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: Experimen
             field="stages",
             fix="keep their number, names and order; later stages may change",
         )
-    old, new = history.stages[event.stage], spec.stages[event.stage]
+    old = history.stages[event.stage]
+    new = spec.stages[event.stage]
     if old.kind != new.kind and event.at_step > event.first_versions[-1]:
         raise ConfigError(
             f"stage {old.name!r} has begun in mode {old.kind}, it cannot go on in mode {new.kind}",
@@ -131,7 +134,8 @@ def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: Experimen
 
 
 def _same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
-    old, new = history.stages[0], spec.stages[0]
+    old = history.stages[0]
+    new = spec.stages[0]
     if new.model.path != old.model.path:
         raise ConfigError(
             f"its history began with {old.model.path}",
@@ -148,7 +152,8 @@ def _same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
 
 def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
     """Raises ConfigError unless the stage that the step lies in can go on from there, or the next begin."""
-    stage, old = spec.stages[event.stage], history.stages[event.stage]
+    stage = spec.stages[event.stage]
+    old = history.stages[event.stage]
     done = event.at_step - event.first_versions[-1]
     if done > stage.total_steps:
         raise ConfigError(

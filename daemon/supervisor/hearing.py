@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.supervisor.registry import Entry, Registry, find_entry
+from rftd.daemon.registry import Entry, Registry, find_entry
 from rftd.ops.errors import LogLossError, UnreachableError
 from rftd.ops.logs import Logger
 from rftd.storage.database import open_database
@@ -44,7 +44,7 @@ from rftd.streams.losses import (
     still_lost,
 )
 from rftd.streams.socket.door import Door
-from rftd.workers.executors.executor import Executor
+from rftd.workers.launcher.executor import Executor
 
 GREETING_S: Final = 3.0
 """A process that lives may remember what nobody else does: so long is waited for it before its run is taken up."""

@@ -19,6 +19,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import LogLossError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.storage.resume import resumed_follower
 from rftd.streams.codec import Writer
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
@@ -28,12 +29,11 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
-from rftd.streams.spec import ExperimentSpec
 from rftd.streams.start import beginning_of
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.executors.executor import Executor
+from rftd.workers.control.deciders import asked
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.launcher.executor import Executor
 from rftd.workers.membership import ProcessName, explain, this_process
-from rftd.workers.taking_up import resumed_follower
 
 AGAIN_S: Final = 30.0
 """Before workers are tried again that ended again and again; only the other daemon may end the experiment."""
@@ -58,19 +58,27 @@ class Hosting:
     ) -> None:
         """`spine_offset` is where the experiment was submitted, or less."""
         self._log = log
-        self._executor = executor
         self._clock = clock
         self._logger = logger
         self._roles = roles
         self._spine_offset = spine_offset
         self._writer = Writer(source=f"daemon/{owner}", clock=clock, ids=ids)
         self._liveness = Liveness(lost_after_s)
-        self._fleet: Fleet | None = None
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
-        self._phase, self._tracker = Phase.READING, Tracker()
+        self._phase = Phase.READING
+        self._tracker = Tracker()
         self.remembers: Witness | None = None
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+        self._fleet = Fleet(
+            self.state,
+            executor,
+            self._liveness,
+            clock=clock,
+            log=logger,
+            roles=roles,
+            spine_offset=spine_offset,
+        )
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and the workers of here are gone; cancelling leaves them running."""
@@ -90,10 +98,10 @@ class Hosting:
         try:
             await follower.catch_up()
             self._phase = Phase.LEADING
+            self._fleet.take_up(beginning.spec)
             while not (self._stopping or self.state.spine.ended):
-                self._fleet = self._new_fleet(beginning.spec)
                 try:
-                    await self._tend(follower, self._fleet)
+                    await self._tend(follower)
                 except (LogLossError, *AWAY):
                     raise
                 except Exception as error:
@@ -102,11 +110,11 @@ class Hosting:
                     await self._rest(follower)
             self._leaving.set()
             self._phase = Phase.DRAINING
-            if self._fleet is not None:
-                await self._fleet.drain()
+            await self._fleet.drain()
         except LogLossError:
             self.remembers = Witness("the daemon that hosted its workers", heads_of(follower.marks()))
-            await (self._fleet or self._new_fleet(beginning.spec)).drain(0.0)
+            self._fleet.take_up(beginning.spec)
+            await self._fleet.drain(0.0)
             raise
         finally:
             await follower.close()
@@ -114,19 +122,21 @@ class Hosting:
             self._gone.set()
 
     def waits(self) -> list[Wait]:
-        """What each role does or waits for now, as far as it is seen from here."""
+        """What each role does or waits for now, as far as it is seen from here: who decides would say the same."""
+        now_s = self._clock.monotonic_s()
         now_ns = max(self._clock.now_ns(), self.state.spine.recorded_ns)
         spec = self.state.spine.spec
         scene = Scene(
             name=spec.name if spec is not None else str(self.state.experiment),
             state=self.state,
+            said=lambda: asked(self.state, self._liveness, now_s=now_s, now_ns=now_ns),
             liveness=self._liveness,
-            processes=self._fleet.processes() if self._fleet is not None else (),
+            processes=self._fleet.processes(),
             roles=self._roles,
             phase=self._phase,
             append_s=0.0,
             failure=self._log.failure,
-            now_s=self._clock.monotonic_s(),
+            now_s=now_s,
             now_ns=now_ns,
         )
         return self._tracker.dated(waits_of(scene), now_ns)
@@ -138,8 +148,7 @@ class Hosting:
             async with asyncio.timeout(STUCK_S):
                 await self._leaving.wait()
         except TimeoutError:
-            if self._fleet is not None:
-                await self._fleet.drain(STUCK_S)
+            await self._fleet.drain(STUCK_S)
             return
         await self._gone.wait()
 
@@ -147,21 +156,8 @@ class Hosting:
         """Returns once the workers have left."""
         await self._gone.wait()
 
-    def _new_fleet(self, spec: ExperimentSpec) -> Fleet:
-        fleet = Fleet(
-            self.state,
-            spec,
-            self._executor,
-            self._liveness,
-            clock=self._clock,
-            log=self._logger,
-            roles=self._roles,
-            spine_offset=self._spine_offset,
-        )
-        fleet.adopt()
-        return fleet
-
-    async def _tend(self, follower: Follower, fleet: Fleet) -> None:
+    async def _tend(self, follower: Follower) -> None:
+        fleet = self._fleet
         spine = self.state.spine
         here = this_process()
         while not (self._stopping or spine.ended):

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from rftd.daemon.operations import Accepted
+from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
-from rftd.daemon.supervisor.reach import within_reach
-from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
@@ -23,15 +23,25 @@ from rftd.streams.envelope import Draft, Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept, Status
-from rftd.streams.halves import BOTH, ROLES, difference, halves_of
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import as_refs
 from rftd.streams.shared_history import shared_history
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.split_submission import BOTH, ROLES, difference, halves_of
+
+_MEMORY: Final = "memory"
+_AS_FILES: Final = (
+    "synchronizer.sync_method memory: another daemon starts the explorers, maybe on another machine, so weights travel "
+    "as checkpoint files; a daemon with --roles both on one machine shares its memory"
+)
+_NOT_ELSEWHERE: Final = (
+    "synchronizer.sync_method memory: external explorers on another machine than the trainer cannot load the weights; "
+    "for such write synchronizer.sync_method: checkpoint, with a job folder that every machine sees"
+)
 
 
-class Fork(msgspec.Struct, frozen=True):
+class WantedFork(msgspec.Struct, frozen=True):
     """What a fork is to be; see `Operations.fork`."""
 
     experiment: UUID
@@ -116,7 +126,7 @@ class Intake:
         if not halves_of(spec) <= entry.spine.halves:
             raise _unlike(entry.name, difference(entry.spec, spec) or "half")
 
-    async def fork(self, wanted: Fork, *, key: UUID, id: UUID) -> Position:
+    async def fork(self, wanted: WantedFork, *, key: UUID, id: UUID) -> Position:
         """See `Operations.fork`; the submission gets this id. Returns the position of the fork's last event."""
         child = made_by(key)
         known = self._entries.get(child)
@@ -130,7 +140,8 @@ class Intake:
         elif known.spine.forked is None:
             raise ConflictError("this request id is that of another command", fix="send a new one")
         else:
-            spec, event = known.spec, known.spine.forked
+            spec = known.spec
+            event = known.spine.forked
         drafts = [
             self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=id, correlation=key),
             self._writer.draft(event, experiment=child, id=derive(child, "fork"), correlation=key),
@@ -140,7 +151,7 @@ class Intake:
             await self._accept(child, spec)
         return position
 
-    async def _forked(self, wanted: Fork) -> tuple[ExperimentSpec, life.ExperimentForked]:
+    async def _forked(self, wanted: WantedFork) -> tuple[ExperimentSpec, life.ExperimentForked]:
         """The fork's specification and what it shares. Raises NotFoundError, ConfigError, DataError, ConflictError."""
         experiment = wanted.experiment
         at_step = wanted.at_step
@@ -229,3 +240,22 @@ def _used(folder: Path) -> bool:
 
 def _stamp(now_ns: int) -> str:
     return iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))
+
+
+def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
+    """The specification as a daemon takes it in that starts workers of the `roles`; a new warning says what differs."""
+    if "explorer" in roles or not any(_in_memory(stage) for stage in spec.stages):
+        return spec
+    if not roles:  # whoever starts the workers knows where
+        return msgspec.structs.replace(spec, warnings=(*spec.warnings, _NOT_ELSEWHERE))
+    stages = tuple(_as_files(stage) if _in_memory(stage) else stage for stage in spec.stages)
+    return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, _AS_FILES))
+
+
+def _in_memory(stage: StageSpec) -> bool:
+    """True if it is the explorers' own machine that it takes; taking turns on a device they are on one anyway."""
+    return stage.kind == "both" and stage.sync.method == _MEMORY and not stage.sync.turns
+
+
+def _as_files(stage: StageSpec) -> StageSpec:
+    return msgspec.structs.replace(stage, sync=msgspec.structs.replace(stage.sync, method="checkpoint"))

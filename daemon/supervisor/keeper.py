@@ -9,14 +9,14 @@ from typing import Final
 from uuid import UUID
 
 from rftd.daemon.installed import installed_version
+from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.payloads import living_forks
-from rftd.daemon.supervisor.registry import Entry
 from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, LogLossError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
-from rftd.storage.keeping import bring_payloads_back, clear, fresh, read_archive, write_archive
+from rftd.storage.portable.archive import bring_payloads_back, clear, fresh, read_archive, write_archive
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life

@@ -22,7 +22,7 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, FencedError, UnreachableError
 from rftd.ops.ids import derive
 from rftd.streams.envelope import Position
-from rftd.streams.folds.commands import Commands, Use
+from rftd.streams.folds.commands import Commands, KeyUse
 
 AGAIN_S: Final = 0.2
 """The pause between two attempts, while a run changes hands."""
@@ -85,8 +85,8 @@ class Orders:
         order: Order,
         write: Callable[[UUID], Awaitable[Position]],
         *,
-        whole: Callable[[Use], bool] = lambda _: True,
-    ) -> Use:
+        whole: Callable[[KeyUse], bool] = lambda _: True,
+    ) -> KeyUse:
         """The record that is in effect: there already, and `whole`, or made by `write`, which is given its id.
 
         Raises ConflictError if the key was used for something else, UnreachableError if nobody can decide on it now,
@@ -117,7 +117,7 @@ class Orders:
         await self._refresh(None)
         self.standing(order)
 
-    def standing(self, order: Order) -> Use | None:
+    def standing(self, order: Order) -> KeyUse | None:
         """The record of the order that is in effect. Raises ConflictError if the key was used for something else."""
         seen = self._at(self._next_id(order))
         uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
@@ -133,7 +133,7 @@ class Orders:
         ids = (order.id(attempt) for attempt in count())
         return next(id for id in ids if (seen := self._at(id)) is None or seen.effective)
 
-    def _at(self, event: UUID) -> Use | None:
+    def _at(self, event: UUID) -> KeyUse | None:
         return next((use for fold in self._folds if (use := fold.at(event)) is not None), None)
 
     @asynccontextmanager
@@ -156,7 +156,7 @@ class Orders:
                 del self._held[order.key]
 
 
-def _used(order: Order, uses: Sequence[Use]) -> ConflictError:
+def _used(order: Order, uses: Sequence[KeyUse]) -> ConflictError:
     """The refusal of a key. A fork is submitted first."""
     first = next((use for use in uses if use.verb == "fork"), uses[0])
     what = first.verb if first.experiment is None else f"{first.verb} {first.experiment}"
@@ -164,6 +164,6 @@ def _used(order: Order, uses: Sequence[Use]) -> ConflictError:
     return ConflictError(
         f"this key was used to {what} at {iso(first.time_ns)}" + (", with another body" if same else ""),
         field="Idempotency-Key",
-        where=f"{first.position.partition}@{first.position.offset}",
+        where=str(first.position),
         fix=f"send a new key to {order.verb} it",
     )

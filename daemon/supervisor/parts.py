@@ -9,14 +9,14 @@ from typing import Final
 
 import msgspec
 
-from rftd.daemon.supervisor.obstacle import PART_MISSING, Obstacle
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import ExperimentSpec
-from rftd.workers.policies.priorities import make_priority
-from rftd.workers.policies.registry import make_policy
-from rftd.workers.trainer.extensions import check_extensions
-from rftd.workers.workflows.runner import check_names
+from rftd.workers.control.obstacle import PART_MISSING, Obstacle
+from rftd.workers.control.policies.priorities import make_priority
+from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.rollout.workflows.runner import check_names
+from rftd.workers.training.extensions import check_extensions
 
 LOOK_S: Final = 2.0
 

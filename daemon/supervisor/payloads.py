@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.registry import Entry
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogFullError, UnreachableError
 from rftd.ops.logs import Logger
@@ -161,8 +161,10 @@ class PayloadKeeper:
 
 def _in_use(state: RunState, closed: GroupClosed) -> bool:
     """True if a member may be planned yet: advantages are computed from the whole group, so all of it stays or goes."""
-    ledger = state.ledger
-    return any(each.experience in ledger.waiting or each.experience in ledger.cooling for each in closed.members)
+    replay_buffer = state.replay_buffer
+    return any(
+        each.experience in replay_buffer.waiting or each.experience in replay_buffer.cooling for each in closed.members
+    )
 
 
 def living_forks(entries: Mapping[UUID, Entry], ancestor: UUID) -> Iterator[Entry]:

@@ -6,20 +6,24 @@ from pathlib import Path
 
 import msgspec
 
+from rftd.daemon.supervisor.taskset_checks import check_tasksets
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
-from rftd.workers.chat.byte_tokenizer import ByteTokenizer
-from rftd.workers.policies.priorities import make_priority
-from rftd.workers.policies.registry import make_policy
+from rftd.workers.control.policies.priorities import make_priority
+from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.models.model_type import check_model_type, check_rotation
 from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
+from rftd.workers.rollout.workflows.runner import check_names
+from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.trainer.engines.registry import ENGINES as TRAINER_ENGINES
-from rftd.workers.workflows.runner import check_names
+from rftd.workers.training.engines.registry import ENGINES as TRAINER_ENGINES
 
 
 def preflight(spec: ExperimentSpec) -> ExperimentSpec:
     """The specification with rows, digests and step counts filled in. Raises ConfigError, DataError. Blocks."""
-    return msgspec.structs.replace(spec, stages=tuple(_stage(stage) for stage in spec.stages))
+    stages = tuple(_stage(stage) for stage in spec.stages)
+    check_tasksets(spec)
+    return msgspec.structs.replace(spec, stages=stages)
 
 
 def _stage(stage: StageSpec) -> StageSpec:
@@ -28,21 +32,24 @@ def _stage(stage: StageSpec) -> StageSpec:
     make_policy(stage.policy)
     make_priority(stage.policy.priority)
     if stage.trainer.engine != "fake":
-        _model(stage.model.path)
+        trusted = stage.model.trust_remote_code
+        _model(stage.model.path, trusted=trusted)
+        check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
         _adapter(stage.model)
         for path, field in (
             (stage.trainer.critic_path, "model.critic_model_path"),
             (stage.trainer.teacher_path, "explorer.auxiliary_models"),
         ):
             if path:
-                _model(path, field)
+                _model(path, field, trusted=trusted)
     taskset = _counted(stage.taskset) if stage.taskset else None
     dataset = _counted(stage.dataset, trained=True) if stage.dataset else None
     evals = tuple(_counted(each) for each in stage.evals)
     for each in (taskset, *evals):
         if each is not None:
             check_names(each)
-    total_steps, collect_groups = stage.total_steps, stage.collect_groups
+    total_steps = stage.total_steps
+    collect_groups = stage.collect_groups
     if stage.kind == "explore" and taskset is not None:
         collect_groups = collect_groups or stage.total_epochs * taskset.rows
     elif total_steps == 0:
@@ -82,7 +89,7 @@ def _known(name: str, known: tuple[str, ...], what: str) -> None:
         raise ConfigError(f"no {what} {name!r} in this daemon", fix=f"one of {', '.join(known)}")
 
 
-def _model(path: str, field: str = "model.model_path") -> None:
+def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
     folder = Path(path)
     if not folder.is_dir() or not (folder / "config.json").is_file():
         raise DataError(
@@ -90,6 +97,7 @@ def _model(path: str, field: str = "model.model_path") -> None:
             field=field,
             fix="give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)",
         )
+    check_model_type(folder, trust_remote_code=trusted, field=field)
 
 
 def _adapter(model: ModelSpec) -> None:
@@ -104,10 +112,14 @@ def _adapter(model: ModelSpec) -> None:
 
 
 def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
-    """The taskset with its rows counted, after a look at the first: a wrong key is wrong in every row."""
+    """The taskset with its rows counted, after a look at the first: a wrong key is wrong in every row.
+
+    A label is each row's own: of `kto` all rows are looked at.
+    """
     with Taskset.open(spec) as taskset:
         if trained:
-            taskset.train_rows(0, tokenizer=ByteTokenizer(), max_model_len=2)
+            for row in range(len(taskset) if spec.schema == "kto" else 1):
+                taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
         else:
             taskset.task(0)
         return msgspec.structs.replace(spec, rows=len(taskset), digest=taskset.digest)

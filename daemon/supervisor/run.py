@@ -10,11 +10,9 @@ from uuid import UUID
 from rftd.daemon.dlq.verdicts import task_retried
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.collector import tidy
-from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.inbox import Inbox, Request
-from rftd.daemon.supervisor.obstacle import Trouble, of_decision
 from rftd.daemon.supervisor.parts import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.supervisor.transitions import check_command
@@ -27,8 +25,10 @@ from rftd.ops.clock import Clock, RecordedClock
 from rftd.ops.errors import FencedError, LogLossError, UnreachableError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
+from rftd.storage.resume import resumed_follower, snapshots_of
 from rftd.streams import topics
 from rftd.streams.codec import Writer
+from rftd.streams.decision import Decision
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed
@@ -38,20 +38,17 @@ from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
 from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
 from rftd.streams.follower import Follower
-from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
 from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.split_submission import ROLES
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.dispatcher.decision import Decision
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.executors.executor import Executor
-from rftd.workers.planner.planner import Planner
-from rftd.workers.taking_up import resumed_follower, snapshots_of
+from rftd.workers.control.deciders import Deciders
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.obstacle import Trouble, of_decision
+from rftd.workers.launcher.executor import Executor
 
 TICK_S = 0.1
 GATHER_S = 0.01
@@ -59,21 +56,6 @@ GATHER_S = 0.01
 LOOK_S = 0.5
 STUCK_S = 4.0
 """A run that does not leave its loop for so long waits for the log."""
-
-
-class _Desk:
-    """Who decides: pure, on the state, so a new one decides as the old one would have."""
-
-    def __init__(self, state: RunState, liveness: Liveness, roles: frozenset[str]) -> None:
-        self._state = state
-        self._liveness = liveness
-        self.controller = Controller(state, starts=roles)
-        self.renew()
-
-    def renew(self) -> None:
-        """Begins anew with the two that keep something of the state: what was left half way is no use."""
-        self.planner = Planner(self._state)
-        self.dispatcher = Dispatcher(self._state, self._liveness)
 
 
 class Run:
@@ -109,7 +91,6 @@ class Run:
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
         self._closed_groups = partition_of(topics.TASKS, experiment)
         self._log = log
-        self._executor = executor
         self._owner = owner
         self._wall = clock
         """Of files, whose times are the machine's; all that is decided goes by `_clock`."""
@@ -119,11 +100,22 @@ class Run:
         self._liveness = Liveness(lost_after_s)
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
-        self._fleet: Fleet | None = None
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
+        self._deciders = Deciders(self.state, self._liveness, starts=roles)
+        self._fleet = Fleet(
+            self.state,
+            executor,
+            self._liveness,
+            clock=self._clock,
+            log=logger,
+            roles=roles,
+            spine_offset=spine_offset,
+        )
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
-        self._phase, self._appending_s = Phase.READING, 0.0
-        self._tracker, self._looked_s = Tracker(), 0.0
+        self._phase = Phase.READING
+        self._appending_s = 0.0
+        self._tracker = Tracker()
+        self._looked_s = 0.0
         self._turn_s = 0.0
         self._trouble: Trouble | None = None
         """What befell a role since the controller decided last."""
@@ -168,8 +160,9 @@ class Run:
             await self._lead(follower)
         except LogLossError:
             self.remembers = Witness("the daemon that ran it", heads_of(follower.marks()))
-            # On Kafka nobody else keeps them from appending over what is gone.
-            await (self._fleet or self._workers_of(beginning.spec)).drain(0.0)
+            # On a shared log nobody else keeps them from appending over what is gone.
+            self._fleet.take_up(beginning.spec)
+            await self._fleet.drain(0.0)
             raise
         finally:
             if self._guard is not None:
@@ -178,13 +171,15 @@ class Run:
 
     def waits(self) -> list[Wait]:
         """What each role does or waits for now."""
-        now_s, now_ns = self._clock.monotonic_s(), self._clock.now_ns()
+        now_s = self._clock.monotonic_s()
+        now_ns = self._clock.now_ns()
         spec = self.state.spine.spec
         scene = Scene(
             name=spec.name if spec is not None else str(self.state.experiment),
             state=self.state,
+            said=lambda: self._deciders.said,
             liveness=self._liveness,
-            processes=self._fleet.processes() if self._fleet is not None else (),
+            processes=self._fleet.processes(),
             roles=self._roles,
             phase=self._phase,
             append_s=now_s - self._appending_s if self._appending_s else 0.0,
@@ -244,8 +239,7 @@ class Run:
                 await self._leaving.wait()
         except TimeoutError:
             self._logger.warning("drain.log_away", reason="the run waits for the log; its workers are ended")
-            if self._fleet is not None:
-                await self._fleet.drain(STUCK_S)
+            await self._fleet.drain(STUCK_S)
             return
         await self._gone.wait()
 
@@ -276,31 +270,31 @@ class Run:
         planner_lease = await self._acquire(follower, "planner", [spine])
         dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
         assert state.spine.spec is not None
-        fleet = self._fleet = self._workers_of(state.spine.spec)
-        desk = _Desk(state, self._liveness, self._roles)
+        fleet = self._fleet
+        fleet.take_up(state.spine.spec)
+        deciders = self._deciders
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
-        wait_s, self._phase = TICK_S, Phase.LEADING
+        wait_s = TICK_S
+        self._phase = Phase.LEADING
         while not (self._stopping or state.spine.ended):
             await self._gather(follower, wait_s)
             await self._look()
             await self._inbox.obey(controller_lease)
             trouble = await self._in_the_way() or fleet.stalled()
-            due = [Decision(event) for event in desk.controller.decide(trouble, now_ns=self._clock.now_ns())]
+            due = deciders.control(trouble, self._clock.now_ns())
             await self._write(controller_lease, "controller", self._drafts(controller_lease, due))
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
-            await self._tend(follower, fleet, writer, start=trouble is None and not state.spine.cause)
+            await self._tend(follower, writer, start=trouble is None and not state.spine.cause)
             dispatched = await self._decide(
-                dispatcher_lease, "dispatcher", lambda: desk.dispatcher.decide(self._clock.monotonic_s())
+                dispatcher_lease, "dispatcher", lambda: deciders.dispatch(self._clock.monotonic_s())
             )
             # What was decided is folded by now: groups that just closed can be in this turn's plans.
             planned = await self._decide(
-                planner_lease,
-                "planner",
-                lambda: [Decision(event) for event in desk.planner.decide(follower.positions, self._clock.now_ns())],
+                planner_lease, "planner", lambda: deciders.plan(follower.positions, self._clock.now_ns())
             )
             if self._trouble is not None:
-                desk.renew()
+                deciders.renew()
             wait_s = GATHER_S if dispatched or planned else TICK_S
         self._leaving.set()
         self._inbox.close()
@@ -310,21 +304,6 @@ class Run:
         await self._snapshotter.end(take=not state.spine.ended)
         if state.spine.ended:
             await tidy(self._log, state, controller_lease, clock=self._wall, logger=self._logger)
-
-    def _workers_of(self, spec: ExperimentSpec) -> Fleet:
-        """The worker processes, with those that a daemon before this one started."""
-        fleet = Fleet(
-            self.state,
-            spec,
-            self._executor,
-            self._liveness,
-            clock=self._clock,
-            log=self._logger,
-            roles=self._roles,
-            spine_offset=self._spine_offset,
-        )
-        fleet.adopt()
-        return fleet
 
     async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
         """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
@@ -338,8 +317,9 @@ class Run:
         await self._write(lease, role, drafts)
         return bool(drafts)
 
-    async def _tend(self, follower: Follower, fleet: Fleet, writer: Writer, *, start: bool) -> None:
+    async def _tend(self, follower: Follower, writer: Writer, *, start: bool) -> None:
         """Starts workers that are due, and says which were lost."""
+        fleet = self._fleet
         if fleet.ended:
             await follower.catch_up()  # what they said when they left
         try:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rftd.daemon.output.failure import leaves
 from rftd.daemon.patience import AWAY
-from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.registry import Entry
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
@@ -162,7 +162,8 @@ class Runs:
     async def _drive(self, run: UnderWay, entry: Entry) -> None:
         """One experiment; what befalls it is its own affair, but for a fence: that is about the daemon."""
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
-        began_s, again_s = self._clock.monotonic_s(), 0.0
+        began_s = self._clock.monotonic_s()
+        again_s = 0.0
         try:
             await run.drive()
         except FencedError:

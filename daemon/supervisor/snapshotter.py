@@ -61,7 +61,8 @@ class Snapshotter:
         """Takes one now, unless nothing was folded since the last."""
         if self._follower.folded == self._records:
             return
-        self._records, self._checkpoints = self._follower.folded, self._state.committed.count
+        self._records = self._follower.folded
+        self._checkpoints = self._state.committed.count
         async with self._follower.still():  # off the loop: others of this process go on meanwhile
             marks = self._follower.marks()
             snapshot = Snapshot(

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from rftd.daemon.operations import Accepted, Forked
-from rftd.daemon.supervisor.intake import Fork, Intake
+from rftd.daemon.registry import Registry
+from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.preflight import preflight
-from rftd.daemon.supervisor.registry import Registry
 from rftd.ops import faults
 from rftd.streams.envelope import Position
-from rftd.streams.folds.commands import Use
+from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.spine import Status
 
 
@@ -53,7 +53,7 @@ class Submissions:
         use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._whole)
         return made.get(use.event) or self._accepted(use)
 
-    async def fork(self, wanted: Fork, key: UUID) -> Forked:
+    async def fork(self, wanted: WantedFork, key: UUID) -> Forked:
         """See `Operations.fork`."""
 
         async def write(id: UUID) -> Position:
@@ -75,12 +75,12 @@ class Submissions:
             at_step=forked.at_step,
         )
 
-    def _whole(self, use: Use) -> bool:
+    def _whole(self, use: KeyUse) -> bool:
         """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""
         entry = self._registry.entries.get(use.experiment) if use.experiment is not None else None
         return entry is not None and entry.status is not Status.SUBMITTED and entry.spec.half == "both"
 
-    def _accepted(self, use: Use) -> Accepted:
+    def _accepted(self, use: KeyUse) -> Accepted:
         assert use.experiment is not None
         entry = self._registry.entries[use.experiment]
         return Accepted(

@@ -12,16 +12,16 @@ from uuid import UUID
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.operations import Accepted, Done, Forked
+from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.hosting import Hosting
 from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.intake import Fork, Intake
+from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.keeper import Keeper
 from rftd.daemon.supervisor.orders import Order, Orders, order_of
 from rftd.daemon.supervisor.payloads import Keep, PayloadKeeper
-from rftd.daemon.supervisor.registry import Entry, Registry
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
@@ -40,13 +40,13 @@ from rftd.streams.envelope import Position
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.commands import Use
+from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept, Status
-from rftd.streams.halves import EXPLORE, ROLES
 from rftd.streams.log import EventLog
-from rftd.workers.executors.executor import Executor
+from rftd.streams.split_submission import EXPLORE, ROLES
+from rftd.workers.launcher.executor import Executor
 
 HOSTED: Final = 64
 """Most experiments that a daemon works for which does not decide."""
@@ -230,7 +230,7 @@ class Supervisor:
         """See `Operations.fork`."""
         await self._refresh()
         self._hearing.check(self._entry(experiment))
-        wanted = Fork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
+        wanted = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
         forked = await self._submissions.fork(wanted, request_id)
         self.runs.look()
         return forked
@@ -396,5 +396,5 @@ class Supervisor:
         await self._desk.refresh()
 
 
-def _done(use: Use) -> Done:
+def _done(use: KeyUse) -> Done:
     return Done(use.event, use.position)

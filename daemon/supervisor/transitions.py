@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
 from rftd.daemon.dlq.verdicts import check_retry
-from rftd.daemon.supervisor.obstacle import TRIED_AGAIN, of_error
-from rftd.daemon.supervisor.tagging import check_tag
 from rftd.ops.errors import ConflictError
 from rftd.streams import topics
 from rftd.streams.codec import Writer
@@ -20,6 +19,7 @@ from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.topics import partition_of
+from rftd.workers.control.obstacle import TRIED_AGAIN, of_error
 
 LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
     life.ExperimentPaused: (Status.RUNNING,),
@@ -41,12 +41,25 @@ def check_command(state: RunState, event: Event) -> None:
         check_transition(state.spine, event)
 
 
+def check_tag(state: RunState, event: ExperiencePrioritized) -> None:
+    """Raises ConflictError if no experience of the group waits, rests or is still being produced."""
+    if event.group in state.groups.open:
+        return
+    entries = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
+    if any(entry.group.group == event.group for entry in entries):
+        return
+    raise ConflictError(
+        f"no experience of group {event.group} waits to be trained (again)",
+        fix="rftd experiences ls NAME --state waiting lists those that do",
+    )
+
+
 def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
     """Raises ConflictError if nothing comes of it: it was trained, or it is gone already."""
     id = event.experience
     spine = state.spine
-    ledger = state.ledger
-    if id in ledger.waiting or id in ledger.cooling:
+    replay_buffer = state.replay_buffer
+    if id in replay_buffer.waiting or id in replay_buffer.cooling:
         return
     plans = [plan.event for step, plan in spine.plans.items() if step > spine.furthest]
     if any(item.experience == id for plan in plans for item in plan.experiences):

@@ -14,7 +14,7 @@ from rftd.daemon.supervisor.orders import Orders, order_of
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.ids import derive
 from rftd.streams.envelope import Position
-from rftd.streams.folds.commands import Use
+from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 
 
@@ -38,7 +38,7 @@ class Verdicts:
         experiment = dead.task.experiment if dead.task is not None else None
         order = order_of(key, "retry", experiment, dead.letter.id, by, reason, base=base)
 
-        async def give_out(task: FailedTask) -> Use:
+        async def give_out(task: FailedTask) -> KeyUse:
             async def write(id: UUID) -> Position:
                 run = self._run_under_way(task.experiment, fix="fork it, or submit a new one", whose="its")
                 request = Request(id, key, partial(self._orders.check, order))
@@ -58,5 +58,4 @@ class Verdicts:
         if dead.letter.state is State.DROPPED:
             return DeadLetterReceipt(id=id, state=State.DROPPED, already=True, position=None)
         use = await self._orders.carry_out(order, lambda _: self._desk.drop(dead, by=by, reason=reason, key=key))
-        place = f"{use.position.partition}@{use.position.offset}"
-        return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=place)
+        return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=str(use.position))

@@ -1,4 +1,4 @@
-"""One file for each CLI verb; each has a click command named `command`, unless the table in `cli` says otherwise.
+"""One file for each CLI verb, with what it shows; verbs that do alike share one, as the table in `cli` says.
 
 serve        the daemon
 demo         a model that learns, here and now
@@ -14,12 +14,8 @@ experiences  what its rollouts left
 why          what each role waits for
 lineage      what a thing was made of, and what became of it
 dlq          what was set aside, retry, drop
-transitions  pause, resume, cancel
-prioritize   which goes first
-archive      files of an experiment into an archive
-restore      and back
-rm           files of an experiment, away
-keeping      what these three share
+transitions  pause, resume, cancel; prioritize: which goes first
+keeping      archive, restore, rm: files of an experiment into an archive, back, and away
 gc           files that no event names
 config       what an experiment file says
 sim          an experiment in virtual time

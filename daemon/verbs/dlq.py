@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
+import msgspec
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
-from rftd.ops.decoding import converted
+from rftd.daemon.dlq.letter import (
+    Dead,
+    DeadLetter,
+    DeadLetterList,
+    DeadLetterPage,
+    DeadLetterReceipt,
+    listed,
+    meant,
+)
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emitted
+from rftd.daemon.output.quantity import age
+from rftd.daemon.output.table import console_of, state, table
+from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.views import dead_letters
+from rftd.daemon.views.route import CommandRoute
+from rftd.daemon.views.wire import to_wire
+from rftd.ops.clock import SystemClock, iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from rftd.daemon.dlq.letter import Dead
+    from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
+B = TypeVar("B", bound=msgspec.Struct)
+T = TypeVar("T")
+
+_REASON_CHARACTERS: Final = 80
 WHICH = """ID is one of `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
 
 
@@ -28,73 +50,59 @@ def dlq() -> None:
 @click.option("--all", "everything", is_flag=True, help="Those that were retried or dropped too.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most lines.")
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip so many.")
-@kafka_option
+@log_option
 @shared_options
 @click.pass_obj
 def ls(
-    settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, kafka: str | None
+    settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, log_at: LogUrl | None
 ) -> None:
     """List what is open, newest first. Without a daemon the log itself is read."""
-
-    from rftd.daemon.client import replies
     from rftd.daemon.client.client import Client
     from rftd.ops.errors import UnreachableError
 
     try:
         with Client(settings) as client:
-            plain = client.dead_letters(experiment=experiment, all=everything, limit=limit, offset=offset).plain()
+            answer = client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, offset=offset)
+        value = answer.value
+        plain = answer.plain()
     except UnreachableError as away:
 
-        async def of(log: EventLog, dead: list[Dead]) -> Any:
-            from rftd.daemon.dlq.gathering import listed
-            from rftd.daemon.supervisor.registry import find_entry
+        async def of(log: EventLog, dead: list[Dead]) -> DeadLetterList:
+            from rftd.daemon.registry import find_entry
 
             id = (await find_entry(log, experiment)).id if experiment else None
             return listed(dead, everything=everything, experiment=id, limit=limit, offset=offset)
 
-        plain = _offline(settings, kafka, of, away)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(plain, settings)
-        return
-    from rftd.daemon.output.dlq import lines
-
-    lines(converted(plain, replies.DeadLetters), settings, everything=everything)
+        value = _offline(settings, log_at, of, away)
+        plain = to_wire(value)
+    if not emitted(plain, settings):
+        _list(value, settings, everything=everything)
 
 
 @dlq.command("show", help=f"One dead letter, with the record or the attempts behind it.\n\n{WHICH}")
 @click.argument("id")
-@kafka_option
+@log_option
 @shared_options
 @click.pass_obj
-def show(settings: Settings, id: str, kafka: str | None) -> None:
+def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
     """One of them."""
-
-    from rftd.daemon.client import replies
     from rftd.daemon.client.client import Client
     from rftd.ops.errors import UnreachableError
 
     try:
         with Client(settings) as client:
-            plain = client.dead_letter(id).plain()
+            answer = client.ask(dead_letters.one, id=id)
+        value = answer.value
+        plain = answer.plain()
     except UnreachableError as away:
 
-        async def of(log: EventLog, dead: list[Dead]) -> Any:
-            from rftd.daemon.dlq.gathering import meant
-            from rftd.daemon.dlq.page import page_of
+        async def of(log: EventLog, dead: list[Dead]) -> DeadLetterPage:
+            return await dead_letters.page_of(log, meant(dead, id))
 
-            return await page_of(log, meant(dead, id))
-
-        plain = _offline(settings, kafka, of, away)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(plain, settings)
-        return
-    from rftd.daemon.output.dlq import page
-
-    page(converted(plain, replies.DeadLetterPage), settings)
+        value = _offline(settings, log_at, of, away)
+        plain = to_wire(value)
+    if not emitted(plain, settings):
+        _page(value, settings)
 
 
 @dlq.command("retry", help=f"Let one take effect after all: a failed task is given out once more.\n\n{WHICH}")
@@ -105,7 +113,8 @@ def show(settings: Settings, id: str, kafka: str | None) -> None:
 @click.pass_obj
 def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
     """A failed task gets a fresh bound of attempts."""
-    _decide(settings, "retry", id, reason, request_id)
+    body = dead_letters.Decide(id=id, by=_who(), reason=reason)
+    _decide(settings, dead_letters.retry, body, request_id)
 
 
 @dlq.command("drop", help=f"Take one from the list: somebody looked at it.\n\n{WHICH}")
@@ -116,47 +125,103 @@ def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> N
 @click.pass_obj
 def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
     """It stays in the log."""
-    _decide(settings, "drop", id, reason, request_id)
+    body = dead_letters.Drop(id=id, by=_who(), reason=reason)
+    _decide(settings, dead_letters.drop, body, request_id)
 
 
-def _decide(settings: Settings, verdict: str, id: str, reason: str, request_id: str | None) -> None:
-    import getpass
-
+def _decide(settings: Settings, verdict: CommandRoute[B, DeadLetterReceipt], body: B, request_id: str | None) -> None:
     from rftd.daemon.client.client import Client
-    from rftd.daemon.verbs.submit import new_id
 
-    try:
-        by = getpass.getuser()
-    except (OSError, KeyError):  # a user without a name
-        by = ""
     with Client(settings) as client:
-        answer = client.decide(verdict, id, by=by, reason=reason, request_id=request_id or new_id())
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(answer.plain(), settings)
-    elif settings.verbosity >= 0:
+        answer = client.send(verdict, body, request_id=request_id)
+    if not emitted(answer.plain(), settings) and settings.verbosity >= 0:
         click.echo(f"{answer.value.id}  {'already ' if answer.value.already else ''}{answer.value.state}")
 
 
-def _offline(settings: Settings, kafka: str | None, of: Callable[..., Any], away: Exception) -> Any:
-    """What `of` answers from the log that --data or --kafka names; raises `away` if they name none."""
+def _who() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        return ""
+
+
+def _offline(
+    settings: Settings, log_at: LogUrl | None, of: Callable[[EventLog, list[Dead]], Awaitable[T]], away: Exception
+) -> T:
+    """What `of` answers from the log that --data or `log_at` names; raises `away` if they name none."""
     import asyncio
     from pathlib import Path
 
-    from rftd.daemon.api.wire import to_wire
+    if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
+        raise away
     from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.dlq.offline import dead_offline
+    from rftd.daemon.dlq.desk import dead_offline
     from rftd.daemon.log_source import log_to_read
-    from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
 
-    if kafka is None and not (Path(data_folder(settings)) / "log").is_dir():
-        raise away
-
-    async def read() -> Any:
-        folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
-            return to_wire(await of(log, await dead_offline(log)))
+    async def read() -> T:
+        folder = DataFolder(Path(data_folder(settings)))
+        clock = SystemClock()
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
+            return await of(log, await dead_offline(log))
 
     return asyncio.run(read())
+
+
+def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:
+    """Prints a line for each."""
+    if not letters.items:
+        click.echo("no dead letters" if everything else "no open dead letters", err=True)
+        return
+    clock = SystemClock()
+    rows = [
+        (
+            each.id,
+            each.task or each.kind,
+            state(each.state),
+            str(each.attempts) if each.kind == "task" else "-",
+            age(each.found_ns, clock),
+            each.code,
+            _short(each.reason),
+        )
+        for each in letters.items
+    ]
+    headers = ("ID", "WHAT", "STATE", "ATTEMPTS", "AGE", "CODE", "REASON")
+    console_of(settings).print(table(headers, rows, right=frozenset({"ATTEMPTS", "AGE"})))
+    if letters.next is not None and settings.verbosity >= 0:
+        click.echo(f"there are more: --offset {letters.next}", err=True)
+
+
+def _page(shown: DeadLetterPage, settings: Settings) -> None:
+    """Prints one with what lies behind it."""
+    letter = shown.letter
+    click.echo(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
+    click.echo(f"{letter.code}: {letter.reason}")
+    if letter.kind == "task":
+        clock = SystemClock()
+        rows = [
+            (
+                str(each.attempt),
+                str(each.slot),
+                each.worker,
+                age(each.leased_ns, clock),
+                each.ended or "its rollouts ended",
+            )
+            for each in shown.tries
+        ]
+        console_of(settings).print(table(("ATTEMPT", "SLOT", "WORKER", "AGE", "END"), rows, right=frozenset({"AGE"})))
+    else:
+        click.echo(json.dumps(shown.record, indent=2))
+
+
+def _decided(letter: DeadLetter) -> str:
+    if letter.decided_ns is None:
+        return ""
+    who = f" by {letter.by}" if letter.by else ""
+    return f"{who} at {iso(letter.decided_ns)}{': ' + letter.verdict if letter.verdict else ''}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _REASON_CHARACTERS else f"{text[: _REASON_CHARACTERS - 1]}…"

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, postgres_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit
+from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
+
+if TYPE_CHECKING:
+    from rftd.streams.backends.backend import LogUrl
 
 
 @click.command("doctor")
-@kafka_option
+@log_option
 @postgres_option
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, kafka: str | None, postgres: str | None) -> None:
+def command(ctx: click.Context, log_at: LogUrl | None, postgres: str | None) -> None:
     """Check this machine, the data folder, Kafka, Postgres and the daemon. Exit 1 if a check failed."""
     from pathlib import Path
 
-    from rftd.daemon.doctor.cluster import check_kafka, check_postgres
+    from rftd.daemon.doctor.cluster import check_log, check_postgres
     from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
     from rftd.daemon.doctor.machine import check_folder, check_identity, check_packages, check_python
 
@@ -27,7 +34,7 @@ def command(ctx: click.Context, kafka: str | None, postgres: str | None) -> None
         *check_identity(),
         *check_packages(),
         *check_folder(folder),
-        *check_kafka(kafka),
+        *check_log(log_at),
         *check_postgres(postgres),
         *check_endpoint(folder),
         *check_daemon(settings),
@@ -35,8 +42,6 @@ def command(ctx: click.Context, kafka: str | None, postgres: str | None) -> None
     failed = any(finding.status == "fail" for finding in findings)
     if settings.machine_readable:
         from dataclasses import asdict
-
-        from rftd.daemon.output.data import emit
 
         emit({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, settings)
     else:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from rftd.daemon.output.data import emit, emit_line
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.names import experiment_argument
-
-if TYPE_CHECKING:
-    from rftd.daemon.client.replies import Event
+from rftd.daemon.views import events
+from rftd.daemon.views.events import EventView
 
 _WAIT_S: Final = 15.0
 _BRIEF_CHARS: Final = 110
@@ -30,25 +30,25 @@ def command(
 ) -> None:
     """The events of experiment NAME, merged by time; token arrays as their shape."""
     from rftd.daemon.client.client import Client
-    from rftd.daemon.output.data import emit, emit_line
 
     items: list[Any] = []
     with Client(settings) as client:
-        left, more = limit, True
+        left = limit
+        more = True
         while more and (left > 0 or follow):
-            size = min(left, 500) if not follow else 500
-            answer = client.events(
-                name,
-                {
-                    "type": list(types) or None,
-                    "after": after,
-                    "limit": size,
-                    "full": full or None,
-                    "wait_s": _WAIT_S if follow else None,
-                },
+            answer = client.ask(
+                events.events,
+                name=name,
+                type=list(types) or None,
+                after=after,
+                limit=500 if follow else min(left, 500),
+                full=full or None,
+                wait_s=_WAIT_S if follow else 0.0,
             )
             page = answer.value
-            after, left, more = page.next, left - len(page.items), page.more or follow
+            after = page.next
+            left = left - len(page.items)
+            more = page.more or follow
             for item, event in zip(answer.plain()["items"], page.items, strict=True):
                 if settings.output == "jsonl" or (settings.machine_readable and follow):
                     emit_line(item)
@@ -62,7 +62,7 @@ def command(
         click.echo(f"there are more: rftd events {name} --after {after}", err=True)
 
 
-def _text(event: Event) -> str:
+def _text(event: EventView) -> str:
     brief = " ".join(f"{key}={value}" for key, value in event.payload.items() if isinstance(value, str | int | float))
     cut = brief if len(brief) <= _BRIEF_CHARS else brief[: _BRIEF_CHARS - 3] + "..."
     return f"{event.time}  {event.type:<21}  {event.position:<25}  {cut}".rstrip()

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Final
 
 import click
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from rftd.daemon.output.data import emitted
+from rftd.daemon.output.quantity import number
+from rftd.daemon.output.table import console_of, table
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.views import experiences
+from rftd.daemon.views.commands import Reason
+from rftd.daemon.views.experiences import ExperienceView
+from rftd.ops.clock import iso
+from rftd.storage.queries.experiences import ExperienceRow
+from rftd.storage.queries.lengths import Lengths
 
-if TYPE_CHECKING:
-    from rftd.daemon.client.replies import Experience, ExperiencePage
-
+_BIASED_BELOW: Final = 0.05
+"""Of p."""
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
 
@@ -53,28 +64,24 @@ def ls(
     first, last = _span(step)
     low, high = _bounds(reward, "--reward")
     least, most = _bounds(staleness, "--staleness")
-    parameters = {
-        "first_step": first,
-        "last_step": last,
-        "min_reward": low,
-        "max_reward": high,
-        "min_staleness": None if least is None else max(0, math.ceil(least)),
-        "max_staleness": None if most is None else math.floor(most),
-        "state": state,
-        "stage": stage,
-        "order": order,
-        "limit": limit,
-        "offset": offset,
-    }
     with Client(settings) as client:
-        answer = client.experiences(name, parameters)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(answer.plain(), settings)
+        answer = client.ask(
+            experiences.experiences,
+            name=name,
+            first_step=first,
+            last_step=last,
+            min_reward=low,
+            max_reward=high,
+            min_staleness=None if least is None else max(0, math.ceil(least)),
+            max_staleness=None if most is None else math.floor(most),
+            state=state,
+            stage=stage,
+            order=order,
+            limit=limit,
+            offset=offset,
+        )
+    if emitted(answer.plain(), settings):
         return
-    from rftd.daemon.output.table import console_of, table
-
     headers = ("EXPERIENCE", "STATE", "REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "FINISH", "PRODUCED")
     right = frozenset({"REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES"})
     console_of(settings).print(table(headers, [_row(row) for row in answer.value.items], right=right))
@@ -93,11 +100,8 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:
-        answer = client.experience(name, id, tokens=tokens)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(answer.plain(), settings)
+        answer = client.ask(experiences.experience, name=name, experience=id, tokens=tokens)
+    if emitted(answer.plain(), settings):
         return
     click.echo(_page(answer.value))
 
@@ -116,15 +120,12 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
     It is the tag that its workflow gave it, 0 by default; a replay buffer's priority function adds to it.
     """
     from rftd.daemon.client.client import Client
-    from rftd.daemon.verbs.submit import new_id
 
+    body = experiences.Tag(priority=priority, reason=reason)
     with Client(settings) as client:
-        sent = client.tag(name, id, priority, reason=reason, request_id=request_id or new_id()).value
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit({"id": sent.id, "experience": id, "priority": priority, "event": sent.event}, settings)
-    elif settings.verbosity >= 0:
+        sent = client.send(experiences.prioritize, body, name=name, experience=id, request_id=request_id).value
+    done = {"id": sent.id, "experience": id, "priority": priority, "event": sent.event}
+    if not emitted(done, settings) and settings.verbosity >= 0:
         click.echo(f"{id}  priority {priority:g}  {sent.event}")
 
 
@@ -142,15 +143,11 @@ def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str
     experiences return, and are planned anew. What was trained before cannot be given up.
     """
     from rftd.daemon.client.client import Client
-    from rftd.daemon.verbs.submit import new_id
 
+    body = Reason(reason=reason)
     with Client(settings) as client:
-        sent = client.give_up(name, id, reason=reason, request_id=request_id or new_id()).value
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit({"id": sent.id, "experience": id, "event": sent.event}, settings)
-    elif settings.verbosity >= 0:
+        sent = client.send(experiences.give_up, body, name=name, experience=id, request_id=request_id).value
+    if not emitted({"id": sent.id, "experience": id, "event": sent.event}, settings) and settings.verbosity >= 0:
         click.echo(f"{id}  given up  {sent.event}")
 
 
@@ -168,21 +165,13 @@ def lengths(settings: Settings, name: str, stage: int | None) -> None:
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:
-        answer = client.lengths(name, stage=stage)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(answer.plain(), settings)
+        answer = client.ask(experiences.lengths, name=name, stage=stage)
+    if emitted(answer.plain(), settings):
         return
-    from rftd.daemon.output.lengths import render
-    from rftd.daemon.output.table import console_of
-
-    console_of(settings).print(render(answer.value))
+    console_of(settings).print(_lengths(answer.value))
 
 
-def _row(row: Experience) -> tuple[str, ...]:
-    from rftd.daemon.output.quantity import number
-
+def _row(row: ExperienceRow) -> tuple[str, ...]:
     versions = (
         f"{row.oldest_version}"
         if row.oldest_version == row.newest_version
@@ -198,11 +187,11 @@ def _row(row: Experience) -> tuple[str, ...]:
         "-" if row.staleness_versions is None else str(row.staleness_versions),
         str(row.uses),
         row.finish,
-        row.produced_at,
+        iso(row.produced_ns),
     )
 
 
-def _page(page: ExperiencePage) -> str:
+def _page(page: ExperienceView) -> str:
     row = page.experience
     where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
     lines = [
@@ -217,15 +206,52 @@ def _page(page: ExperiencePage) -> str:
         f"response tokens {span.start} to {span.end}"
         for number, span in enumerate(page.spans)
     ]
+    lines += [
+        f"{'sampling' if number == 0 else '':<12}temperature {drawn.temperature:g}, top_p {drawn.top_p:g}, "
+        f"top_k {drawn.top_k}{_others(drawn.others)}: response tokens {drawn.start} to {drawn.end}"
+        for number, drawn in enumerate(page.sampling)
+    ]
     if page.tokens is not None and page.logprobs is not None:
-        prompt, response = page.tokens[: row.prompt_tokens], page.tokens[row.prompt_tokens :]
+        prompt = page.tokens[: row.prompt_tokens]
+        response = page.tokens[row.prompt_tokens :]
         mask = page.loss_mask or [1] * len(response)
         lines.append(f"prompt      {' '.join(map(str, prompt))}")
+        processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
+        columns = zip(response, page.logprobs, processed, mask, strict=False)
         lines += [
-            f"  {index:>5}  {token:>7}  {logprob:>9.4f}  {'' if trained else 'not trained'}".rstrip()
-            for index, (token, logprob, trained) in enumerate(zip(response, page.logprobs, mask, strict=False))
+            f"  {index:>5}  {token:>7}  {logprob:>9.4f}{after}  {'' if trained else 'not trained'}".rstrip()
+            for index, (token, logprob, after, trained) in enumerate(columns)
         ]
     return "\n".join(lines)
+
+
+def _lengths(lengths: Lengths) -> RenderableType:
+    """Three rows, and what they mean."""
+    headers = ("RESPONSES", "COUNT", "MEAN", "P50", "P90", "P99", "MAX")
+    rows = [
+        (name, str(row.count), f"{row.mean:.1f}", str(row.p50), str(row.p90), str(row.p99), str(row.max))
+        for name, row in (("generated", lengths.generated), ("trained", lengths.trained), ("dropped", lengths.dropped))
+    ]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in lengths.dropped_by_reason.items())
+    lines = [Text(f"dropped: {reasons}")] if reasons else []
+    if lengths.undecided:
+        lines.append(Text(f"not decided yet: {lengths.undecided}"))
+    if lengths.never_ended:
+        lines.append(Text(f"never ended (failed, timed out, given up): {lengths.never_ended}, of unknown length"))
+    return Group(table(headers, rows, right=frozenset(headers[1:])), *lines, Text(_verdict(lengths)))
+
+
+def _verdict(lengths: Lengths) -> str:
+    """Whether drops were biased, in words."""
+    if not lengths.dropped.count or not lengths.trained.count:
+        return "drop bias: nothing was dropped" if lengths.trained.count else "drop bias: nothing was trained yet"
+    biased = lengths.p < _BIASED_BELOW
+    word = "NOT like the rest" if biased else "like the rest"
+    return f"drop bias: KS {lengths.statistic:.4f}, p {lengths.p:.2g}: what was dropped is {word}"
+
+
+def _others(settings: Mapping[str, float]) -> str:
+    return "".join(f", {name} {value:g}" for name, value in settings.items())
 
 
 def _span(text: str | None) -> tuple[int | None, int | None]:
@@ -246,7 +272,8 @@ def _bounds(text: str | None, option: str) -> tuple[float | None, float | None]:
     match = re.fullmatch(r"\s*(>=|<=|>|<|=)?\s*(-?\d+(?:\.\d+)?)\s*", text)
     if match is None:
         raise click.BadParameter(f"{text!r} is no comparison: write '>0.8', '<=2' or '=1'", param_hint=option)
-    sign, value = match[1] or "=", float(match[2])
+    sign = match[1] or "="
+    value = float(match[2])
     if sign in (">", ">="):
         return (value if sign == ">=" else math.nextafter(value, math.inf)), None
     if sign in ("<", "<="):

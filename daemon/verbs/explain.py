@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rftd.daemon.output.data import emit
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ def command(settings: Settings, code: str | None) -> None:
     found = codes()
     if code is None:
         if settings.machine_readable:
-            from rftd.daemon.output.data import emit
-
             emit([_entry(known, kind) for known, kind in found.items()], settings)
         else:
             for known, kind in found.items():
@@ -52,8 +51,6 @@ def command(settings: Settings, code: str | None) -> None:
         near = difflib.get_close_matches(wanted, list(found), n=1)
         raise NotFoundError(f"no error code {wanted!r}", fix=f"did you mean {near[0]}?" if near else "see rftd explain")
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
         emit(_entry(wanted, found[wanted]), settings)
         return
     kind = found[wanted]

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit
+from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
-    from rftd.daemon.supervisor.registry import Entry
-    from rftd.storage.archive import Exported
+    from rftd.daemon.registry import Entry
+    from rftd.storage.portable.experiment import ExportReport
+    from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
 
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
     help="Which of them go along; with `newest`, of an experiment that has not ended, its published weights too.",
 )
 @click.option("--force", is_flag=True, help="Also an experiment that a daemon may be running: as far as it is now.")
-@kafka_option
+@log_option
 @shared_options
 @click.pass_obj
 def command(
-    settings: Settings, experiment: str, to: str | None, checkpoints: str, force: bool, kafka: str | None
+    settings: Settings, experiment: str, to: str | None, checkpoints: str, force: bool, log_at: LogUrl | None
 ) -> None:
     """Write the whole log of EXPERIMENT (a name, name@2, an id), its artifacts and checkpoint to one file."""
     import asyncio
@@ -37,18 +40,19 @@ def command(
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.supervisor.registry import find_entry
+    from rftd.daemon.registry import find_entry
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
     from rftd.ops.paths import absolute_path
 
-    folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
+    folder = DataFolder(Path(data_folder(settings)))
+    clock = SystemClock()
 
-    async def export() -> tuple[Exported, Path]:
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+    async def export() -> tuple[ExportReport, Path]:
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
             entry = await find_entry(log, experiment)
             path = Path(absolute_path(to or f"{entry.name}.rftd"))
-            lock = _at_rest(entry, folder, kafka, force)
+            lock = _at_rest(entry, folder, log_at, force)
             try:
                 return await _export(log, entry, path, checkpoints, settings), path
             finally:
@@ -59,8 +63,6 @@ def command(
     manifest = exported.manifest
     records = sum(part.records for part in manifest.partitions)
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
         answer = {"file": str(path), "experiment": str(manifest.experiment), "name": manifest.name}
         counts = {"state": manifest.state, "records": records, "files": len(manifest.files)}
         emit({**answer, **counts, "size_bytes": path.stat().st_size, "notes": list(exported.notes)}, settings)
@@ -77,26 +79,27 @@ for _option in command.params:
         _option.opts.remove("-o")  # here it names the file; the form of the answer keeps its long name
 
 
-async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> Exported:
+async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> ExportReport:
     from rftd.daemon.installed import installed_version
     from rftd.ops.clock import SystemClock
-    from rftd.storage.archive import export_experiment
+    from rftd.storage.portable.experiment import export_experiment
 
     return await export_experiment(
         log, entry.id, path, release=installed_version(), clock=SystemClock(), checkpoints=checkpoints
     )
 
 
-def _at_rest(entry: Entry, folder: Any, kafka: str | None, force: bool) -> Any:
+def _at_rest(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> Any:
     """The folder's lock, if the experiment has not ended. Raises ConflictError if a daemon has or may have it."""
     from rftd.ops.errors import ConflictError
+    from rftd.streams.backends.backend import backend_of
     from rftd.streams.backends.lock_file import LockFile
 
     if force or entry.status is None or entry.status.ended:
         return None
-    if kafka is not None:
+    if log_at is not None:
         raise ConflictError(
-            f"{entry.name} is {entry.status}, and on Kafka nobody can see whether a daemon runs it",
+            f"{entry.name} is {entry.status}, and on {backend_of(log_at).name} nobody can see whether a daemon runs it",
             fix="stop the daemon and its workers, then add --force",
         )
     try:

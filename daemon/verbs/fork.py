@@ -35,38 +35,20 @@ def command(
 ) -> None:
     """Go on from step N of experiment NAME in a new experiment, with its configuration but for what is set."""
     from rftd.daemon.client.client import Client
-    from rftd.daemon.verbs.submit import handle_of, new_id, pair
+    from rftd.daemon.verbs.submit import pair, taken_in
+    from rftd.daemon.views import commands
 
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
     with Client(settings) as client:
-        accepted = client.fork(
-            name,
-            at_step=at_step,
-            overrides=_portable(client, name, overrides),
-            fork_name=fork_name,
-            labels=named,
-            request_id=request_id or new_id(),
-        )
+        body = commands.Fork(at_step=at_step, set=_portable(client, name, overrides), name=fork_name, labels=named)
+        accepted = client.send(commands.fork, body, name=name, request_id=request_id)
         receipt = accepted.value
         if settings.verbosity >= 0:
             for warning in receipt.warnings:
                 click.echo(f"warning: {warning}", err=True)
-        handle = handle_of(client, receipt.name, receipt.id, receipt.position)
-        if settings.machine_readable and not wait:
-            from rftd.daemon.output.data import emit
-
-            emit(accepted.plain(), settings)
-        elif settings.verbosity >= 0:
-            click.echo(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
-            click.echo(f"  shares steps 1 to {receipt.at_step} of {receipt.parent}", err=wait)
-            click.echo(
-                f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait
-            )
-        if wait:
-            from rftd.daemon.verbs.watch import follow_to_end
-
-            ctx.exit(follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle))
+        what = f"shares steps 1 to {receipt.at_step} of {receipt.parent}"
+        ctx.exit(taken_in(client, accepted, settings, what, wait=wait))
 
 
 def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str]:
@@ -74,6 +56,7 @@ def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str
     if not overrides:
         return []
     from rftd.daemon.config.loading import portable_overrides
+    from rftd.daemon.views import experiments
 
-    config = client.experiment(name).plain()["experiment"]["config"]
+    config = client.ask(experiments.one, name=name).value.experiment.config
     return portable_overrides(config, overrides)

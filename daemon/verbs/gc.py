@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit
+from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
-    from rftd.daemon.supervisor.registry import Entry
-    from rftd.storage.garbage import Garbage
+    from rftd.daemon.registry import Entry
+    from rftd.storage.unreferenced import Unreferenced
+    from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
 
 @click.command("gc")
 @click.argument("experiment", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
-@kafka_option
+@log_option
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, experiment: str | None, dry_run: bool, kafka: str | None) -> None:
+def command(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl | None) -> None:
     """Remove what a crash left in the folders of EXPERIMENT (default: of all): files of ours that no event names.
 
     Experiments that a daemon may be running are left out; it sees to them itself.
@@ -30,21 +33,22 @@ def command(ctx: click.Context, experiment: str | None, dry_run: bool, kafka: st
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.supervisor.registry import find_entry
+    from rftd.daemon.registry import find_entry
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
     from rftd.streams.backends.lock_file import LockFile
 
     settings: Settings = ctx.obj
-    folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
-    found: list[tuple[str, Garbage]] = []
+    folder = DataFolder(Path(data_folder(settings)))
+    clock = SystemClock()
+    found: list[tuple[str, Unreferenced]] = []
 
     async def look() -> None:
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
             chosen = [await find_entry(log, experiment)] if experiment else await _every(log)
             at_rest = [entry for entry in chosen if entry.spine.ended]
             lock = None
-            if len(at_rest) < len(chosen) and (lock := _lock(LockFile, folder.log, kafka)) is not None:
+            if len(at_rest) < len(chosen) and (lock := _lock(LockFile, folder.log, log_at)) is not None:
                 at_rest = chosen
             try:
                 for entry in chosen:
@@ -53,7 +57,7 @@ def command(ctx: click.Context, experiment: str | None, dry_run: bool, kafka: st
                     else:
                         click.echo(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
                 if not dry_run:
-                    from rftd.storage.garbage import remove
+                    from rftd.storage.unreferenced import remove
 
                     await asyncio.to_thread(remove, [each.path for _, each in found])
             finally:
@@ -64,18 +68,18 @@ def command(ctx: click.Context, experiment: str | None, dry_run: bool, kafka: st
     _answer(found, dry_run, settings)
 
 
-def _lock(kind: Any, log: Any, kafka: str | None) -> Any:
+def _lock(kind: Any, log: Any, log_at: LogUrl | None) -> Any:
     """The log's lock, so that no daemon begins meanwhile; None if one has it or may be elsewhere."""
     from rftd.ops.errors import ConflictError
 
     try:
-        return None if kafka is not None else kind(log)
+        return None if log_at is not None else kind(log)
     except ConflictError:
         return None
 
 
 async def _every(log: EventLog) -> list[Entry]:
-    from rftd.daemon.supervisor.registry import Registry
+    from rftd.daemon.registry import Registry
 
     registry = Registry(log)
     try:
@@ -85,12 +89,11 @@ async def _every(log: EventLog) -> list[Entry]:
     return sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
 
 
-async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Garbage]:
+async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Unreferenced]:
     """Of one experiment. Its artifacts are judged only if it has any: for them every record is read."""
     import asyncio
 
-    from rftd.storage.garbage import GRACE_S, garbage, ours
-    from rftd.storage.holdings import kept_in
+    from rftd.storage.unreferenced import GRACE_S, ours, referenced_in, unreferenced
     from rftd.streams.folds.spine import Kept
 
     if entry.spine.kept is not Kept.HERE:
@@ -98,16 +101,14 @@ async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Garbage]:
     found = await asyncio.to_thread(ours, entry.spec)
     if not found:
         return []
-    kept = await kept_in(log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
+    kept = await referenced_in(log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
     grace_s = 0.0 if entry.spine.ended else GRACE_S
-    return list(garbage(found, kept, before_ns=now_ns - int(grace_s * 1e9)))
+    return list(unreferenced(found, kept, before_ns=now_ns - int(grace_s * 1e9)))
 
 
-def _answer(found: list[tuple[str, Garbage]], dry_run: bool, settings: Settings) -> None:
+def _answer(found: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:
     size_bytes = sum(each.size_bytes for _, each in found)
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
         items = [
             {"experiment": name, "path": each.path, "size_bytes": each.size_bytes, "why": each.why}
             for name, each in found

@@ -1,11 +1,28 @@
-"""`rftd get`: one page about one experiment."""
+"""`rftd get`: one page about one experiment, which `rftd watch` shows too."""
 
 from __future__ import annotations
 
-import click
+from collections.abc import Iterator
+from typing import Final
 
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rftd.daemon.output.data import emitted
+from rftd.daemon.output.quantity import age, number, size
+from rftd.daemon.output.sparkline import sparkline
+from rftd.daemon.output.table import STATE_STYLES, console_of, state, table
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.views import experiments
+from rftd.daemon.views.experiments import ExperimentPage
+from rftd.ops.clock import Clock, SystemClock, iso
+from rftd.storage.queries.books import Books
+from rftd.storage.queries.experiments import StageRow
+from rftd.storage.queries.weights import WorkerRow
+
+_LABEL: Final = 14
 
 
 @click.command("get")
@@ -17,14 +34,131 @@ def command(settings: Settings, name: str) -> None:
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:
-        answer = client.experiment(name)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
+        answer = client.ask(experiments.one, name=name)
+    if not emitted(answer.plain(), settings):
+        console_of(settings).print(render(answer.value, SystemClock()))
 
-        emit(answer.plain(), settings)
-        return
-    from rftd.daemon.output.page import render
-    from rftd.daemon.output.table import console_of
-    from rftd.ops.clock import SystemClock
 
-    console_of(settings).print(render(answer.value, SystemClock()))
+def render(page: ExperimentPage, clock: Clock) -> RenderableType:
+    """The page, top down: what it is, why, how far, how good, where everything is."""
+    return Group(*_lines(page, clock))
+
+
+def _lines(page: ExperimentPage, clock: Clock) -> Iterator[RenderableType]:
+    detail = page.experiment
+    summary = page.experiment.summary
+    yield Text.assemble((summary.name, "bold"), f"  {summary.project}  {summary.id}")
+    yield _line(
+        "state", Text.assemble(state(summary.state), f" since {iso(summary.state_ns)} ({age(summary.state_ns, clock)})")
+    )
+    if summary.queue_position is not None or (summary.priority and summary.state in ("running", "paused")):
+        place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
+        yield _line("turn", Text(f"{place}priority {summary.priority}"))
+    if summary.code or summary.reason:
+        reason = ": ".join(part for part in (summary.code, summary.reason) if part)
+        yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))
+    if summary.kept != "here":
+        where = f" in {summary.kept_path}" if summary.kept_path else ""
+        yield _line("files", Text(f"{summary.kept}{where}", style="yellow"))
+    if page.waiting:
+        yield _line("waiting", Text(page.waiting, style="yellow"))
+    for position, stage in enumerate(detail.stages):
+        yield _line("stages" if position == 0 else "", Text(_stage(stage, summary.step)))
+    if summary.parent is not None:
+        parent = f"{detail.parent_name or 'an experiment that is not here'} ({summary.parent})"
+        yield _line("forked", Text(f"at step {summary.forked_step} of {parent}"))
+    yield _line("steps", Text(f"{summary.step} of {summary.total_steps}" + _generation(summary.generation)))
+    rewards = [point.reward_mean for point in page.reward_curve]
+    if rewards:
+        curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
+        if inherited := [point.step for point in page.reward_curve if point.inherited]:
+            curve += f" (inherited up to step {inherited[-1]})"
+        yield _line("reward", Text(f"{curve}   last 256 rollouts {number(summary.reward_mean)}"))
+    if summary.staleness_p95 is not None:
+        yield _line("staleness", Text(f"p95 {summary.staleness_p95} versions in the last batch"))
+    yield _line("experiences", Text(_books(detail.books)))
+    if page.evals:
+        yield from _evals(page)
+    if announced := [weight for weight in page.weights if weight.counts]:
+        newest = announced[-1]
+        published = f"version {newest.version} published {age(newest.published_ns, clock)} ago"
+        yield _line("weights", Text(f"{published}, {size(newest.size_bytes)}, used by {newest.holders} workers"))
+    if page.overdue:
+        yield _line("overdue", Text(_overdue(page, clock), style="yellow"))
+    for position, checkpoint in enumerate(reversed(page.checkpoints[-2:])):
+        kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
+        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {checkpoint.path}"
+        yield _line("checkpoints" if position == 0 else "", Text(text))
+    yield _line("folder", Text(detail.job_dir))
+    for warning in detail.warnings:
+        yield _line("warning", Text(warning, style="yellow"))
+    if page.workers:
+        yield Text("")
+        headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
+        rows = [_worker(worker, clock) for worker in page.workers]
+        yield table(headers, rows, right=frozenset({"VERSION", "PID"}))
+
+
+def _line(label: str, text: Text) -> Text:
+    return Text.assemble((f"{label:<{_LABEL}}", "dim"), text)
+
+
+def _stage(stage: StageRow, step: int) -> str:
+    progress = "done" if stage.completed_ns else "under way" if stage.started_ns else "waits"
+    if stage.shared_steps:
+        progress = f"{stage.shared_steps} of them shared" if stage.shared_steps < stage.total_steps else "shared"
+    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, step - stage.first_version))
+    return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
+
+
+def _generation(generation: int | None) -> str:
+    return f"   resumed {generation} times" if generation else ""
+
+
+def _books(books: Books) -> str:
+    retired = sum(books.retired.values())
+    used = {reason: f", {count} of them used before" for reason, count in books.retired_used.items()}
+    reasons = "; ".join(f"{reason} {count}{used.get(reason, '')}" for reason, count in sorted(books.retired.items()))
+    text = (
+        f"{books.produced} produced = {books.waiting} waiting + {books.cooling} cooling + {books.planned} planned"
+        f" + {retired} retired" + (f" ({reasons})" if reasons else "")
+    )
+    extra = [
+        f"{count} {what}"
+        for count, what in (
+            (books.open, "in open groups"),
+            (books.late, "late"),
+            (books.failed_rollouts, "rollouts failed"),
+        )
+        if count
+    ]
+    extra += [f"{count} tasks given up ({code})" for code, count in sorted(books.given_up.items())]
+    if books.balance:
+        extra.append(f"BOOKS OFF BY {books.balance}")
+    return text + (f"; {', '.join(extra)}" if extra else "")
+
+
+def _overdue(page: ExperimentPage, clock: Clock) -> str:
+    last = page.overdue[-1]
+    stages = page.experiment.stages
+    stage = stages[last.stage].name if last.stage < len(stages) else str(last.stage)
+    others = f"{page.overdue_windows} windows; the last: " if page.overdue_windows > 1 else ""
+    then = f"went on with version {last.version}" if last.version >= 0 else "went on waiting"
+    return f"{others}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
+
+
+def _evals(page: ExperimentPage) -> Iterator[Text]:
+    sets: dict[str, list[float]] = {}
+    for each in page.evals:
+        if each.score is not None:
+            sets.setdefault(each.taskset, []).append(each.score)
+    for position, (name, scores) in enumerate(sets.items()):
+        text = f"{name}  {sparkline(scores, width=24)}  {scores[0]:.3f} -> {scores[-1]:.3f}"
+        yield _line("evals" if position == 0 else "", Text(text))
+
+
+def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
+    name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
+    version = "-" if worker.version is None else str(worker.version)
+    reason = ": ".join(part for part in (worker.code, worker.reason) if part)
+    return name, state(worker.state), version, str(worker.pid), worker.host, age(worker.started_ns, clock), reason

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit
+from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.ops.clock import Clock
-    from rftd.storage.archive import Imported, Taken
+    from rftd.storage.portable.experiment import ImportReport, Taken
+    from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
 
@@ -30,10 +33,10 @@ if TYPE_CHECKING:
     help="What lay below folder OLD lies below NEW here; repeatable. Else the job's folder goes below --data.",
 )
 @click.option("--verify/--no-verify", default=True, help="Fold both, and compare the tables.  [default: verify]")
-@kafka_option
+@log_option
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, kafka: str | None) -> None:
+def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, log_at: LogUrl | None) -> None:
     """Load the experiment of FILE into the log of --data, or on Kafka, while no daemon runs. Repeating it is safe."""
     import asyncio
     from pathlib import Path
@@ -41,15 +44,16 @@ def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
     from rftd.daemon.data_folder import DataFolder
     from rftd.ops.clock import SystemClock
     from rftd.ops.paths import absolute_path
-    from rftd.storage.archive import import_experiment
+    from rftd.storage.portable.experiment import import_experiment
 
     settings: Settings = ctx.obj
-    folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
+    folder = DataFolder(Path(data_folder(settings)))
+    clock = SystemClock()
     path = Path(absolute_path(file))
     moves = [_move(text) for text in maps]
 
-    async def load() -> Imported:
-        async with _log(folder, kafka, clock) as log:
+    async def load() -> ImportReport:
+        async with _log(folder, log_at, clock) as log:
             return await import_experiment(
                 log,
                 path,
@@ -69,8 +73,8 @@ def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
 
 async def _taken(log: EventLog) -> list[Taken]:
     """The folders of the experiments that the log holds: one that was removed has none."""
-    from rftd.daemon.supervisor.registry import Registry
-    from rftd.storage.archive import Taken
+    from rftd.daemon.registry import Registry
+    from rftd.storage.portable.experiment import Taken
     from rftd.streams.folds.spine import Kept
 
     registry = Registry(log)
@@ -99,16 +103,15 @@ def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
 
 
 @asynccontextmanager
-async def _log(folder: DataFolder, kafka: str | None, clock: Clock) -> AsyncIterator[EventLog]:
+async def _log(folder: DataFolder, log_at: LogUrl | None, clock: Clock) -> AsyncIterator[EventLog]:
     """The log, for this process alone. Raises ConflictError while a daemon has the folder."""
     from rftd.daemon.log_source import owned_log
     from rftd.ops.ids import SystemIds
-    from rftd.streams.backends.kafka.settings import parse_kafka
-    from rftd.streams.backends.sqlite import SqliteLog
+    from rftd.streams.backends.sqlite.log import SqliteLog
 
     folder.root.mkdir(parents=True, exist_ok=True)
-    if kafka is not None:
-        async with owned_log(folder, parse_kafka(kafka), clock=clock, ids=SystemIds(clock)) as owned:
+    if log_at is not None:
+        async with owned_log(folder, log_at, clock=clock, ids=SystemIds(clock)) as owned:
             yield owned.log
         return
     log = await SqliteLog.open(folder.log)
@@ -131,17 +134,17 @@ def _move(text: str) -> tuple[str, str]:
     return plain_path(old), absolute_path(new)
 
 
-def _answer(done: Imported, settings: Settings) -> None:
+def _answer(done: ImportReport, settings: Settings) -> None:
     import os
 
-    from rftd.streams.transfer.folders import inputs_of
+    from rftd.streams.stored_path import inputs_of
 
-    name, id, state = done.manifest.name, done.manifest.experiment, done.manifest.state
+    name = done.manifest.name
+    id = done.manifest.experiment
+    state = done.manifest.state
     ended = state in ("completed", "failed", "cancelled", "rejected")  # one that goes on reads models and datasets
     missing = sorted(path for path in inputs_of(done.spec) if not ended and not os.path.exists(path))
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
         counts = {"appended": done.appended, "present": done.present, "files": done.files}
         answer = {"experiment": str(id), "name": name, "state": state, "job_dir": done.spec.job_dir}
         emit({**answer, **counts, "tables_equal": done.equal, "missing": missing}, settings)

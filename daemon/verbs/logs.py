@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from rftd.daemon.output.data import emit, emit_line
 from rftd.daemon.settings import Settings, shared_options
 from rftd.daemon.verbs.names import experiment_argument
-
-if TYPE_CHECKING:
-    from rftd.daemon.client.replies import Line
+from rftd.daemon.views import logs
+from rftd.daemon.views.logs import LogLine
 
 _INTERVAL_S: Final = 0.5
 
@@ -31,10 +31,9 @@ def command(
 ) -> None:
     """Log lines of experiment NAME's workers, merged by time."""
     from rftd.daemon.client.client import Client
-    from rftd.daemon.output.data import emit, emit_line
 
     with Client(settings) as client:
-        answer = client.logs(name, {"n": lines, "role": role})
+        answer = client.ask(logs.logs, name=name, n=lines, role=role)
         if settings.output in ("json", "yaml") and not follow:
             plain = answer.plain()
             kept = zip(plain["items"], answer.value.items, strict=True)
@@ -51,19 +50,19 @@ def command(
             if not follow:
                 return
             time.sleep(_INTERVAL_S)
-            answer = client.logs(name, {"role": role, "after": json.dumps(answer.value.next)})
+            answer = client.ask(logs.logs, name=name, role=role, after=json.dumps(answer.value.next))
 
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 
-def _wanted(line: Line, level: str | None, grep: str | None) -> bool:
+def _wanted(line: LogLine, level: str | None, grep: str | None) -> bool:
     if level is not None and line.level in _LEVELS and _LEVELS.index(line.level) < _LEVELS.index(level):
         return False
     return grep is None or grep in _text(line)
 
 
-def _text(line: Line) -> str:
+def _text(line: LogLine) -> str:
     owner = line.role if line.slot is None else f"{line.role}:{line.slot}"
     fields = " ".join(f"{key}={_value(value)}" for key, value in line.fields.items())
     return f"{line.time or '-':<24}  {owner:<11}  {line.level or '-':<7}  {line.event}  {fields}".rstrip()

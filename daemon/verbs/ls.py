@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rftd.daemon.output.data import emitted
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from rftd.daemon.client.replies import Summary
+    from rftd.storage.queries.experiments import ExperimentSummary
 
 STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "cancelled", "rejected")
 
@@ -26,16 +27,14 @@ STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "ca
 def command(settings: Settings, states: str | None, limit: int, removed: bool) -> None:
     """List the experiments, newest first; a fork below what it was forked from."""
     from rftd.daemon.client.client import Client
+    from rftd.daemon.views import experiments
 
     chosen = [state.strip() for state in states.split(",")] if states else []
     if wrong := next((state for state in chosen if state not in STATES), None):
         raise click.BadParameter(f"no state {wrong!r}; use one of {', '.join(STATES)}", param_hint="--state")
     with Client(settings) as client:
-        answer = client.experiments(state=chosen or None, removed="true" if removed else None, limit=limit)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(answer.plain(), settings)
+        answer = client.ask(experiments.listed, state=chosen or None, removed=removed or None, limit=limit)
+    if emitted(answer.plain(), settings):
         return
     from rftd.daemon.output.quantity import age, number
     from rftd.daemon.output.table import console_of, state, table
@@ -51,7 +50,7 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
             f"{row.step}/{row.total_steps}",
             number(row.reward_mean),
             "-" if row.staleness_p95 is None else str(row.staleness_p95),
-            age(row.submitted_at, clock),
+            age(row.submitted_ns, clock),
             row.id,
             _turn(row),
             "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, row.parent)}",
@@ -78,13 +77,14 @@ def command(settings: Settings, states: str | None, limit: int, removed: bool) -
         for number, header in enumerate(headers)
         if header not in ("TURN", "FORKED-AT") or any(str(row[number]) for row in rows)
     ]
-    headers, rows = tuple(headers[number] for number in shown), [tuple(row[number] for number in shown) for row in rows]
+    headers = tuple(headers[number] for number in shown)
+    rows = [tuple(row[number] for number in shown) for row in rows]
     console_of(settings).print(table(headers, rows, right=frozenset({"STEP", "REWARD", "STALE-P95", "AGE"})))
     if answer.value.next is not None:
         click.echo(f"more than {limit}; give --limit", err=True)
 
 
-def _turn(row: Summary) -> str:
+def _turn(row: ExperimentSummary) -> str:
     """Its place in the queue; of others only a priority that is not the usual one."""
     priority = f"priority {row.priority}" if row.priority else ""
     if row.queue_position is None:
@@ -92,10 +92,10 @@ def _turn(row: Summary) -> str:
     return f"{row.queue_position}, {priority}" if priority else str(row.queue_position)
 
 
-def tree_of(rows: Sequence[Summary]) -> Iterator[tuple[int, Summary]]:
+def tree_of(rows: Sequence[ExperimentSummary]) -> Iterator[tuple[int, ExperimentSummary]]:
     """The rows in their order, each with its depth; a fork follows what it was forked from, if that is listed."""
     here = {row.id for row in rows}
-    forks: dict[str | None, list[Summary]] = {}
+    forks: dict[str | None, list[ExperimentSummary]] = {}
     for row in rows:
         forks.setdefault(row.parent if row.parent in here else None, []).append(row)
     waiting = [(0, row) for row in reversed(forks.get(None, []))]

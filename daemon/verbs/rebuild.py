@@ -7,33 +7,34 @@ from typing import TYPE_CHECKING
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url
-from rftd.daemon.settings import Settings, data_folder, kafka_option, postgres_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit
+from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.storage.rebuild import RebuildReport
+    from rftd.streams.backends.backend import LogUrl
 
 
 @click.command("rebuild")
 @click.option("--verify", is_flag=True, help="Only compare with the tables in use; exit 1 if they differ.")
-@kafka_option
+@log_option
 @postgres_option
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, verify: bool, kafka: str | None, postgres: str | None) -> None:
+def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: str | None) -> None:
     """Fold the log into fresh tables, and put them in place of the old ones."""
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
 
     settings: Settings = ctx.obj
-    place = _Place(DataFolder(Path(data_folder(settings))), kafka, postgres)
+    place = _Place(DataFolder(Path(data_folder(settings))), log_at, postgres)
     report = place.compare() if verify else place.replace()
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
         tables = {name: {"digest": digest, "equal": name not in report.different} for name, digest in _tables(report)}
         emit({"digest": report.rebuilt.total, "compared": report.live is not None, "tables": tables}, settings)
     elif settings.verbosity >= 0:
@@ -51,11 +52,12 @@ def _tables(report: RebuildReport) -> list[tuple[str, str]]:
 class _Place:
     """Where the log and the tables are."""
 
-    def __init__(self, folder: DataFolder, kafka: str | None, postgres: str | None) -> None:
+    def __init__(self, folder: DataFolder, log_at: LogUrl | None, postgres: str | None) -> None:
         self._folder = folder
-        self._kafka = kafka
+        self._log_at = log_at
         self._postgres = checked_postgres_url(postgres) if postgres else None
-        self._old, self._new = folder.root / "state.db", folder.root / "state.rebuilt.db"
+        self._old = folder.root / "state.db"
+        self._new = folder.root / "state.rebuilt.db"
 
     def compare(self) -> RebuildReport:
         """Rebuilds beside the tables in use, up to where they stand, and throws the copy away."""
@@ -78,7 +80,7 @@ class _Place:
         from rftd.storage.database import sqlite_url
         from rftd.streams.backends.lock_file import LockFile
 
-        locked = self._folder.log if self._kafka is None else self._folder.root
+        locked = self._folder.log if self._log_at is None else self._folder.root
         if not locked.is_dir():
             raise NotFoundError(
                 f"there is no event log at {locked}", fix="name the folder given to `rftd serve --data`"
@@ -107,7 +109,7 @@ class _Place:
         clock = SystemClock()
         live = open_database(live_url) if live_url is not None else None
         try:
-            async with log_to_read(self._folder, self._kafka, clock=clock, ids=SystemIds(clock)) as log:
+            async with log_to_read(self._folder, self._log_at, clock=clock, ids=SystemIds(clock)) as log:
                 return await rebuild(log, target, clock=clock, live=live)
         finally:
             if live is not None:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emit, emit_line
+from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rftd.daemon.supervisor.registry import Entry
-    from rftd.workers.trainer.replay import Beginning, Outcome, ReplayOrder
-    from rftd.workers.trainer.rerun import Compared
+    from rftd.daemon.registry import Entry
+    from rftd.streams.backends.backend import LogUrl
+    from rftd.workers.training.replay import Beginning, ReplayOrder, ReplayOutcome
+    from rftd.workers.training.rerun import Compared
 
 
 @click.command("replay")
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--into", metavar="FOLDER", type=click.Path(), help="A new folder for the last weights, laid out as a checkpoint."
 )
-@kafka_option
+@log_option
 @shared_options
 @click.pass_context
 def command(
@@ -36,7 +39,7 @@ def command(
     check: bool,
     allow_drift: bool,
     into: str | None,
-    kafka: str | None,
+    log_at: LogUrl | None,
 ) -> None:
     """Train EXPERIMENT (a name, name@2, an id) again from the log, and compare the weights of every step."""
     import asyncio
@@ -44,13 +47,14 @@ def command(
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.supervisor.registry import find_entry
+    from rftd.daemon.registry import find_entry
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
-    from rftd.workers.trainer.replay import ReplayOrder, replay
+    from rftd.workers.training.replay import ReplayOrder, replay
 
     settings: Settings = ctx.obj
-    folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
+    folder = DataFolder(Path(data_folder(settings)))
+    clock = SystemClock()
     order = ReplayOrder(
         to_step=to_step,
         from_checkpoint=from_checkpoint,
@@ -60,8 +64,8 @@ def command(
     )
     report = _Report(settings, order)
 
-    async def run() -> Outcome:
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+    async def run() -> ReplayOutcome:
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
             report.entry = await find_entry(log, experiment)
             id = report.entry.id
             return await replay(log, id, order, clock=clock, on_begin=report.begin, on_step=report.step)
@@ -96,8 +100,6 @@ class _Report:
 
     def step(self, compared: Compared) -> None:
         """One step's line."""
-        from rftd.daemon.output.data import emit_line
-
         if self._settings.output == "jsonl":
             emit_line(_item(compared))
         elif self._settings.machine_readable:
@@ -105,10 +107,8 @@ class _Report:
         elif self._settings.verbosity >= 0:
             click.echo(_line(compared))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ReplayOutcome) -> None:
         """The verdict."""
-        from rftd.daemon.output.data import emit
-
         assert self._beginning is not None and self.entry is not None
         if self._settings.output == "jsonl":
             return
@@ -169,7 +169,7 @@ def _difference(compared: Compared) -> str:
     return f"step {compared.step}  DIFFERS: {wrong} (batch {compared.batch}, generation {compared.generation})"
 
 
-def _verdict(outcome: Outcome, into: Path | None) -> str:
+def _verdict(outcome: ReplayOutcome, into: Path | None) -> str:
     equal = f"{outcome.steps - len(outcome.different)} of {outcome.steps} steps equal"
     speed = f"{outcome.duration_s:.1f} s for what took {outcome.recorded_duration_s:.1f} s to train"
     lines = [f"{equal}; sha256 compared at {outcome.digests}; {speed}"]

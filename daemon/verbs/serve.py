@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rftd.daemon.daemon_file import checked_postgres_url, take_daemon_file
+from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
+
+if TYPE_CHECKING:
+    from rftd.streams.backends.backend import LogUrl
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """The log's writer gives the interpreter away at each call of the database; while the tables are folded on another
@@ -40,12 +44,7 @@ thread, Python's own 5 ms would be added to each commit."""
     envvar="RFTD_PORT",
     help="0 picks a free one.",
 )
-@click.option(
-    "--kafka",
-    metavar="URL",
-    envvar="RFTD_KAFKA",
-    help="Log on a Kafka cluster: HOST:PORT,... or kafka://...; else embedded.",
-)
+@serve_log_option
 @click.option(
     "--postgres",
     metavar="URL",
@@ -122,7 +121,7 @@ def command(
     settings: Settings,
     host: str,
     port: int,
-    kafka: str | None,
+    log_at: LogUrl | None,
     postgres: str | None,
     workers: str,
     roles: str,
@@ -145,25 +144,31 @@ def command(
     from rftd.daemon.supervisor.payloads import Keep
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure
-    from rftd.streams.backends.kafka.settings import parse_kafka
-    from rftd.streams.halves import ROLES
+    from rftd.streams.backends.backend import backend_of
+    from rftd.streams.split_submission import ROLES
 
     chosen = ROLES if roles == "both" else frozenset((roles,))
     if workers == "external":
         if roles != "both":
             raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
         chosen = frozenset()
-    if roles == "explorer" and not kafka:
+    if roles == "explorer" and log_at is None:
         raise UsageError(
             "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
             field="--roles",
-            fix="name the log of both with --kafka",
+            fix=f"name the log of both with {SHARED}",
         )
-    if kafka and payloads != "always":
+    if log_at is not None and payloads != "always":
         raise UsageError(
-            "no payload can be dropped on Kafka, where a record stays what it was",
+            f"no payload can be dropped on {backend_of(log_at).name}, where a record stays what it was",
             field="--payloads",
             fix="leave it out",
+        )
+    if log_at is not None and not backend_of(log_at).serves:
+        raise UsageError(
+            f"no daemon can serve on {log_at.text}: the daemon that serves it already owns that log",
+            field="--log",
+            fix="leave it out, or name a log that many processes share",
         )
     configure(level=log_level, as_json=log_format == "json")
     options = ServiceOptions(
@@ -172,7 +177,7 @@ def command(
         port=port,
         token=os.environ.get("RFTD_TOKEN") or None,
         worker_lost_after_s=lost_after_s,
-        kafka=parse_kafka(kafka) if kafka else None,
+        log_at=backend_of(log_at).checked(log_at.text) if log_at is not None else None,
         state_url=checked_postgres_url(postgres) if postgres else "",
         disk=DiskLimits(reserve_bytes=disk_reserve, budget_bytes=disk_budget),
         roles=chosen,
@@ -214,7 +219,9 @@ async def _serve(options: object) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     clock = SystemClock()
     began_s = clock.monotonic_s()
-    stop, up, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
+    up = asyncio.Event()
+    loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
 
     def on_signal() -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from rftd.daemon.output.data import emitted
+from rftd.daemon.output.table import console_of, table
 from rftd.daemon.settings import Duration, Settings, shared_options
 
 if TYPE_CHECKING:
     from rftd.streams.spec import StageSpec
+    from rftd.workers.control.simulator.outcome import SimulationOutcome
+    from rftd.workers.control.simulator.report import Report
 
 _DURATION = Duration()
 _COUNT = click.IntRange(1)
 _POLICY = "KIND[:BOUND[:NAME=VALUE,...]]"
+_HEADERS: Final = (
+    *("POLICY", "BOUND", "PER S", "OPTIMUM", "x SYNC", "STALENESS", "P95", "MAX"),
+    *("EXPLORERS", "TRAINER", "DROPPED", "KS P"),
+)
+_LABEL: Final = 14
+_NO_BIAS: Final = 0.05
 
 
 @click.group("sim")
@@ -81,14 +95,15 @@ def async_command(
     """
     from pathlib import Path
 
-    from rftd.workers.forecast.asked import Asked, stages_of, system_of
-    from rftd.workers.forecast.long_tail import LongTail
-    from rftd.workers.forecast.report import compare as forecast
-    from rftd.workers.forecast.system import Updates
+    from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
+    from rftd.workers.control.simulator.long_tail import LongTail
+    from rftd.workers.control.simulator.report import compare as forecast
+    from rftd.workers.control.simulator.system import SimulatedUpdates
 
-    asked = Asked(updates=Updates(updates), **asked_for)
+    asked = Asked(updates=SimulatedUpdates(updates), **asked_for)
     stage = _stage(file, overrides)
-    stages, lengths = stages_of(asked, stage), LongTail(median_s=median, tail=tail, cut=cut)
+    stages = stages_of(asked, stage)
+    lengths = LongTail(median_s=median, tail=tail, cut=cut)
     report = forecast(
         stages, system_of(asked, stage, stages[0].train_batch_size, lengths), lengths, steps=steps, seed=seed
     )
@@ -96,17 +111,8 @@ def async_command(
         from rftd.daemon.output.forecast_picture import draw
 
         draw(report, Path(plot))
-    if settings.machine_readable:
-        import msgspec
-
-        from rftd.daemon.output.data import emit
-
-        emit(msgspec.to_builtins(report, str_keys=True), settings)
-        return
-    from rftd.daemon.output.forecast import render
-    from rftd.daemon.output.table import console_of
-
-    console_of(settings).print(render(report))
+    if not emitted(msgspec.to_builtins(report, str_keys=True), settings):
+        console_of(settings).print(_render(report))
 
 
 def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
@@ -122,3 +128,96 @@ def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
         if stage.kind != "train":
             return stage
     raise click.UsageError(f"no stage of {file} explores: there is nothing to simulate")
+
+
+def _render(report: Report) -> RenderableType:
+    """One policy as lines, several as a table, below what they have in common."""
+    lines: list[RenderableType] = [_line(label, text) for label, text in _setting(report)]
+    if len(report.runs) == 1:
+        lines += [_line(label, text) for label, text in _one(report, report.runs[0])]
+    else:
+        rows = [_row(report, run) for run in report.runs]
+        lines += [Text(""), table(_HEADERS, rows, right=frozenset(_HEADERS[1:]))]
+        lines.append(Text("OPTIMUM: share of it; EXPLORERS, TRAINER: shares of their time idle", style="dim"))
+    return Group(*lines)
+
+
+def _setting(report: Report) -> Iterator[tuple[str, str]]:
+    system = report.system
+    lengths = report.lengths
+    sync = report.synchronous
+    yield (
+        "system",
+        f"{system.units} units of {system.slots} slots: {system.rollout_units} generate, {system.train_units} train; "
+        f"a batch of {report.batch} takes {_number(system.step_s)} s; updates {system.updates}",
+    )
+    yield (
+        "rollouts",
+        f"median {_number(lengths.median_s)} s, p99/p50 {_number(lengths.tail)}, cut at {_number(lengths.cut)} "
+        f"medians, mean {_number(report.mean_s)} s, groups of {report.repeat_times}",
+    )
+    best = report.best_train_units
+    split = "this split is the best" if best == system.train_units else f"with {best} units training"
+    yield "optimum", f"{_number(report.best_optimum_per_s)} experiences/s if nobody ever waited; {split}"
+    apart = sync.disaggregated.system
+    yield (
+        "synchronous",
+        f"{_number(sync.best.throughput_per_s)} experiences/s: colocated {_number(sync.colocated.throughput_per_s)}, "
+        f"disaggregated {_number(sync.disaggregated.throughput_per_s)} with {apart.train_units} units training",
+    )
+
+
+def _one(report: Report, run: SimulationOutcome) -> Iterator[tuple[str, str]]:
+    yield "policy", f"{run.policy}, bound {run.bound}; {run.steps} steps in {_number(run.virtual_s)} s"
+    yield (
+        "throughput",
+        f"{_number(run.throughput_per_s)} experiences/s: {_share(run.of_optimum)} of this split's optimum, "
+        f"{report.speed_up(run):.2f} x synchronous",
+    )
+    stale = run.staleness
+    yield "staleness", f"mean {stale.mean:.2f}, p95 {stale.p95:g}, at most {stale.max} weight versions"
+    yield "idle", f"explorers {_share(run.idle_explorers)}, trainer {_share(run.idle_trainer)} of their time"
+    yield "dropped", _dropped(run)
+    bias = run.drop_bias
+    verdict = "what was dropped is like the rest" if bias.p > _NO_BIAS else "what was dropped is NOT like the rest"
+    yield (
+        "drop bias",
+        f"mean length {_number(bias.generated_mean_s)} s generated, {_number(bias.trained_mean_s)} s trained; "
+        f"KS {bias.statistic:.4f}, p {bias.p:.2g}: {verdict}",
+    )
+
+
+def _dropped(run: SimulationOutcome) -> str:
+    if not run.dropped:
+        return f"nothing of {run.produced}"
+    reasons = ", ".join(f"{reason} {_share(share)}" for reason, share in run.dropped.items())
+    return f"{reasons} of {run.produced}"
+
+
+def _row(report: Report, run: SimulationOutcome) -> tuple[str, ...]:
+    return (
+        run.policy,
+        str(run.bound),
+        _number(run.throughput_per_s),
+        _share(run.of_optimum),
+        f"{report.speed_up(run):.2f}",
+        f"{run.staleness.mean:.2f}",
+        f"{run.staleness.p95:g}",
+        str(run.staleness.max),
+        _share(run.idle_explorers),
+        _share(run.idle_trainer),
+        _share(sum(run.dropped.values())),
+        f"{run.drop_bias.p:.2g}",
+    )
+
+
+def _share(value: float) -> str:
+    return f"{max(0.0, value) * 100:.1f} %"
+
+
+def _line(label: str, text: str) -> Text:
+    return Text.assemble((f"{label:<{_LABEL}}", "dim"), Text(text))
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

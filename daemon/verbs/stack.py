@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rftd.daemon.output.data import emit
 from rftd.daemon.settings import Settings, data_folder, shared_options
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
     line = serve_line(kafka, postgres) if both else None
     if settings.machine_readable:
         import msgspec
-
-        from rftd.daemon.output.data import emit
 
         emit({"kafka": msgspec.to_builtins(kafka), "postgres": msgspec.to_builtins(postgres), "serve": line}, settings)
         return

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rftd.daemon.output.data import emit
 from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
-    from rftd.daemon.client.client import Client
+    from rftd.daemon.client.client import Answer, Client
     from rftd.daemon.config.loading import Submission
+    from rftd.daemon.views.commands import ForkReceipt, SubmitReceipt
 
 
 @click.command("submit")
@@ -35,6 +37,9 @@ def command(
 ) -> None:
     """Hand in the experiment of a YAML FILE (- for standard input)."""
     from rftd.daemon.client.client import Client
+    from rftd.daemon.config.report import say_where
+    from rftd.daemon.views import commands
+    from rftd.ops.errors import RftdError
 
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
@@ -46,23 +51,13 @@ def command(
         _show_dry(submission, settings)
         return
     with Client(settings) as client:
-        accepted = client.submit(submission.config, labels=named, request_id=request_id or new_id())
-        receipt = accepted.value
-        handle = handle_of(client, receipt.name, receipt.id, receipt.position)
-        if settings.machine_readable and not wait:
-            from rftd.daemon.output.data import emit
-
-            emit(accepted.plain(), settings)
-        elif settings.verbosity >= 0:
-            click.echo(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
-            click.echo(f"  stages: {stages_of(submission)}", err=wait)
-            click.echo(
-                f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait
-            )
-        if wait:
-            from rftd.daemon.verbs.watch import follow_to_end
-
-            ctx.exit(follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle))
+        body = commands.Submit(config=submission.config, labels=named)
+        try:
+            accepted = client.send(commands.submit, body, request_id=request_id)
+        except RftdError as error:
+            say_where(error, submission.source)
+            raise
+        ctx.exit(taken_in(client, accepted, settings, f"stages: {stages_of(submission)}", wait=wait))
 
 
 def stages_of(submission: Submission) -> str:
@@ -86,8 +81,6 @@ def _load(file: str, overrides: tuple[str, ...]) -> Submission:
 
 def _show_dry(submission: Submission, settings: Settings) -> None:
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
         plan: dict[str, Any] = {"ok": True, "config": submission.config, "warnings": list(submission.warnings)}
         emit(plan, settings)
         return
@@ -95,12 +88,35 @@ def _show_dry(submission: Submission, settings: Settings) -> None:
     click.echo(f"ok: {spec.project}/{spec.name}, {stages_of(submission)}; nothing was sent")
 
 
-def handle_of(client: Client, name: str, id: str, position: str) -> str:
+def taken_in(
+    client: Client, accepted: Answer[SubmitReceipt] | Answer[ForkReceipt], settings: Settings, what: str, *, wait: bool
+) -> int:
+    """Shows the receipt of an experiment, with a line that says `what` it is, and may wait for its end.
+
+    The exit status that the end means; 0 if nobody waits for it.
+    """
+    receipt = accepted.value
+    handle = _handle_of(client, receipt.name, receipt.id, receipt.position)
+    if settings.machine_readable and not wait:
+        emit(accepted.plain(), settings)
+    elif settings.verbosity >= 0:
+        click.echo(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
+        click.echo(f"  {what}", err=wait)
+        click.echo(f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait)
+    if not wait:
+        return 0
+    from rftd.daemon.verbs.watch import follow_to_end
+
+    return follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle)
+
+
+def _handle_of(client: Client, name: str, id: str, position: str) -> str:
     """How to call it from now on: by its name if that is unique."""
+    from rftd.daemon.views import experiments
     from rftd.ops.errors import RftdError
 
     try:
-        return name if client.summary(name, after=position).value.id == id else id
+        return name if client.ask(experiments.summary, name=name, after=position).value.id == id else id
     except RftdError:
         return id
 
@@ -111,11 +127,3 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
     return key, value
-
-
-def new_id() -> str:
-    """A fresh request id."""
-    from rftd.ops.clock import SystemClock
-    from rftd.ops.ids import SystemIds
-
-    return str(SystemIds(SystemClock()).new())

@@ -1,4 +1,7 @@
-"""`rftd pause`, `rftd resume`, `rftd cancel`: one command for each named experiment; asking twice is asking once."""
+"""`rftd pause`, `rftd resume`, `rftd cancel`: one command for each named experiment; and `rftd prioritize`.
+
+Asking twice is asking once.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rftd.daemon.output.data import emitted
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.names import experiments_argument
+from rftd.daemon.verbs.names import experiment_argument, experiments_argument
+from rftd.daemon.views import commands, experiments
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
 
 PARTIAL: Final = 7
 _TARGETS: Final = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+_COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel": commands.cancel}
 
 
 def _verb(name: str, text: str) -> click.Command:
@@ -37,33 +43,57 @@ resume = _verb("resume", "Let paused experiments go on.")
 cancel = _verb("cancel", "End experiments; what they produced stays.")
 
 
+@click.command("prioritize", context_settings={"ignore_unknown_options": True})
+@experiment_argument
+@click.argument("priority", type=click.IntRange(-commands.MOST_PRIORITY, commands.MOST_PRIORITY))
+@click.option("--reason", default="", help="Kept with the event.")
+@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@shared_options
+@click.pass_obj
+def prioritize(settings: Settings, name: str, priority: int, reason: str, request_id: str | None) -> None:
+    """Set the PRIORITY of experiment NAME, 0 by default: of those that wait for their turn, the highest goes first.
+
+    What is under way goes on; its priority counts when a daemon with fewer slots takes it up again.
+    """
+    from rftd.daemon.client.client import Client
+
+    body = commands.Prioritize(priority=priority, reason=reason)
+    with Client(settings) as client:
+        sent = client.send(commands.prioritize, body, name=name, request_id=request_id).value
+        summary = client.ask(experiments.summary, name=sent.id, after=sent.position).value
+    done = {
+        "name": summary.name,
+        "id": sent.id,
+        "priority": summary.priority,
+        "state": summary.state,
+        "queue_position": summary.queue_position,
+        "event": sent.event,
+        "position": sent.position,
+    }
+    if not emitted(done, settings) and settings.verbosity >= 0:
+        place = f", number {summary.queue_position} in the queue" if summary.queue_position else ""
+        click.echo(f"{summary.name}  {summary.state}  priority {summary.priority}{place}  {sent.event}")
+
+
 def _run(
     verb: str, names: tuple[str, ...], settings: Settings, *, reason: str, wait: bool, request_id: str | None
 ) -> int:
     from rftd.daemon.client.client import Client
     from rftd.daemon.output.failure import as_text
-    from rftd.ops.clock import SystemClock
     from rftd.ops.errors import RftdError
-    from rftd.ops.ids import SystemIds
 
-    ids = SystemIds(SystemClock())
     done: list[dict[str, Any]] = []
     statuses: list[int] = []
     with Client(settings) as client:
         for name in names:
             try:
-                key = request_id or str(ids.new())
-                done.append(_command(client, verb, name, settings, reason=reason, wait=wait, key=key))
+                done.append(_command(client, verb, name, settings, reason=reason, wait=wait, key=request_id))
                 statuses.append(0)
             except RftdError as error:
                 done.append({"name": name, "error": {"code": error.code, "what": error.what, "fix": error.fix}})
                 statuses.append(error.exit_status)
                 click.echo(as_text(error), err=True)
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit({"items": done}, settings)
-    elif settings.verbosity >= 0:
+    if not emitted({"items": done}, settings) and settings.verbosity >= 0:
         for item in (item for item in done if "state" in item):
             already = "already " if item["already"] else ""
             click.echo(f"{item['name']}  {already}{item['state']}  {item['event'] or ''}".rstrip())
@@ -72,16 +102,16 @@ def _run(
 
 
 def _command(
-    client: Client, verb: str, name: str, settings: Settings, *, reason: str, wait: bool, key: str
+    client: Client, verb: str, name: str, settings: Settings, *, reason: str, wait: bool, key: str | None
 ) -> dict[str, Any]:
-    from rftd.daemon.client.following import follow
+    from rftd.daemon.client.client import follow
     from rftd.ops.errors import ConflictError
 
     target = _TARGETS[verb]
     try:
-        sent = client.command(verb, name, reason=reason, request_id=key).value
+        sent = client.send(_COMMANDS[verb], commands.Reason(reason=reason), name=name, request_id=key).value
     except ConflictError:
-        summary = client.summary(name).value
+        summary = client.ask(experiments.summary, name=name).value
         if summary.state != target:
             raise
         return {"name": name, "id": summary.id, "state": target, "already": True, "event": None, "position": None}

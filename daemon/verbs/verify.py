@@ -6,26 +6,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, postgres_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.settings import Settings, data_folder, postgres_option, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rftd.ops.errors import UnreachableError
-    from rftd.streams.verify.outside import Missing, Outside, Seen
-    from rftd.streams.verify.report import Report
+    from rftd.streams.backends.backend import LogUrl
+    from rftd.streams.verify.outside import Missing, Outside, SeenOutside
+    from rftd.streams.verify.report import VerifyReport
 
 
 @click.command("verify")
 @click.option("--files", is_flag=True, help="Check checkpoints, published weights and artifacts too: reads them all.")
 @click.option("--index", is_flag=True, help="Check the index of ids and the structure of the embedded log's file too.")
 @click.option("--scratch", metavar="DIR", help="Where the temporary file lies, some 150 bytes for each experience.")
-@kafka_option
+@log_option
 @postgres_option
 @shared_options
 @click.pass_obj
 def command(
-    settings: Settings, kafka: str | None, postgres: str | None, files: bool, index: bool, scratch: str | None
+    settings: Settings, log_at: LogUrl | None, postgres: str | None, files: bool, index: bool, scratch: str | None
 ) -> None:
     """Check the whole log of the daemon's folder, or on Kafka, against the rules, and against what the folder, the
     tables and the experiments' folders remember of it. Exit 1 if a promise is broken.
@@ -46,24 +48,28 @@ def command(
     from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
     from rftd.ops.ids import SystemIds
+    from rftd.streams.backends.backend import backend_of
     from rftd.streams.verify.checker import verify
 
     folder = DataFolder(Path(data_folder(settings)))
-    if index and kafka is not None:
+    if index and log_at is not None:
+        option = backend_of(log_at).option
         raise UsageError(
-            "only the embedded log has an index of ids", field="--index", fix="leave out --index or --kafka"
+            "only the embedded log has an index of ids", field="--index", fix=f"leave out --index or {option}"
         )
     if scratch is not None and not Path(scratch).is_dir():
         raise UsageError(f"{scratch} is no folder", field="--scratch", fix="name a folder with space")
 
-    async def check() -> Report:
+    async def check() -> VerifyReport:
         clock = SystemClock()
         where = None if scratch is None else Path(scratch)
         look = files_of if files else None
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
             state_url = checked_postgres_url(postgres) if postgres else None
             losses = await losses_heard(log, folder, state_url, unheard=_unheard)
-            return await verify(log, losses=losses, chained=kafka is None, scratch=where, look=look)
+            return await verify(
+                log, losses=losses, chained=log_at is None or backend_of(log_at).chained, scratch=where, look=look
+            )
 
     tune_collector()
     report = asyncio.run(check())
@@ -80,13 +86,13 @@ def _unheard(error: UnreachableError) -> None:
     click.echo(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
 
 
-def files_of(outside: Outside) -> Seen:
+def files_of(outside: Outside) -> SeenOutside:
     """What is missing or damaged of an experiment's files, and what they remember of the log. Blocks."""
     from rftd.storage.outside_files import memories, missing_artifacts, missing_checkpoints, nameless_checkpoints
-    from rftd.streams.verify.outside import Seen
+    from rftd.streams.verify.outside import SeenOutside
 
     missing = [*missing_checkpoints(outside), *nameless_checkpoints(outside), *missing_artifacts(outside)]
-    return Seen([*missing, *_missing_weights(outside)], memories(outside))
+    return SeenOutside([*missing, *_missing_weights(outside)], memories(outside))
 
 
 def _missing_weights(outside: Outside) -> list[Missing]:
@@ -112,23 +118,23 @@ def _missing_weights(outside: Outside) -> list[Missing]:
     return found
 
 
-def _with_index(report: Report, folder: Path) -> Report:
+def _with_index(report: VerifyReport, folder: Path) -> VerifyReport:
     """The report with what is wrong with the index of ids; the first of it is shown."""
     import msgspec
 
-    from rftd.streams.backends.sqlite_index import wrong_ids
+    from rftd.streams.backends.sqlite.check import wrong_ids
     from rftd.streams.verify.facts import SHOWN
-    from rftd.streams.verify.report import Finding
+    from rftd.streams.verify.report import BrokenPromise
 
     rule = "ids-are-indexed"
-    found = [Finding(rule, None, what) for what in wrong_ids(folder)]
+    found = [BrokenPromise(rule, None, what) for what in wrong_ids(folder)]
     more = {rule: len(found) - SHOWN} if len(found) > SHOWN else {}
     return msgspec.structs.replace(
         report, findings=(*report.findings, *found[:SHOWN]), left_out={**report.left_out, **more}
     )
 
 
-def _text(report: Report) -> str:
+def _text(report: VerifyReport) -> str:
     from rftd.ops.clock import iso
 
     lines = []

@@ -6,6 +6,7 @@ import platform
 
 import click
 
+from rftd.daemon.output.data import emitted
 from rftd.daemon.settings import Settings, shared_options
 
 
@@ -19,18 +20,16 @@ def command(settings: Settings) -> None:
 
     from rftd.daemon.client.client import Client
     from rftd.daemon.installed import installed_version
+    from rftd.daemon.views.version import version as read_version
     from rftd.ops.errors import RftdError
 
     daemon = None
     with Client(replace(settings, timeout_s=min(settings.timeout_s, 2.0))) as client:
         url = client.url
         with suppress(RftdError):
-            daemon = client.version().plain()
+            daemon = client.ask(read_version).plain()
     mine = {"version": installed_version(), "python": platform.python_version()}
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit({"client": mine, "daemon": daemon, "server": url}, settings)
+    if emitted({"client": mine, "daemon": daemon, "server": url}, settings):
         return
     click.echo(f"rftd {mine['version']} (python {mine['python']})")
     if daemon is None:

@@ -12,7 +12,7 @@ from rftd.daemon.verbs.names import experiment_argument
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
-    from rftd.daemon.client.replies import Page
+    from rftd.daemon.views.experiments import ExperimentPage
 
 
 @click.command("watch")
@@ -31,9 +31,9 @@ def follow_to_end(
     client: Client, name: str, settings: Settings, *, after: str | None = None, handle: str | None = None
 ) -> int:
     """Shows the experiment until it ended; the exit status that its end means."""
-    from rftd.daemon.client.following import follow
+    from rftd.daemon.client.client import follow
 
-    last: Page | None = None
+    last: ExperimentPage | None = None
     try:
         pages = follow(client, name, after=after, patience_s=settings.timeout_s)
         for page in _shown(pages, settings):
@@ -49,7 +49,7 @@ def follow_to_end(
     return 0 if summary.state == "completed" else 1
 
 
-def _shown(pages: Iterator[Answer[Page]], settings: Settings) -> Iterator[Page]:
+def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Iterator[ExperimentPage]:
     """Each page once it is on the screen: as JSON lines, as a live page, or as a line where no terminal is."""
     if settings.machine_readable:
         from rftd.daemon.output.data import emit_line
@@ -60,11 +60,12 @@ def _shown(pages: Iterator[Answer[Page]], settings: Settings) -> Iterator[Page]:
         return
     from rich.live import Live
 
-    from rftd.daemon.output.page import render
     from rftd.daemon.output.table import console_of
+    from rftd.daemon.verbs.get import render
     from rftd.ops.clock import SystemClock
 
-    console, clock = console_of(settings), SystemClock()
+    console = console_of(settings)
+    clock = SystemClock()
     if not console.is_terminal:
         for answer in pages:
             click.echo(_brief(answer.value))
@@ -76,13 +77,14 @@ def _shown(pages: Iterator[Answer[Page]], settings: Settings) -> Iterator[Page]:
             yield answer.value
 
 
-def _brief(page: Page) -> str:
+def _brief(page: ExperimentPage) -> str:
     from rftd.daemon.output.quantity import number
     from rftd.daemon.output.sparkline import sparkline
+    from rftd.ops.clock import iso
 
     summary = page.experiment.summary
     curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
     return (
-        f"{summary.state_at}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
+        f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
         f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
     )

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import click
+from rich.text import Text
 
-from rftd.daemon.settings import Settings, data_folder, kafka_option, shared_options
+from rftd.daemon.log_option import log_option
+from rftd.daemon.output.data import emitted
+from rftd.daemon.output.quantity import age
+from rftd.daemon.output.table import console_of, table
+from rftd.daemon.settings import Settings, data_folder, shared_options
 from rftd.daemon.verbs.names import experiment_argument
-from rftd.ops.decoding import converted
+from rftd.daemon.views import why as view
+from rftd.daemon.views.wire import to_wire
+from rftd.daemon.why.wait import Wait, Why
+from rftd.ops.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from rftd.daemon.client.replies import Why
+    from rftd.streams.backends.backend import LogUrl
+
+_STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
+"""Of a wait's level."""
 
 
 @click.command("why")
 @experiment_argument
-@kafka_option
+@log_option
 @shared_options
 @click.pass_obj
-def command(settings: Settings, name: str, kafka: str | None) -> None:
+def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
     """What each role of experiment NAME does or waits for, since when, and what would unblock it; worst first.
 
     Without a daemon the log itself is read, as far as --data or --kafka names one.
@@ -31,41 +42,50 @@ def command(settings: Settings, name: str, kafka: str | None) -> None:
 
     try:
         with Client(settings) as client:
-            answer = client.why(name)
-        value, plain = answer.value, answer.plain()
+            answer = client.ask(view.why, name=name)
+        value = answer.value
+        plain = answer.plain()
     except UnreachableError as away:
-        if kafka is None and not (Path(data_folder(settings)) / "log").is_dir():
+        if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
             raise
         try:
-            value, plain = _offline(settings, name, kafka)
+            value = _offline(settings, name, log_at)
         except NotFoundError as error:
             raise error from away
-    if settings.machine_readable:
-        from rftd.daemon.output.data import emit
-
-        emit(plain, settings)
-        return
-    from rftd.daemon.output.why import render
-
-    render(value, settings)
+        plain = to_wire(value)
+    if not emitted(plain, settings):
+        _show(value, settings)
 
 
-def _offline(settings: Settings, name: str, kafka: str | None) -> tuple[Why, Any]:
+def _offline(settings: Settings, name: str, log_at: LogUrl | None) -> Why:
     import asyncio
     from pathlib import Path
 
-    from rftd.daemon.api.wire import to_wire
-    from rftd.daemon.client import replies
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
     from rftd.daemon.why.offline import why_offline
-    from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
 
-    async def read() -> Any:
-        folder, clock = DataFolder(Path(data_folder(settings))), SystemClock()
-        async with log_to_read(folder, kafka, clock=clock, ids=SystemIds(clock)) as log:
-            return to_wire(await why_offline(log, name, clock=clock))
+    async def read() -> Why:
+        folder = DataFolder(Path(data_folder(settings)))
+        clock = SystemClock()
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
+            return await why_offline(log, name, clock=clock)
 
-    plain = asyncio.run(read())
-    return converted(plain, replies.Why), plain
+    return asyncio.run(read())
+
+
+def _show(why: Why, settings: Settings) -> None:
+    """Prints one line for each role."""
+    live = "" if why.live else "; no daemon answers, this is what the log says"
+    click.echo(f"{why.name} ({why.experiment}) is {why.status}{live}")
+    clock = SystemClock()
+    headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")
+    console_of(settings).print(table(headers, [_row(wait, clock) for wait in why.waits], right=frozenset({"FOR"})))
+
+
+def _row(wait: Wait, clock: Clock) -> tuple[str | Text, ...]:
+    role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
+    what = f"waits for {wait.waiting_for}" if wait.level <= 1 and wait.role != "log" else wait.waiting_for
+    after = f"{wait.on_whom}: {wait.unblock}" if wait.on_whom and wait.unblock else wait.on_whom or wait.unblock
+    return role, Text(wait.state, style=_STYLES.get(wait.level, "")), age(wait.since_ns, clock), what, after

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rftd.daemon.daemon_file import take_daemon_file
+from rftd.daemon.log_option import worker_log_option
 from rftd.ops import limits
+
+if TYPE_CHECKING:
+    from rftd.streams.backends.backend import LogUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,8 +21,7 @@ def _log_options(function: F) -> F:
     for option in (
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--experiment", help="Id of the experiment; without one it joins whatever is under way."),
-        click.option("--kafka", metavar="URL", envvar="RFTD_KAFKA", help="The log: HOST:PORT,... or kafka://..."),
-        click.option("--log", "log_url", help="The log: unix:PATH or kafka://..."),
+        worker_log_option,
         click.option(
             "--config",
             type=click.Path(exists=True, dir_okay=False),
@@ -43,34 +46,28 @@ def command() -> None:
 @click.option(
     "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="The slot whose leases it takes; any by default."
 )
-def explorer(
-    log_url: str | None, kafka: str | None, experiment: str | None, spine_offset: int, slot: int | None
-) -> None:
+def explorer(log_at: LogUrl, experiment: str | None, spine_offset: int, slot: int | None) -> None:
     """Explore: run rollouts of leased tasks."""
-    _run("explorer", log_url, kafka, experiment, slot, spine_offset)
+    _run("explorer", log_at, experiment, slot, spine_offset)
 
 
 @command.command()
 @_log_options
-def trainer(log_url: str | None, kafka: str | None, experiment: str | None, spine_offset: int) -> None:
+def trainer(log_at: LogUrl, experiment: str | None, spine_offset: int) -> None:
     """Train: execute planned batches. Where another trainer lives it stands by and takes over."""
-    _run("trainer", log_url, kafka, experiment, -1, spine_offset)
+    _run("trainer", log_at, experiment, -1, spine_offset)
 
 
-def _run(
-    role: str, log_url: str | None, kafka: str | None, experiment: str | None, slot: int | None, spine_offset: int
-) -> None:
+def _run(role: str, log_at: LogUrl, experiment: str | None, slot: int | None, spine_offset: int) -> None:
     import asyncio
     from uuid import UUID
 
     from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
     from rftd.ops.logs import configure
-    from rftd.streams.backends.kafka.settings import kafka_url, parse_kafka
+    from rftd.streams.backends.backend import backend_of
 
-    if log_url is None and kafka is None:
-        raise UsageError("no log is named", field="--kafka", fix="give --kafka HOST:PORT, or --log unix:PATH")
-    url = log_url or kafka_url(parse_kafka(kafka or ""))
+    url = backend_of(log_at).checked(log_at.text)
     try:
         id = UUID(experiment) if experiment else None
     except ValueError:
@@ -81,7 +78,7 @@ def _run(
     asyncio.run(_work(role, url, id, slot, spine_offset))
 
 
-async def _work(role: str, url: str, experiment: object, slot: int | None, spine_offset: int) -> None:
+async def _work(role: str, url: LogUrl, experiment: object, slot: int | None, spine_offset: int) -> None:
     import asyncio
     import signal
     from uuid import UUID
@@ -100,7 +97,8 @@ async def _work(role: str, url: str, experiment: object, slot: int | None, spine
     if slot is None:
         slot = ids.new().int % limits.WORKER_SLOTS
     bound = logger(role=role, slot=slot)
-    stop, connected = asyncio.Event(), asyncio.Event()
+    stop = asyncio.Event()
+    connected = asyncio.Event()
     starting = asyncio.current_task()
 
     def on_signal() -> None:

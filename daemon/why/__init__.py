@@ -1,13 +1,12 @@
 """Why is it waiting: for each role what it does or waits for, since when, for whom, and what would unblock it.
 
-Every wait has a name. In reading order:
+Every wait has a name. Those who decide say themselves why they stop; here it gets its words. In reading order:
 
 wait         one wait, and the answer as a whole
-scene        what is looked at: the folded state, who is alive, the processes, the log
-life         the experiment itself, and the controller
-planning     the planner
+scene        what is looked at: the folded state, what the deciders said, who is alive, the processes, the log
+life         the experiment itself, and the log under it
 stragglers   the slowest task that a step waits for
-dispatching  the dispatcher, and evaluations
+holds        controller, planner, dispatcher and evaluations, by the hold that each returned
 workers      the trainer and the explorers
 answer       all of them, worst first
 tracker      since when

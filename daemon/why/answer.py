@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rftd.daemon.why.dispatching import dispatcher_wait, eval_waits
-from rftd.daemon.why.life import controller_wait, experiment_wait, log_wait, untold, wanted
-from rftd.daemon.why.planning import planner_wait
+from rftd.daemon.why.holds import deciders_waits
+from rftd.daemon.why.life import experiment_wait, log_wait, untold
 from rftd.daemon.why.scene import Phase, Scene
-from rftd.daemon.why.stragglers import straggler_wait
-from rftd.daemon.why.wait import Level, Wait
+from rftd.daemon.why.wait import Wait
 from rftd.daemon.why.workers import worker_waits
-from rftd.streams.folds.spine import Status
 from rftd.workers.membership import explain
-
-_DECIDERS = ("controller", "planner", "dispatcher")
 
 
 def waits_of(scene: Scene) -> list[Wait]:
@@ -24,7 +19,7 @@ def waits_of(scene: Scene) -> list[Wait]:
         waits.extend(_waits(scene))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a third party's policy, which is asked what it waits for, may raise anything
+    except BaseException as error:  # a third party's policy, where the deciders are asked only now, may raise anything
         waits.append(untold(explain(error)))
     return worst_first(waits)
 
@@ -42,36 +37,6 @@ def _waits(scene: Scene) -> Iterator[Wait]:
     if spine.status is None or spine.status.ended:
         return
     if scene.phase is Phase.LEADING:
-        yield from _decisions(scene)
+        yield from deciders_waits(scene)
     if scene.phase in (Phase.LEADING, Phase.DRAINING):
         yield from worker_waits(scene)
-
-
-def _decisions(scene: Scene) -> Iterator[Wait]:
-    spine = scene.state.spine
-    if spine.status is Status.PAUSED:
-        for role in _DECIDERS:
-            yield Wait(
-                role=role,
-                level=Level.WAITS,
-                state="paused",
-                waiting_for=wanted(spine.cause) if spine.cause else "the experiment to be resumed",
-                on_whom="you",
-                unblock="that is put right; it goes on by itself" if spine.cause else f"rftd resume {scene.name}",
-                since_ns=spine.status_ns,
-            )
-        return
-    yield controller_wait(scene)
-    if spine.stage < 0 or spine.stage_completed:
-        for role in _DECIDERS[1:]:
-            what = "the next stage to begin"
-            yield Wait(
-                role=role, level=Level.WAITS, state="stage", waiting_for=what, on_whom="controller", unblock=what
-            )
-        return
-    planner = planner_wait(scene)
-    yield planner
-    if planner.state == "experiences" and (straggler := straggler_wait(scene)) is not None:
-        yield straggler
-    yield dispatcher_wait(scene)
-    yield from eval_waits(scene)

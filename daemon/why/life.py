@@ -1,20 +1,18 @@
-"""The experiment itself, the log under it, and its controller."""
+"""The experiment itself, and the log under it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from rftd.daemon.supervisor.obstacle import ERROR, PART_MISSING, REFUSED, TRIED_AGAIN, WORKER_FAILS
-from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.registry import Entry
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops.errors import LogLossError
-from rftd.streams.backends.wal import HasWal
+from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
-from rftd.workers.dispatcher.collecting import explored, left_to_collect
-from rftd.workers.dispatcher.evaluation import due_evals
+from rftd.workers.control.obstacle import ERROR, PART_MISSING, REFUSED, TRIED_AGAIN, WORKER_FAILS
 
 SLOW_APPEND_S: Final = 5.0
 _SHOWN: Final = 5
@@ -86,7 +84,8 @@ def _queued(entry: Entry, line: Line) -> Wait:
             unblock="nothing to do: within a second",
             since_ns=entry.spine.status_ns,
         )
-    ahead, holders = line.entries[:place], line.entries[: line.slots]
+    ahead = line.entries[:place]
+    holders = line.entries[: line.slots]
     stuck = all(each.status is Status.PAUSED for each in holders)
     names = [f"{each.name} ({_place(each, entry)})" for each in ahead]
     some = ", ".join(each.name for each in holders[:_SHOWN])
@@ -165,7 +164,8 @@ def _place(other: Entry, entry: Entry) -> str:
 
 def _unblock(entry: Entry, line: Line) -> str:
     """What would bring it nearer to its turn."""
-    holders, place = line.entries[: line.slots], line.entries.index(entry)
+    holders = line.entries[: line.slots]
+    place = line.entries.index(entry)
     paused = [each.name for each in holders if each.status is Status.PAUSED]
     ends = f"{'one of them' if line.slots > 1 else holders[0].name} ends"
     if len(paused) == len(holders):
@@ -286,36 +286,3 @@ def log_wait(scene: Scene) -> Wait | None:
             unblock="its disk or its brokers answer; see /readyz?verbose",
         )
     return None
-
-
-def controller_wait(scene: Scene) -> Wait:
-    """What the stage still lacks before the next can begin: the first that is missing."""
-    state, spine = scene.state, scene.state.spine
-    stage = spine.stage_spec() if spine.spec is not None and spine.stage >= 0 else None
-    if stage is None or spine.stage_completed:
-        return _controller(Level.WAITS, "stage_starts", "its own next event", "controller", "the log takes it")
-    if stage.kind == "explore" and not explored(state, stage):
-        what = f"{left_to_collect(state, stage)} of {stage.collect_groups} tasks to be given out, and those under way"
-        return _controller(Level.WAITS, "groups", what, "explorers", "all of them are tried")
-    if spine.version < spine.last_version:
-        text = f"step {_executed(spine)} of {spine.last_version} is done"
-        return _controller(
-            Level.WAITS, "steps", f"the steps of stage {stage.name}: {text}", "trainer", "the last step is executed"
-        )
-    if stage.kind != "explore" and not any(step == spine.last_version for step, _ in state.checkpoints):
-        what = f"the checkpoint of step {spine.last_version}"
-        return _controller(Level.WAITS, "checkpoint", what, "trainer", "it is committed")
-    if state.groups.to_close:
-        what = f"{state.groups.to_close} groups of the stage to be closed"
-        return _controller(Level.WAITS, "groups_close", what, "dispatcher", "their leases end")
-    if left := len(state.ledger.waiting) + len(state.ledger.cooling):
-        what = f"{left} experiences to be retired"
-        return _controller(Level.WAITS, "books_close", what, "planner", "the planner retires them")
-    if (due := next(due_evals(state, stage), None)) is not None:
-        what = f"the evaluation of weight version {due[0]} on {stage.evals[due[1]].name}"
-        return _controller(Level.WAITS, "evaluations", what, "evaluation", "every row is scored")
-    return _controller(Level.WORKS, "stage_ends", "", "", "")
-
-
-def _controller(level: Level, state: str, what: str, on_whom: str, unblock: str) -> Wait:
-    return Wait(role="controller", level=level, state=state, waiting_for=what, on_whom=on_whom, unblock=unblock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rftd.daemon.supervisor.registry import Entry, find_entry
+from rftd.daemon.registry import Entry, find_entry
 from rftd.daemon.why.answer import waits_of, worst_first
 from rftd.daemon.why.life import ended
 from rftd.daemon.why.scene import Phase, Scene
@@ -10,9 +10,10 @@ from rftd.daemon.why.wait import Level, Wait, Why
 from rftd.ops.clock import Clock
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.follower import Follower
-from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog, start_of
-from rftd.workers.dispatcher.liveness import Liveness
+from rftd.streams.split_submission import ROLES
+from rftd.workers.control.deciders import asked
+from rftd.workers.control.liveness import Liveness
 
 _NEEDS_WORKERS = frozenset({"log", "trainer", "explorer"})
 
@@ -30,17 +31,21 @@ async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
         await follower.catch_up()
     finally:
         await follower.close()
+    liveness = Liveness()
+    now_s = clock.monotonic_s()
+    now_ns = max(clock.now_ns(), state.spine.recorded_ns)
     scene = Scene(
         name=entry.name,
         state=state,
-        liveness=Liveness(),
+        said=lambda: asked(state, liveness, now_s=now_s, now_ns=now_ns),
+        liveness=liveness,
         processes=(),
         roles=ROLES,
         phase=Phase.LEADING,
         append_s=0.0,
         failure=None,
-        now_s=clock.monotonic_s(),
-        now_ns=max(clock.now_ns(), state.spine.recorded_ns),
+        now_s=now_s,
+        now_ns=now_ns,
     )
     daemon = Wait(
         role="daemon",

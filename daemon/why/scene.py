@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,8 +10,9 @@ import msgspec
 
 from rftd.ops.errors import RftdError
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.halves import HALF_OF
-from rftd.workers.dispatcher.liveness import Liveness
+from rftd.streams.split_submission import HALF_OF
+from rftd.workers.control.deciders import LastDecided
+from rftd.workers.control.liveness import Liveness
 
 
 class Phase(StrEnum):
@@ -50,6 +51,8 @@ class Scene:
 
     name: str
     state: RunState
+    said: Callable[[], LastDecided]
+    """What the deciders said."""
     liveness: Liveness
     processes: Sequence[Process]
     roles: frozenset[str]

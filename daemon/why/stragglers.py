@@ -8,8 +8,8 @@ from rftd.daemon.why.scene import Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.folds.groups import Group, Lease
 from rftd.streams.spec import StageSpec
-from rftd.workers.dispatcher.leasing import LEASE_GRACE_S
-from rftd.workers.dispatcher.over_rollout import needed_groups, step_of
+from rftd.workers.control.leasing import LEASE_GRACE_S
+from rftd.workers.control.over_rollout import needed_groups, step_of
 
 _SLOW_MEANS: Final = 3.0
 _LEAST_S: Final = 5.0
@@ -19,7 +19,8 @@ _UNKNOWN_S: Final = 60.0
 
 def straggler_wait(scene: Scene) -> Wait | None:
     """The oldest lease of an experiment whose planner waits for experiences, if it is slow."""
-    groups, spine = scene.state.groups, scene.state.spine
+    groups = scene.state.groups
+    spine = scene.state.spine
     leases = (lease for lease in groups.leases.values() if _left(groups.open.get(lease.group), lease))
     oldest = min(leases, key=lambda lease: lease.leased_ns, default=None)
     if oldest is None:
@@ -29,7 +30,8 @@ def straggler_wait(scene: Scene) -> Wait | None:
     age_s = (scene.now_ns - oldest.leased_ns) / 1e9
     if age_s <= slow_s:
         return None
-    group, stage = groups.open[oldest.group], spine.stage_spec()
+    group = groups.open[oldest.group]
+    stage = spine.stage_spec()
     usual = f"; {mean_s:.1f} s is usual" if mean_s is not None else ""
     others = sorted({str(each.slot) for each in group.leases.values() if each.reissue and each.id != oldest.id})
     second = f"; explorer {', '.join(others)} works on it too" if others else ""

@@ -39,6 +39,28 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """When this state was first seen."""
 
 
+def told(
+    role: str,
+    level: Level,
+    state: str,
+    waiting_for: str = "",
+    on_whom: str = "",
+    unblock: str = "",
+    *,
+    since_ns: int | None = None,
+) -> Wait:
+    """A wait of a role that has no slots, in the order in which it is read."""
+    return Wait(
+        role=role,
+        level=level,
+        state=state,
+        waiting_for=waiting_for,
+        on_whom=on_whom,
+        unblock=unblock,
+        since_ns=since_ns,
+    )
+
+
 class Why(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one experiment."""
 

@@ -10,10 +10,10 @@ from rftd.daemon.why.scene import Process, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
-from rftd.streams.halves import HALF_OF
+from rftd.streams.split_submission import HALF_OF
 
 
-class Said(NamedTuple):
+class StateMeaning(NamedTuple):
     """What a heartbeat's state means."""
 
     level: Level
@@ -25,26 +25,28 @@ class Said(NamedTuple):
 _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """A worker that says nothing for so long is told of before it counts as silent."""
 _SAID: Final = {
-    "load": Said(Level.WORKS, "loads its model and its state"),
-    "take_up": Said(Level.WORKS, "takes up the history: loads the newest good checkpoint"),
-    "wait_batch": Said(Level.WAITS, "the plan of its next step", "planner", "batch.planned"),
-    "assemble": Said(Level.WORKS, "reads the records of its next batch"),
-    "busy": Said(Level.WORKS, "works"),
-    "publish": Said(Level.WORKS, "publishes weights"),
-    "checkpoint": Said(Level.WORKS, "writes a checkpoint"),
-    "paused": Said(Level.WAITS, "the experiment to be resumed", "you", "rftd resume"),
-    "wait_tasks": Said(Level.WAITS, "leases", "dispatcher", "a group is given to it"),
-    "wait_weights": Said(Level.WAITS, "first weights that it can load", "trainer", "weights.published"),
-    "wait_version": Said(
+    "load": StateMeaning(Level.WORKS, "loads its model and its state"),
+    "take_up": StateMeaning(Level.WORKS, "takes up the history: loads the newest good checkpoint"),
+    "wait_batch": StateMeaning(Level.WAITS, "the plan of its next step", "planner", "batch.planned"),
+    "assemble": StateMeaning(Level.WORKS, "reads the records of its next batch"),
+    "busy": StateMeaning(Level.WORKS, "works"),
+    "publish": StateMeaning(Level.WORKS, "publishes weights"),
+    "checkpoint": StateMeaning(Level.WORKS, "writes a checkpoint"),
+    "paused": StateMeaning(Level.WAITS, "the experiment to be resumed", "you", "rftd resume"),
+    "wait_tasks": StateMeaning(Level.WAITS, "leases", "dispatcher", "a group is given to it"),
+    "wait_weights": StateMeaning(Level.WAITS, "first weights that it can load", "trainer", "weights.published"),
+    "wait_version": StateMeaning(
         Level.WAITS, "the weight version on which its rollouts must begin", "trainer", "it is published and loaded"
     ),
-    "wait_turn": Said(Level.WAITS, "its turn on the device", "the other side", "the rollouts, or the step, end"),
-    "load_failed": Said(
+    "wait_turn": StateMeaning(
+        Level.WAITS, "its turn on the device", "the other side", "the rollouts, or the step, end"
+    ),
+    "load_failed": StateMeaning(
         Level.STUCK, "weights that can be read: loading them failed, its log says why", "trainer", "it publishes others"
     ),
-    "load_weights": Said(Level.WORKS, "loads weights"),
-    "wait_log": Said(Level.WAITS, "the log to take its events", "the log", "it has space, and answers"),
-    "drain": Said(Level.WORKS, "finishes what is under way, and leaves"),
+    "load_weights": StateMeaning(Level.WORKS, "loads weights"),
+    "wait_log": StateMeaning(Level.WAITS, "the log to take its events", "the log", "it has space, and answers"),
+    "drain": StateMeaning(Level.WORKS, "finishes what is under way, and leaves"),
 }
 """Every state of a heartbeat. One that a newer release sends is shown as it is."""
 
@@ -83,7 +85,7 @@ def _live(scene: Scene, started: WorkerStarted) -> Wait:
         )
     if beat is None:
         return _of(started, Level.WAITS, "first_heartbeat", "its first heartbeat", "its process", "it is heard of")
-    said = _SAID.get(beat.state, Said(Level.WORKS, beat.state))
+    said = _SAID.get(beat.state, StateMeaning(Level.WORKS, beat.state))
     if beat.state == "paused" and scene.state.spine.cause:
         said = _stopped_by(scene)
     return _of(started, said.level, beat.state, _more(said, beat), said.on_whom, said.unblock)
@@ -101,12 +103,12 @@ def _missing(scene: Scene, role: str, state: str, why: str) -> Wait:
     )
 
 
-def _stopped_by(scene: Scene) -> Said:
+def _stopped_by(scene: Scene) -> StateMeaning:
     cause = scene.state.spine.cause
-    return Said(Level.WAITS, wanted(cause), "you", "that is put right; the experiment goes on by itself")
+    return StateMeaning(Level.WAITS, wanted(cause), "you", "that is put right; the experiment goes on by itself")
 
 
-def _more(said: Said, beat: Heartbeat) -> str:
+def _more(said: StateMeaning, beat: Heartbeat) -> str:
     version = f" (weight version {beat.version})" if beat.version >= 0 else ""
     leases = f" on {len(beat.leases)} leases" if beat.leases else ""
     return f"{said.what}{leases}{version}"

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Unsupported, WrongValue
+from rftd.daemon.config.resolve.arguments import check_names
 from rftd.daemon.config.resolve.correction import resolve_correction
 from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.resolve.upstream import other_names, policy_loss_args
 from rftd.daemon.config.schema.algorithm import Algorithm, Optimizer
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
 from rftd.streams.spec import AlgorithmSpec, OptimizerSpec
 from rftd.workers.algorithms import registry
+from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
-from rftd.workers.algorithms.kl_losses import KL_LOSSES
-from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
-from rftd.workers.plugins import Plugins
+from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.training.losses.kl_losses import KL_LOSSES
+from rftd.workers.training.losses.policy_loss import LossNeeds
+from rftd.workers.training.losses.registry import POLICY_LOSSES, compares_pairs, tells_labels
+from rftd.workers.training.token_advantages.penalised import check_penalised
 
 _PARTS: Final[dict[str, Plugins[Any]]] = {
     "advantage": ADVANTAGES,
@@ -26,8 +33,12 @@ _PARTS: Final[dict[str, Plugins[Any]]] = {
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
-_STRATEGIES: Final = ("default", "staleness_control", "mix", "warmup")
-"""`warmup` is the older name of `default`."""
+_STRATEGIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "default": (),
+    "staleness_control": ("max_staleness",),
+    "mix": ("expert_data_ratio", "sft_dataset_name"),
+}
+"""The arguments of each."""
 
 
 def find_algorithm(given: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
@@ -46,25 +57,36 @@ def resolve_algorithm(
     """The objective of one stage, complete."""
     parts: dict[str, Any] = {}
     made: dict[str, Any] = {}
+    mode: str | None = None
     for part, plugins in _PARTS.items():
         own: str = getattr(definition, part)
         name: str = getattr(given, f"{part}_fn") or own
+        args: dict[str, Any] = getattr(given, f"{part}_fn_args") or {}
+        if part == "policy_loss":
+            args, mode = policy_loss_args(given, name, notes)
         default: dict[str, Any] = getattr(definition, f"{part}_args") if name == own else {}
         parts[part] = name
-        parts[f"{part}_args"] = {**default, **(getattr(given, f"{part}_fn_args") or {})}
+        parts[f"{part}_args"] = {**default, **args}
         made[part] = _made_part(part, plugins, name, parts[f"{part}_args"], notes)
-    own_mode: str | None = getattr(made["policy_loss"], "loss_agg_mode", None)
-    if not definition.needs.rollouts and getattr(made["policy_loss"], "needs_old_logprobs", False):
+    loss_needs = LossNeeds.of(made["policy_loss"])
+    own_mode = loss_needs.loss_agg_mode
+    if not definition.needs.rollouts and loss_needs.old_logprobs:
         what = f"{parts['policy_loss']} compares with the log-probabilities of rollouts, and {definition.name} has rows"
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
-    if made["policy_loss"] is not None:
-        _check_pairs(getattr(made["policy_loss"], "needs_pairs", False), parts["policy_loss"], definition, notes)
+    if POLICY_LOSSES.builtin(parts["policy_loss"]):
+        _check_pairs(parts["policy_loss"], definition, notes)
+    if given.kl_penalty_place == "before":
+        _check_penalty_place(made["advantage"], parts, notes)
     greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
     strategy = given.sample_strategy or definition.sample_strategy
     default = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
     if strategy not in _STRATEGIES:
         fix = f"rftd has: {', '.join(_STRATEGIES)}"
         notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
+    else:
+        path = ("algorithm", "sample_strategy_args")
+        taker = f"sample_strategy {strategy}"
+        check_names(given.sample_strategy_args or {}, _STRATEGIES[strategy], path, taker, notes)
     if definition.needs.expert_data and strategy != "mix":
         what = f"is {strategy}, but {definition.name} learns from an expert's rows beside its rollouts"
         notes.wrong(("algorithm", "sample_strategy"), what, "leave it out, or write mix", Contradiction)
@@ -73,7 +95,8 @@ def resolve_algorithm(
         repeat_times=_repeat_times(given, definition, notes, greedy),
         greedy_rollouts=greedy,
         **parts,
-        loss_agg_mode=given.loss_agg_mode or own_mode or definition.loss_agg_mode,
+        kl_penalty_place=given.kl_penalty_place,
+        loss_agg_mode=mode or own_mode or definition.loss_agg_mode,
         loss_scale_factor=given.loss_scale_factor,
         sample_strategy=strategy,
         sample_strategy_args={**default, **(given.sample_strategy_args or {})},
@@ -82,11 +105,29 @@ def resolve_algorithm(
     )
 
 
-def _check_pairs(needs_pairs: bool, loss: str, definition: AlgorithmDefinition, notes: Notes) -> None:
-    if needs_pairs and definition.rows != "dpo":
-        what = f"{loss} compares a chosen response with a rejected one, and {definition.name} has no such pairs"
-        notes.wrong(("algorithm", "policy_loss_fn"), what, "write algorithm_type: dpo", Contradiction)
-    if definition.rows == "dpo" and not needs_pairs:
+def _check_penalty_place(advantage: AdvantageFunction | None, parts: dict[str, Any], notes: Notes) -> None:
+    """`advantage` is None for a third party's."""
+    path = ("algorithm", "kl_penalty_place")
+    if parts["kl_penalty"] == "none":
+        notes.wrong(path, "is before, and there is no KL penalty", "set algorithm.kl_penalty_fn, such as k1")
+    elif advantage is not None:
+        try:
+            check_penalised(advantage, parts["advantage"])
+        except ConfigError as error:
+            notes.wrong(path, error.what, error.fix)
+
+
+def _check_pairs(loss: str, definition: AlgorithmDefinition, notes: Notes) -> None:
+    labels = tells_labels(loss)
+    if labels and definition.rows != "dpo":
+        what = f"{loss} must know which responses are the good ones, and the rows of {definition.name} do not say that"
+        if compares_pairs(loss):
+            what = f"{loss} compares a chosen response with a rejected one, and {definition.name} has no such pairs"
+        fix = f"write algorithm_type: {loss}"
+        if loss == "ipo":
+            fix += "; prime-rl's clip, which had this name, is probability_clip, with mask_low and mask_high"
+        notes.wrong(("algorithm", "policy_loss_fn"), what, fix, Contradiction)
+    if definition.rows == "dpo" and not labels:
         what = f"{loss} would learn the rejected responses like the chosen ones"
         notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
 
@@ -98,16 +139,25 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
     except ConfigError as error:
         notes.wrong(("algorithm", f"{part}_fn"), error.what, error.fix, Unsupported)
         return None
-    if plugins.builtin(name):
-        try:
-            return plugins.open(name, args)
-        except ConfigError as error:
-            notes.wrong(("algorithm", f"{part}_fn_args"), error.what, error.fix, WrongValue)
-    return None
+    if not plugins.builtin(name):
+        return None
+    path: FieldPath = ("algorithm", f"{part}_fn_args")
+    known = (*(plugins.arguments(name) or args), *(other_names(name) if part == "policy_loss" else ()))
+    before = len(notes.issues)
+    check_names(args, known, path, f"{plugins.kind} {name}", notes)
+    if len(notes.issues) > before:
+        return None
+    try:
+        return plugins.open(name, args)
+    except ConfigError as error:
+        notes.wrong(path, error.what, error.fix, WrongValue)
+        return None
 
 
 def _repeat_times(given: Algorithm, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:
-    asked, kind, default = given.repeat_times, given.algorithm_type, definition.repeat_times
+    asked = given.repeat_times
+    kind = given.algorithm_type
+    default = definition.repeat_times
     if not definition.needs.rollouts:
         if asked not in (None, default):
             notes.warn(f"algorithm.repeat_times is {default} with {kind}, which trains on rows")
@@ -135,7 +185,9 @@ def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int) -> Optimize
         kind=given.optimizer_type,
         lr=given.lr,
         betas=(given.betas[0], given.betas[1]),
+        eps=given.eps,
         weight_decay=given.weight_decay,
+        decay_all=given.decay_all,
         warmup_steps=given.lr_warmup_steps if counted else int(ratio * total_steps),
         warmup_ratio=0.0 if counted or total_steps else ratio,
         scheduler=given.lr_scheduler_type,

@@ -11,8 +11,9 @@ from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, TrainerSpec
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES, token_advantage
-from rftd.workers.algorithms.advantages.token_advantage import PassField
+from rftd.workers.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.training.token_advantages.registry import token_advantage
+from rftd.workers.training.token_advantages.token_advantage import PassField
 
 _CRITIC_ARGS: Final = {
     ("optim", "lr"): "critic_lr",
@@ -26,7 +27,7 @@ def with_companions(
     trainer: TrainerSpec, experiment: Experiment, algorithm: AlgorithmSpec, notes: Notes
 ) -> TrainerSpec:
     """The trainer with the critic and the teacher that the advantages need."""
-    needs = _needs(algorithm)
+    needs = fields_of(algorithm)
     if "values" in needs:
         args = _critic_args(experiment.trainer.trainer_config, notes) | trainer.engine_args
         trainer = msgspec.structs.replace(
@@ -51,8 +52,11 @@ def with_companions(
     return trainer
 
 
-def _needs(algorithm: AlgorithmSpec) -> frozenset[PassField]:
-    """Of a third party's function nothing is known here: its module is not imported."""
+def fields_of(algorithm: AlgorithmSpec) -> frozenset[PassField]:
+    """The fields of a batch that the advantages must know.
+
+    Of a third party's function nothing is known here: its module is not imported.
+    """
     if not ADVANTAGES.builtin(algorithm.advantage):
         return frozenset()
     try:

@@ -11,8 +11,8 @@ from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.rollout_correction import PluginCorrection, RolloutCorrection
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import CorrectionPart, CorrectionSpec
-from rftd.workers.algorithms.corrections.chain import Chain
-from rftd.workers.algorithms.corrections.registry import CORRECTIONS
+from rftd.workers.training.corrections.chain import Chain
+from rftd.workers.training.corrections.registry import CORRECTIONS
 
 _SECTION: Final[FieldPath] = ("algorithm", "rollout_correction")
 _RATIOS: Final = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
@@ -93,7 +93,8 @@ def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPar
         try:
             low, high = _bounds(threshold)
         except ValueError:
-            low, high = None, None
+            low = None
+            high = None
         if high is None or (low is not None and name in _DIVERGENCES):
             fix = "write 2.0, or 0.5_2.0" if name in _RATIOS else "write a number"
             what = f"{threshold!r} is no threshold of {name}"

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from rftd.daemon.config.issue import Unsupported
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Unsupported, WrongValue
+from rftd.daemon.config.resolve.arguments import check_struct
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.spec import RolloutSpec, TrainerSpec
+from rftd.workers.rollout.engines import registry as rollout_engines
+from rftd.workers.training.engines import registry as trainer_engines
 
 _ROLLOUT = ("torch", "openai", "fake", "tinker", "vllm")
 _TORCH_DTYPE = "float32"
+_TRAINED_IN: Final = (_TORCH_DTYPE, "bfloat16")
+ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
+TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
 
 MIN_MICRO_BATCH_TOKENS: Final = 4096
 """The guide's default is twice the model's length; for a tiny one that would make many tiny micro-batches."""
@@ -20,7 +27,8 @@ MIN_MICRO_BATCH_TOKENS: Final = 4096
 
 def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutSpec:
     """The explorers of one stage."""
-    given, model = experiment.explorer, experiment.explorer.rollout_model
+    given = experiment.explorer
+    model = experiment.explorer.rollout_model
     engine: str = model.engine_type
     if experiment.model.tinker.enable:
         engine = "tinker"
@@ -40,16 +48,16 @@ def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutS
     parallel = model.tensor_parallel_size * model.data_parallel_size * model.pipeline_parallel_size
     if parallel > 1 and not gpus:
         notes.warn("explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect without GPUs")
-    args, lifted = _lift(
-        model.extra_engine_args, ("threads",), ("explorer", "rollout_model", "extra_engine_args"), notes
-    )
+    args, lifted = _lift(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
+    if (taken := rollout_engines.arguments_of(engine)) is not None:
+        check_struct(args, taken, ROLLOUT_ARGS, f"the {engine} engine", notes, beside=("threads",))
     return RolloutSpec(
         engine=engine,
         explorers=model.engine_num,
         concurrency=given.runner_per_model,
         max_timeout_s=given.max_timeout,
         max_retry_times=given.max_retry_times,
-        dtype=model.dtype if gpus or "dtype" in model.model_fields_set else _TORCH_DTYPE,
+        dtype=_TORCH_DTYPE if model.dtype == "auto" or not (gpus or "dtype" in model.model_fields_set) else model.dtype,
         seed=model.seed if "seed" in model.model_fields_set else experiment.seed,
         threads=lifted.get("threads", 1),
         engine_args=args,
@@ -66,14 +74,17 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
     elif engine == "verl" and not gpus:
         notes.warn("trainer.trainer_type verl needs a GPU: torch trains instead")
         engine = "torch"
-    args, lifted = _lift(given.engine_args, ("threads",), ("trainer", "engine_args"), notes)
+    args, lifted = _lift(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
     if given.ulysses_sequence_parallel_size > 1 and not gpus:
         notes.warn("trainer.ulysses_sequence_parallel_size has no effect without GPUs")
     dtype = args.pop("dtype", _TORCH_DTYPE)
-    if not isinstance(dtype, str):
-        notes.wrong(("trainer", "engine_args", "dtype"), "must be the name of a dtype", "write float32")
+    if dtype not in _TRAINED_IN:
+        what = f"is {dtype!r}, and the trainer computes in {' or '.join(_TRAINED_IN)}"
+        notes.wrong((*TRAINER_ARGS, "dtype"), what, f"write {_TORCH_DTYPE}", WrongValue)
         dtype = _TORCH_DTYPE
+    if (taken := trainer_engines.arguments_of(engine)) is not None:
+        check_struct(args, taken, TRAINER_ARGS, f"the {engine} engine", notes, beside=("threads", "dtype"))
     return TrainerSpec(
         engine=engine,
         save_interval=given.save_interval,
@@ -90,7 +101,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
 
 def check_cluster(experiment: Experiment, gpus: int, notes: Notes) -> None:
     """Says what the cluster's counts become, and refuses counts that leave the trainer nothing."""
-    nodes, per_node = experiment.cluster.node_num or 0, experiment.cluster.gpu_per_node or 0
+    nodes = experiment.cluster.node_num or 0
+    per_node = experiment.cluster.gpu_per_node or 0
     slots = nodes * per_node
     if not slots:
         return
@@ -108,10 +120,11 @@ def check_cluster(experiment: Experiment, gpus: int, notes: Notes) -> None:
 
 
 def _lift(
-    args: dict[str, Any], names: tuple[str, ...], path: tuple[str, ...], notes: Notes
+    args: dict[str, Any], names: tuple[str, ...], path: FieldPath, notes: Notes
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Counts that the specification has a field for, taken out of the engine's own arguments."""
-    rest, lifted = dict(args), {}
+    rest = dict(args)
+    lifted = {}
     for name in names:
         if name not in rest:
             continue

@@ -6,16 +6,17 @@ import os.path
 from collections.abc import Sequence
 from typing import Any
 
-from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue
 from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.resolve.once import check_against_first
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import stage_configs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.streams.halves import EXPLORE, TRAIN
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.split_submission import EXPLORE, TRAIN
 
 
 def resolve_experiment(
@@ -33,7 +34,9 @@ def resolve_experiment(
     for stage in stage_configs(config):
         notes = Notes()
         spec = resolve_stage(stage, job_dir, gpus, notes)
-        issues += [_placed(issue, stage.prefix, config) for issue in notes.issues]
+        if spec is not None:
+            check_against_first(spec, stages, notes)
+        issues += [placed(issue, stage.prefix, config) for issue in notes.issues]
         warnings += [warning for warning in notes.warnings if warning not in warnings]
         if spec is not None:
             stages.append(spec)
@@ -104,7 +107,7 @@ def _sentence(path: FieldPath, why: str) -> str:
     return f"{show(path)} is read but has no effect yet" + (f": {why}" if why else "")
 
 
-def _placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
+def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
     """The issue under the stage's name where the stage sets the field, else under the global one."""
     if not prefix:
         return issue
@@ -113,7 +116,7 @@ def _placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
     if not below_stage:
         return issue
     for part in issue.path[:-1]:
-        node = node.get(str(part)) if isinstance(node, dict) else None
+        node = child(node, part if isinstance(node, list) else str(part))
         if node is None:
             return issue
     return issue.under(prefix)

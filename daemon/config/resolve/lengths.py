@@ -9,7 +9,7 @@ from rftd.daemon.config.schema.model import Model
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthLimits:
     """In tokens; prompt and response together fit into the model."""
 
     model: int
@@ -18,9 +18,11 @@ class Lengths:
     min_response: int
 
 
-def derive_lengths(model: Model, notes: Notes) -> Lengths | None:
+def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
     """The lengths, or None after saying why there are none."""
-    total, prompt, response = model.max_model_len, model.max_prompt_tokens, model.max_response_tokens
+    total = model.max_model_len
+    prompt = model.max_prompt_tokens
+    response = model.max_response_tokens
     if total is None:
         if prompt is None or response is None:
             fix = "set max_model_len, or both max_prompt_tokens and max_response_tokens"
@@ -48,7 +50,7 @@ def derive_lengths(model: Model, notes: Notes) -> Lengths | None:
     if shortest >= response:
         notes.warn(f"model.min_response_tokens {shortest} is not below max_response_tokens: {response - 1} is used")
         shortest = response - 1
-    return Lengths(total, prompt, response, shortest)
+    return LengthLimits(total, prompt, response, shortest)
 
 
 def _clip(name: str, given: int, total: int, notes: Notes) -> int:

@@ -22,6 +22,9 @@ def resolve_mix(
     buffers = experiment.buffer.trainer_input.auxiliary_buffers
     name = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     mixes = algorithm.sample_strategy == "mix"
+    if not isinstance(name, str):
+        notes.wrong((*_ARGS, "sft_dataset_name"), f"is {name!r}", "write the name of an auxiliary buffer", WrongValue)
+        return None, 0
     if unused := [each for each in buffers if not (mixes and each == name)]:
         notes.warn(f"auxiliary_buffers.{unused[0]} has no effect: no sample_strategy takes rows of it")
     if not mixes:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import WrongValue
 from rftd.daemon.config.resolve.notes import Notes
 from rftd.daemon.config.resolve.policy import resolve_policy
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.ops.errors import ConfigError
+from rftd.streams.schedule import needed_staleness
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, SyncSpec
-from rftd.workers.policies.schedule import needed_staleness
+from rftd.workers.weights.registry import CHANNELS
 
 _SYNC: FieldPath = ("synchronizer",)
 
@@ -62,10 +65,15 @@ def _method(experiment: Experiment, notes: Notes) -> str:
     if given.sync_method == "nccl":
         notes.warn("synchronizer.sync_method nccl needs GPUs: weights travel as checkpoint files instead")
         return "checkpoint"
+    try:
+        CHANNELS.check(given.sync_method)
+    except ConfigError as error:
+        notes.wrong((*_SYNC, "sync_method"), error.what, error.fix, WrongValue)
+        return "checkpoint"
     if given.sync_method == "memory" and experiment.mode in ("explore", "train"):
         notes.warn("the halves of an experiment may be on two machines: weights travel as checkpoint files")
         return "checkpoint"
-    if given.sync_method == "memory" and experiment.deterministic and interval > 1:
+    if given.sync_method != "checkpoint" and experiment.deterministic and interval > 1:
         # A rollout is pinned to its version, which a trainer that is taken up between two of them cannot make again.
         notes.warn(
             "deterministic with sync_interval above 1: weights travel as checkpoint files, which a reboot leaves"

@@ -13,15 +13,16 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import AnyPolicy, HardBoundPolicy, InOrderPolicy, PluginPolicy
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
+from rftd.streams.schedule import explorer_interval, has_windows, trainer_interval, window_steps
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
-from rftd.workers.policies.priorities import PRIORITIES
-from rftd.workers.policies.registry import POLICIES, SWEEPING
-from rftd.workers.policies.schedule import explorer_interval, has_windows, trainer_interval, window_steps
+from rftd.workers.control.policies.priorities import PRIORITIES
+from rftd.workers.control.policies.registry import POLICIES, keeps_bound
 
 _POLICY: Final[FieldPath] = ("policy",)
 _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
 _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
 
+_OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_staleness")
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
 _OLDEST_FIRST: Final = ("in_order", "weight_fifo")
 """Kinds in whose order priorities do not come first."""
@@ -41,7 +42,7 @@ def resolve_policy(
         kind=kind,
         max_staleness_versions=bound,
         # With reuse and no bound asked for, an experience is trained as often as its priority lets it.
-        bounded=kind in SWEEPING and (max_uses == 1 or _asks(given, algorithm)),
+        bounded=keeps_bound(kind) and (max_uses == 1 or _asks(given, algorithm)),
         max_inflight_batches=inflight,
         min_group_members=_min_members(given, algorithm, notes),
         args=_args(given, sync, notes),
@@ -87,8 +88,13 @@ def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: i
     """The bound that was asked for, if the synchronizer can go on with it."""
     field: FieldPath = (*_POLICY, "max_staleness")
     asked = given.max_staleness
-    if asked is None and algorithm.sample_strategy == "staleness_control":
-        field, asked = ("algorithm", "sample_strategy_args", "max_staleness"), _of_strategy(algorithm, notes)
+    if algorithm.sample_strategy == "staleness_control":
+        other = _of_strategy(algorithm, notes)
+        if asked is None:
+            field = _OF_STRATEGY
+            asked = other
+        elif other not in (None, asked):
+            notes.wrong(_OF_STRATEGY, f"is {other}, and policy.max_staleness is {asked}", "keep one of them")
     if asked is None:
         return needed if sync.style == "fixed" else inflight + needed
     if asked < needed:
@@ -102,12 +108,13 @@ def _of_strategy(algorithm: AlgorithmSpec, notes: Notes) -> int | None:
     asked = algorithm.sample_strategy_args.get("max_staleness")
     if asked is None or (isinstance(asked, int) and not isinstance(asked, bool) and asked >= 0):
         return asked
-    notes.wrong(("algorithm", "sample_strategy_args", "max_staleness"), "must be a whole number, 0 or more")
+    notes.wrong(_OF_STRATEGY, f"is {asked!r}, and must be a whole number, 0 or more", None, WrongValue)
     return None
 
 
 def _min_members(given: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> int:
-    asked, most = given.min_group_members, algorithm.repeat_times
+    asked = given.min_group_members
+    most = algorithm.repeat_times
     if asked is None:
         return min(2, most)
     if asked > most:
@@ -140,7 +147,8 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
     if experiment.deterministic:
         what = "deterministic trains each experience once, in the order of the dataset"
         notes.wrong((*_REPLAY, "enable"), what, "set it to false, or deterministic: false")
-    name, args = replay.priority_fn, dict(replay.priority_fn_args)
+    name = replay.priority_fn
+    args = dict(replay.priority_fn_args)
     if name not in _DECAYING and "priority_fn_args" not in replay.model_fields_set:
         args = {}  # the default is theirs
     try:

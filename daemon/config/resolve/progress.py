@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import PolicySpec
-from rftd.workers.policies.policy import PolicyView
-from rftd.workers.policies.registry import POLICIES, make_policy
+from rftd.workers.control.policies.policy import PolicyView
+from rftd.workers.control.policies.registry import POLICIES, make_policy
 
 _ENOUGH_STEPS = 64
 """Between two publications; what goes on so long goes on."""

@@ -60,7 +60,8 @@ def _at_once(experiment: Experiment, explorers: int, part: int, notes: Notes) ->
 
 
 def _check_over(experiment: Experiment, sync: SyncSpec, notes: Notes) -> None:
-    over, batch = experiment.explorer.over_rollout, experiment.buffer.batch_size
+    over = experiment.explorer.over_rollout
+    batch = experiment.buffer.batch_size
     if not over.ratio:
         if over.return_partial_tasks:
             notes.warn("explorer.over_rollout.return_partial_tasks has no effect without a ratio")

@@ -10,7 +10,7 @@ from rftd.daemon.config.resolve.collecting import collecting, collects
 from rftd.daemon.config.resolve.colocate import in_turns, with_turns
 from rftd.daemon.config.resolve.companions import with_companions
 from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
-from rftd.daemon.config.resolve.lengths import Lengths, derive_lengths
+from rftd.daemon.config.resolve.lengths import LengthLimits, derive_lengths
 from rftd.daemon.config.resolve.lora import resolve_lora
 from rftd.daemon.config.resolve.mix import resolve_mix
 from rftd.daemon.config.resolve.notes import Notes
@@ -18,13 +18,14 @@ from rftd.daemon.config.resolve.pacing import eval_interval_steps, resolve_pacin
 from rftd.daemon.config.resolve.scheduling import schedule_rollouts
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training_taskset
+from rftd.daemon.config.resolve.updates import with_updates
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
+from rftd.streams.schedule import explorer_interval
 from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.policies.schedule import explorer_interval
 
-_ANY_LENGTHS = Lengths(2**20, 2**19, 2**19, 0)
+_ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 """In the place of lengths that contradict each other, so that the rest of the stage is checked as well."""
 
 
@@ -48,6 +49,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, explores, notes)
+    trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
@@ -67,7 +69,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
         algorithm=algorithm,
         model=_model(experiment, lengths, notes),
         taskset=training_taskset(experiment, lengths, algorithm.repeat_times, notes) if explores else None,
-        dataset=expert if explores else dataset(experiment, definition.rows, notes),
+        dataset=expert if explores else dataset(experiment, definition, algorithm.policy_loss, notes),
         expert_rows=expert_rows,
         evals=eval_tasksets(experiment, lengths, notes) if explores else (),
         eval_interval=eval_interval_steps(experiment, explorer_interval(sync), notes) if explores else 0,
@@ -83,7 +85,8 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
 
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
-    mode, algorithm = experiment.mode, experiment.algorithm.algorithm_type
+    mode = experiment.mode
+    algorithm = experiment.algorithm.algorithm_type
     mode = "both" if mode == "colocate" else mode
     if definition is None:
         return "train" if mode == "train" else "both"
@@ -108,14 +111,16 @@ def _recorded(experiment: Experiment) -> bool:
 
 def _total_steps(experiment: Experiment, notes: Notes) -> int:
     """0 where epochs decide, for which the daemon must count the rows."""
-    buffer, trainer = experiment.buffer.total_steps, experiment.trainer.total_steps
+    buffer = experiment.buffer.total_steps
+    trainer = experiment.trainer.total_steps
     if buffer is not None and trainer is not None and buffer != trainer:
         notes.warn(f"trainer.total_steps {trainer} gives way to buffer.total_steps {buffer}")
     return buffer or trainer or 0
 
 
 def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, notes: Notes) -> tuple[int, int]:
-    batch, train_batch = experiment.buffer.batch_size, experiment.buffer.train_batch_size
+    batch = experiment.buffer.batch_size
+    train_batch = experiment.buffer.train_batch_size
     if explores:
         return batch, train_batch or batch * algorithm.repeat_times
     if not train_batch:
@@ -153,7 +158,7 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
         notes.warn("buffer.trainer_input.experience_buffer.path has no effect: the log keeps every experience")
 
 
-def _model(experiment: Experiment, lengths: Lengths, notes: Notes) -> ModelSpec:
+def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> ModelSpec:
     given = experiment.model
     return ModelSpec(
         path=given.model_path,

@@ -56,6 +56,7 @@ def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
         kind = stage["algorithm"].get("algorithm_type")
         if kind is not None and kind != section.get("algorithm_type"):
             return {key: value for key, value in section.items() if not _belongs_to_type(key)}
+        return {key: value for key, value in section.items() if not _belongs_to_another(key, section, stage[name])}
     if name == "policy" and stage["policy"].get("kind", section.get("kind")) != section.get("kind"):
         return {}
     for path, given, silenced in _REPLACES:
@@ -66,6 +67,12 @@ def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
 
 def _belongs_to_type(key: str) -> bool:
     return key in _OF_THE_TYPE or "_fn" in key or key.endswith("_args")
+
+
+def _belongs_to_another(key: str, section: dict[str, Any], own: dict[str, Any]) -> bool:
+    """True of arguments of a part or a strategy in whose place the stage names another one."""
+    taker = key.removesuffix("_args")
+    return taker != key and own.get(taker) is not None and own[taker] != section.get(taker)
 
 
 def _at(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

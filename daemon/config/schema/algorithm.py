@@ -21,7 +21,11 @@ class Optimizer(Section):
     lr_scheduler_type: Annotated[Literal["constant", "cosine"], word()] = "constant"
     optimizer_type: Annotated[Literal["adam", "adamw", "sgd"], word()] = "adam"
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.999]
+    eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
+    """rftd's own: Adam's, which is added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.01
+    decay_all: bool = False
+    """rftd's own: decay norms, biases and whatever has one dimension too."""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
 
 
@@ -37,6 +41,8 @@ class Algorithm(Section):
     advantage_fn_args: Args | None = None
     kl_penalty_fn: Annotated[str | None, word()] = None
     kl_penalty_fn_args: Args | None = None
+    kl_penalty_place: Annotated[Literal["after", "before"], word()] = "after"
+    """rftd's own: `before` takes the penalty from rewards before a group's normalisation, as verl does."""
     policy_loss_fn: Annotated[str | None, word()] = None
     policy_loss_fn_args: Args | None = None
     kl_loss_fn: Annotated[str | None, word()] = None

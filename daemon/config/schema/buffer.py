@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Args, Count, Natural, Seconds, Section, Url, inert, section, word
+from rftd.daemon.config.schema.section import (
+    Args,
+    Count,
+    LocalPath,
+    Natural,
+    Seconds,
+    Section,
+    Url,
+    inert,
+    section,
+    word,
+)
 from rftd.daemon.config.schema.taskset import Format, Taskset
 
 
@@ -24,7 +35,7 @@ class ExperienceBuffer(Section):
 
     name: str = ""
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = "queue"
-    path: Url = None
+    path: Annotated[Url, LocalPath()] = None
     capacity: Count = 10000
     """Experiences that wait or rest at once: beyond it no more are explored, or the least are retired (replay)."""
     max_read_timeout: Seconds = 1800.0
@@ -32,8 +43,8 @@ class ExperienceBuffer(Section):
     split: str = "train"
     subset_name: str | None = None
     format: Format = section(Format)
-    schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "cpt"], word()] = "auto"
-    """Of a dataset what its rows are; the algorithm says that, so it is checked only."""
+    schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
+    """The kind of a dataset's rows. The algorithm says it, so it is checked only; kto alone takes two kinds."""
     max_retry_times: Natural = inert(3)
     max_retry_interval: Seconds = inert(1.0)
     limit_rows: Count | None = None

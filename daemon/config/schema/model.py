@@ -6,14 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Count, Natural, Section, Seed, inert, section
+from rftd.daemon.config.schema.section import Count, LocalPath, Natural, Section, Seed, inert, section
+from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 
 class Lora(Section):
     """One entry of `model.lora_configs`."""
 
     name: str
-    path: str | None = None
+    path: Annotated[str | None, LocalPath()] = None
     base_model_name: str | None = None
     lora_rank: Count = 32
     lora_alpha: Count = 32
@@ -46,11 +47,11 @@ class ExternalModel(Section):
 class Model(Section):
     """`model`."""
 
-    model_path: str = ""
-    critic_model_path: str = ""
+    model_path: Annotated[str, LocalPath()] = ""
+    critic_model_path: Annotated[str, LocalPath()] = ""
     trust_remote_code: bool = False
     custom_chat_template: str | None = None
-    chat_template_path: str | None = inert(None)
+    chat_template_path: Annotated[str | None, LocalPath()] = inert(None)
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = -1
@@ -60,7 +61,7 @@ class Model(Section):
     max_response_tokens: Count | None = None
     min_response_tokens: Natural = 0
     enable_prompt_truncation: bool = True
-    repetition_penalty: Annotated[float, Field(gt=0)] = inert(1.0)
+    repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] = 1.0
     enable_thinking: bool | None = inert(None)
     lora_configs: list[Lora] | None = None
     fully_sharded_loras: bool = inert(False, why="the adapter is not sharded")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rftd.daemon.config.schema.section import Args, Count, Natural, Section, Seed, Share, Url, inert, word
+from rftd.daemon.config.schema.section import Args, Count, LocalPath, Natural, Section, Seed, Share, Url, inert, word
 
 Engine = Annotated[Literal["vllm", "torch", "openai", "fake", "tinker", "sglang", "external"], word(vllm_async="vllm")]
 
@@ -29,7 +29,7 @@ class RolloutModel(Section):
     enable_chunked_prefill: bool = inert(True)
     gpu_memory_utilization: Share = inert(0.9)
     dtype: Annotated[Literal["bfloat16", "float16", "float32", "auto"], word()] = "bfloat16"
-    seed: Seed = 42
+    seed: Seed = inert(42, why="rollouts are drawn by the experiment's seed")
     temperature: Annotated[float, Field(ge=0)] | None = inert(None)
     top_p: Annotated[float, Field(gt=0, le=1)] | None = inert(None)
     top_k: int | None = inert(None)
@@ -61,4 +61,4 @@ class RolloutModel(Section):
 class AuxiliaryModel(RolloutModel):
     """A model beside the one that is trained: the first is the teacher of an algorithm that has one."""
 
-    model_path: str | None = None
+    model_path: Annotated[str | None, LocalPath()] = None

@@ -20,6 +20,13 @@ Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Args: TypeAlias = dict[str, Any]
 
 
+class LocalPath:
+    """Marks a field whose text is a path on the client's machine, or arguments of which `argument` is one."""
+
+    def __init__(self, argument: str = "") -> None:
+        self.argument = argument
+
+
 class Section(BaseModel):
     """A mapping of the file: unknown keys are errors, values are not converted, an empty section is all defaults."""
 

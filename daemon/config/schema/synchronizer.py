@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from rftd.daemon.config.schema.section import Count, Natural, Seconds, Section, inert, word
 
-Method = Annotated[Literal["nccl", "checkpoint", "memory"], word(online="nccl", offline="checkpoint")]
+Method = Annotated[str, word(online="nccl", offline="checkpoint")]
+"""`nccl`, or the name of a weight channel, which may be a third party's."""
 Style = Annotated[
     Literal["fixed", "explorer_driven", "trainer_driven", "fully_async"],
     word(dynamic_by_explorer="explorer_driven", dynamic_by_trainer="trainer_driven"),

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from rftd.daemon.config.schema.section import Args, Count, Natural, Seconds, Section, Seed, inert, section, word
+from rftd.daemon.config.schema.section import (
+    Args,
+    Count,
+    LocalPath,
+    Natural,
+    Seconds,
+    Section,
+    Seed,
+    inert,
+    section,
+    word,
+)
+from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 
 class Format(Section):
@@ -26,11 +38,25 @@ class Format(Section):
     reward_fn_key: str = ""
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
+    completion_key: str = "completion"
+    label_key: str = "label"
     enable_concatenated_multi_turn: bool = False
     """Of a conversation to imitate, learn every message of the assistant."""
     chat_template: str | None = None
     """Of rows to train on; tasks are asked in the model's."""
     enable_thinking: bool | None = None
+
+
+TokenId = Annotated[Natural, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)]
+"""In JSON a key is a text."""
+
+
+def _raw(value: Any) -> Any:
+    """`raw` for nothing, and for vLLM's number of likeliest tokens: that of each drawn token is always kept."""
+    return "raw" if value is None or (type(value) is int and value >= 0) else value
+
+
+Logprobs = Annotated[Literal["raw", "processed"], word(), BeforeValidator(_raw)]
 
 
 class RolloutArgs(Section):
@@ -39,10 +65,15 @@ class RolloutArgs(Section):
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
-    logprobs: Natural | None = inert(None, why="the log-probability of each sampled token is always kept")
+    logprobs: Logprobs = "raw"
     max_tokens: Count | None = None
     min_tokens: Natural | None = None
-    stop: list[str] = []
+    stop: list[Annotated[str, Field(min_length=1)]] = []
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
+    ignore_eos: bool = False
     n: Count = inert(1, why="repeat_times says how often a task is tried")
 
 
@@ -62,14 +93,14 @@ class Taskset(Section):
 
     name: str = ""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
-    path: str = ""
+    path: Annotated[str, LocalPath()] = ""
     """Required; checked once stages are laid over the global sections."""
     subset_name: str | None = None
     split: str = "train"
     format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
     workflow_args: Args = {}
-    reward_fn_args: Args = {}
+    reward_fn_args: Annotated[Args, LocalPath("path")] = {}
     default_workflow_type: str | None = None
     default_reward_fn_type: str | None = None
     data_selector: DataSelector = section(DataSelector)

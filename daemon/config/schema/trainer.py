@@ -38,6 +38,12 @@ class Trainer(Section):
     balance_batch: bool = inert(True)
     max_nonfinite_steps: Count = 3
     """rftd's own: so many steps in a row that are skipped, for they are not finite, end the experiment."""
+    ppo_epochs: Count = 1
+    """The number of epochs over a batch; verl's name, as the guide has it below `trainer_config`."""
+    ppo_mini_batch_size: Count | None = None
+    """Items of `train_batch_size` in one optimizer step; None: all."""
+    shuffle: bool = False
+    """Each epoch goes over the batch in an order of its own."""
     critic_warmup: Natural = 0
     max_token_len_per_gpu: Count | None = None
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
@@ -53,7 +59,9 @@ class Trainer(Section):
     """0 = all."""
     megatron: Megatron = section(Megatron, is_inert=True)
     trainer_config: Args | None = inert(
-        None, why="but for critic.optim.lr, critic.cliprange_value and critic.grad_clip of an algorithm with a critic"
+        None,
+        why="but for actor_rollout_ref.actor.ppo_epochs, ppo_mini_batch_size and shuffle, and of an algorithm with a "
+        "critic the same of critic, critic.optim.lr, critic.cliprange_value and critic.grad_clip",
     )
     trainer_config_path: str = ""
     """The older spelling: the client reads the file and puts it into trainer_config."""

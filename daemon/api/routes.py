@@ -1,0 +1,159 @@
+"""Routes of the reads and commands that `rftd.daemon.views` declares: parameters, bodies, keys, longest times."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import pkgutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from msgspec import Meta
+
+from rftd.daemon import views
+from rftd.daemon.api.body import read_body
+from rftd.daemon.api.schema import answers, takes
+from rftd.daemon.api.services import Services
+from rftd.daemon.views.commands import SubmitReceipt
+from rftd.daemon.views.route import CommandRoute, ReadRoute, Route
+from rftd.daemon.views.wire import encode
+from rftd.ops.errors import UsageError, WaitTimeoutError
+from rftd.ops.ids import Ids, derive
+from rftd.streams.folds.spine import Status
+
+_REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
+"""The namespace in which a key that is no UUID becomes one."""
+_GIVEN: Final = frozenset({"daemon", "body", "key"})
+"""Arguments that a declared function is given beside the parameters of the request."""
+_LATE: Final = {"Status": Status}
+"""Names that views have for type checkers only: importing them at once would cost each command line."""
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="Repeated with the same key, a request changes nothing.",
+    ),
+]
+
+
+Handler = Callable[..., Awaitable[Response]]
+
+
+def declared_routes() -> list[Route[Any]]:
+    """Every read and command, module by module of `rftd.daemon.views` in the order of their names."""
+    names = sorted(module.name for module in pkgutil.iter_modules(views.__path__))
+    modules = [importlib.import_module(f"{views.__name__}.{name}") for name in names]
+    return [each for module in modules for each in vars(module).values() if isinstance(each, Route)]
+
+
+def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
+    """The routes of what is declared."""
+    routes = APIRouter()
+    for each in declared:
+        if isinstance(each, CommandRoute):
+            routes.add_api_route(
+                each.path,
+                _commanded(services, each),
+                methods=["POST"],
+                name=each.name,
+                summary=each.summary,
+                tags=[each.tag],
+                status_code=202,
+                responses=answers(each.answer, status=202),
+                openapi_extra=takes(each.body, required=not each.optional),
+            )
+        elif isinstance(each, ReadRoute):
+            routes.add_api_route(
+                each.path, _asked(services, each), name=each.name, tags=[each.tag], responses=answers(each.answer)
+            )
+    return routes
+
+
+def parameters_of(work: Callable[..., Any], path: str) -> list[inspect.Parameter]:
+    """The parameters of a declared function as FastAPI reads them: bounds of the path's, and of the query's."""
+    hints = get_type_hints(work, {**work.__globals__, **_LATE}, include_extras=True)
+    return [
+        parameter.replace(
+            kind=inspect.Parameter.KEYWORD_ONLY,
+            annotation=_bounded_by(hints[name], Path if f"{{{name}}}" in path else Query),
+        )
+        for name, parameter in inspect.signature(work).parameters.items()
+        if name not in _GIVEN
+    ]
+
+
+def with_parameters(route: Handler, parameters: list[inspect.Parameter]) -> Handler:
+    """The route, with these parameters instead of those that it is written with."""
+    route.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return route
+
+
+def respond(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """The value as a JSON answer."""
+    return Response(encode(value), status_code=status, media_type="application/json", headers=headers)
+
+
+def request_id(key: str | None, ids: Ids) -> UUID:
+    """The key of a command as the log keeps it: itself if it is a UUID, one that follows from it, or a new one."""
+    if key is None:
+        return ids.new()
+    if not key.strip():
+        raise UsageError("an empty key", field="Idempotency-Key", fix="leave it out, or send a UUID")
+    try:
+        return UUID(key)
+    except ValueError:
+        return derive(_REQUESTS, key)
+
+
+def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
+    async def route(**parameters: Any) -> Response:
+        return respond(await read.work(services, **parameters))
+
+    route.__doc__ = read.text
+    return with_parameters(route, parameters_of(read.work, read.path))
+
+
+def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
+    async def route(request: Request, key: str | None, **parameters: Any) -> Response:
+        body = await read_body(request, command.body, default=command.body() if command.optional else None)
+        id = request_id(key, services.ids)
+        async with _within(command.timeout_s):
+            receipt = await command.work(services, body, id, **parameters)
+        location = f"/v1/experiments/{receipt.id}" if isinstance(receipt, SubmitReceipt) else None
+        return respond(receipt, status=202, headers={"Location": location} if location else None)
+
+    own = [
+        inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request),
+        inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=Key, default=None),
+    ]
+    route.__doc__ = command.text
+    return with_parameters(route, [*parameters_of(command.work, command.path), *own])
+
+
+def _bounded_by(hint: Any, field: Callable[..., Any]) -> Any:
+    if get_origin(hint) is not Annotated:
+        return hint
+    plain, *metas = get_args(hint)
+    [meta] = [each for each in metas if isinstance(each, Meta)]
+    bounds = {name: getattr(meta, name) for name in ("ge", "le", "min_length", "max_length", "pattern", "description")}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Annotated[plain, field(**given, **(meta.extra or {}))]
+
+
+@asynccontextmanager
+async def _within(timeout_s: float) -> AsyncIterator[None]:
+    """Ends a command that takes too long. Raises WaitTimeoutError: it may or may not be in the log."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise WaitTimeoutError(
+            f"the command was not in the log after {timeout_s:g} s", fix="send it again with the same Idempotency-Key"
+        ) from error

@@ -1,0 +1,129 @@
+"""The route of an experiment's page as a live stream, read again only when something happened."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from rftd.daemon.api.routes import Handler, parameters_of, with_parameters
+from rftd.daemon.api.schema import answers
+from rftd.daemon.api.services import Services
+from rftd.daemon.views.experiments import ENDED, ExperimentPage, page_of
+from rftd.daemon.views.route import STREAM, After, Name
+from rftd.daemon.views.wire import encode
+from rftd.storage.queries.books import Books
+from rftd.streams.topics import Partition
+
+INTERVAL_S: Final = 0.5
+KEEP_ALIVE_S: Final = 15.0
+COUNTED_PER_S: Final = 5_000
+"""Books look at each experience: those of so many are counted once a second, of ten times as many every ten seconds."""
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["page", "end"]},
+        "data": {
+            "type": "string",
+            "description": "Of `page` an ExperimentPage, of `end` the state in which the experiment ended.",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [{"$ref": "#/components/schemas/ExperimentPage"}, {"$ref": "#/components/schemas/Status"}]
+            },
+        },
+    },
+    "required": ["event", "data"],
+}
+
+
+def router(services: Services) -> APIRouter:
+    """The route of the live stream."""
+    routes = APIRouter()
+    routes.add_api_route(
+        STREAM,
+        _stream(services),
+        name="stream",
+        tags=["events"],
+        responses={
+            **answers(ExperimentPage),
+            200: {
+                "description": "Server-sent events: `page` with an ExperimentPage whenever it changed, then `end`.",
+                "content": {"text/event-stream": {"itemSchema": _EVENT}},
+            },
+        },
+    )
+    return routes
+
+
+def _stream(services: Services) -> Handler:
+    async def route(name: Name, after: After = None) -> Response:
+        """The experiment's page whenever it changed, until the experiment has ended."""
+        id = await services.find(name, after)
+        services.followers.check()
+        return StreamingResponse(
+            _follow(services, id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    return with_parameters(route, parameters_of(route, STREAM))
+
+
+async def _follow(services: Services, experiment: UUID) -> AsyncIterator[bytes]:
+    clock = services.clock
+    live = LivePage(services, experiment)
+    sent = b""
+    sent_s = clock.monotonic_s()
+    with services.follower():
+        while True:
+            page = await live.look()
+            body = sent if page is None else encode(page)
+            if body != sent:
+                sent = body
+                sent_s = clock.monotonic_s()
+                yield b"event: page\ndata: " + body + b"\n\n"
+            elif clock.monotonic_s() - sent_s > KEEP_ALIVE_S:
+                sent_s = clock.monotonic_s()
+                yield b": still here\n\n"
+            if page is not None and page.experiment.summary.state in ENDED:
+                yield b"event: end\ndata: " + msgspec.json.encode(page.experiment.summary.state) + b"\n\n"
+                return
+            await clock.sleep(INTERVAL_S)
+
+
+class LivePage:
+    """One experiment as one client follows it."""
+
+    def __init__(self, services: Services, experiment: UUID) -> None:
+        self._services = services
+        self._experiment = experiment
+        self._seen: tuple[Mapping[Partition, int], str | None] | None = None
+        self._state = ""
+        self._books: Books | None = None
+        self._counted_s = 0.0
+        self._reused = False
+
+    async def look(self) -> ExperimentPage | None:
+        """The page; None if nothing was written since. Its books are new when the state is."""
+        services = self._services
+        now_s = self._services.clock.monotonic_s()
+        standing = (dict(services.applied.positions), services.waiting(self._experiment))
+        books = self._books
+        if books is not None and (now_s - self._counted_s) * COUNTED_PER_S >= books.produced:
+            books = None
+        if standing == self._seen and (books is not None or not self._reused):
+            return None
+        async with services.read() as connection:
+            page = await page_of(connection, self._experiment, services.curves, standing[1], books=books)
+            if books is not None and page.experiment.summary.state != self._state:
+                books = None
+                page = await page_of(connection, self._experiment, services.curves, standing[1])
+        self._seen = standing
+        self._state = page.experiment.summary.state
+        self._reused = books is not None
+        if books is None:
+            self._books = page.experiment.books
+            self._counted_s = now_s
+        return page

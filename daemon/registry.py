@@ -1,0 +1,239 @@
+"""Every experiment in the log, by state and in order of submission: a fold of the spines' life events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.logs import Logger
+from rftd.ops.logs import logger as default_logger
+from rftd.storage.snapshots import SnapshotFolder, believed
+from rftd.streams import topics
+from rftd.streams.codec import place
+from rftd.streams.effective import ruling_if_ours
+from rftd.streams.envelope import Head, Position, Record
+from rftd.streams.events import experiment
+from rftd.streams.events.experiment import HeadRef
+from rftd.streams.feed import Feed
+from rftd.streams.fencing import FenceView
+from rftd.streams.folds.commands import VERBS, Commands
+from rftd.streams.folds.snapshot import Snapshot, pack
+from rftd.streams.folds.spine import Kept, Spine, Status
+from rftd.streams.log import EventLog, start_of
+from rftd.streams.naming import Named, choose
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.topics import Partition
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """One experiment."""
+
+    id: UUID
+    name: str
+    job_dir: str
+    submitted_ns: int
+    spine_offset: int
+    """Where on the spine it was submitted."""
+    fence: tuple[experiment.HeadRef, ...] = ()
+    """The heads of the log that its newest fence remembers."""
+    losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
+    """Lost heads without which somebody let it go on."""
+    spine: Spine
+    unread: str = ""
+    """Why its spine could not be folded, if so."""
+
+    @property
+    def spec(self) -> ExperimentSpec:
+        """As it was submitted."""
+        assert self.spine.spec is not None
+        return self.spine.spec
+
+    @property
+    def status(self) -> Status | None:
+        return self.spine.status
+
+
+class Known(msgspec.Struct, kw_only=True):
+    """What a registry keeps, for a snapshot."""
+
+    entries: dict[UUID, Entry] = {}
+    commands: Commands = msgspec.field(default_factory=Commands)
+
+
+class Registry:
+    """Reads only life events: payloads of plans and steps are not decoded."""
+
+    def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
+        """With a `folder` it goes on from the newest snapshot there, and keeps one there."""
+        self._partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
+        self._log = log
+        self.fences = FenceView()
+        self._feed = Feed(log.subscribe(start_of(self._partitions)))
+        self._known = Known()
+        self._chains: dict[Partition, bytes] = {}
+        self._folder = SnapshotFolder(folder) if folder is not None else None
+        self._logger = logger or default_logger()
+        self._resumed = folder is None
+        self._unsaved = 0
+        """Records since the newest snapshot."""
+
+    @property
+    def entries(self) -> dict[UUID, Entry]:
+        """By id, in the order in which they were read."""
+        return self._known.entries
+
+    @property
+    def commands(self) -> Commands:
+        """Which request was what."""
+        return self._known.commands
+
+    async def catch_up(self) -> None:
+        """Reads everything up to the present heads."""
+        if not self._resumed:
+            await self._resume()
+        await self._catch_up()
+        if self._folder is not None and self._unsaved >= limits.SNAPSHOT_RECORDS:
+            await self._save(self._folder)
+
+    async def _resume(self) -> None:
+        """Goes on from the newest snapshot, if one can be believed."""
+        assert self._folder is not None
+        found = await believed(
+            self._log,
+            self._folder,
+            Snapshot[Known],
+            experiment=None,
+            partitions=self._partitions,
+            logger=self._logger,
+        )
+        self._resumed = True
+        if found is None:
+            return
+        await self._feed.close()
+        self._feed = Feed(self._log.subscribe({**start_of(self._partitions), **found.positions}))
+        self.fences = FenceView(found.fences)
+        self._chains = {partition: mark.chain for partition, mark in found.heads().items()}
+        # In place: whoever was given the entries before keeps looking at these.
+        self.entries.update(found.parts.entries)
+        self.commands.adopt(found.parts.commands)
+
+    async def _save(self, folder: SnapshotFolder) -> None:
+        self._unsaved = 0
+        marks = tuple(
+            HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
+            for partition, offset in sorted(self._feed.positions.items())
+        )
+        snapshot = Snapshot(experiment=None, marks=marks, fences=self.fences.owners(), parts=self._known)
+        try:
+            data = await asyncio.to_thread(pack, snapshot)
+            await asyncio.to_thread(folder.write, data, sum(mark.next_offset for mark in marks))
+        except OSError as error:
+            self._logger.warning("snapshot.failed", path=str(folder.folder), reason=str(error))
+
+    async def _catch_up(self) -> None:
+        heads = await self._log.heads()
+        goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
+        while any(self._feed.positions[partition] < goal for partition, goal in goals.items()):
+            await self.pump(1.0)
+
+    async def reach(self, position: Position) -> None:
+        """Reads everything up to the present heads, and up to this record of theirs if it lies beyond."""
+        await self.catch_up()
+        partition, offset = position
+        while self._feed.positions.get(partition, offset + 1) <= offset:
+            await self.pump(1.0)
+
+    async def pump(self, wait_s: float) -> int:
+        """Reads what has arrived, waiting at most `wait_s`; returns how many records."""
+        read = await self._feed.pump(wait_s, self._read)
+        self._unsaved += read
+        return read
+
+    async def close(self) -> None:
+        """Ends the subscription."""
+        await self._feed.close()
+
+    def position(self) -> dict[Partition, int]:
+        """How far it has read."""
+        return dict(self._feed.positions)
+
+    def line(self) -> list[Entry]:
+        """Whose turn it is, in order: those that are under way, then those that wait."""
+        return [*self.under_way(), *self.queue()]
+
+    def under_way(self) -> list[Entry]:
+        """Experiments that have begun and not ended, in the order in which they would be taken up again."""
+        return _in_order(self.entries.values(), Status.RUNNING, Status.PAUSED)
+
+    def queue(self) -> list[Entry]:
+        """Experiments that wait for their turn, the next first."""
+        return _in_order(self.entries.values(), Status.QUEUED)
+
+    def _read(self, record: Record) -> None:
+        self._take(record)
+        self._chains[record.partition] = record.chain
+
+    def _take(self, record: Record) -> None:
+        ruling = ruling_if_ours(record, self.fences, _matters)
+        if ruling is None:
+            return
+        self.commands.take(ruling)
+        decoded = ruling.decoded
+        head = decoded.head
+        event = decoded.event
+        if not ruling.effective or head.experiment is None:
+            return
+        known = self.entries.get(head.experiment)
+        if known is not None and isinstance(event, experiment.Fence) and event.heads:
+            known.fence = event.heads
+        if not _is_life(head):
+            return
+        if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
+            self.entries[head.experiment] = Entry(
+                id=head.experiment,
+                name=event.spec.name,
+                job_dir=event.spec.job_dir,
+                submitted_ns=head.time_ns,
+                spine_offset=record.offset,
+                spine=Spine(),
+            )
+        if (entry := self.entries.get(head.experiment)) is not None:
+            try:
+                entry.spine.apply(decoded)
+            except Exception as error:  # a record that cannot be folded is about its own experiment alone
+                entry.unread = f"{type(error).__name__} in the record at {place(record)}"
+            if isinstance(event, experiment.LossAccepted):
+                entry.losses.update(lost.ref for lost in event.lost)
+
+
+def _is_life(head: Head) -> bool:
+    return head.type.startswith("experiment.")
+
+
+def _matters(head: Head) -> bool:
+    """True for life events, for fences, and for what commands became."""
+    command = head.correlation is not None and head.type in VERBS
+    return head.experiment is not None and (_is_life(head) or head.type == "fence" or command)
+
+
+def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
+    """By priority, then in order of submission."""
+    chosen = (each for each in entries if each.status in states)
+    return sorted(chosen, key=lambda each: (-each.spine.priority, each.submitted_ns, each.id))
+
+
+async def find_entry(log: EventLog, wanted: str) -> Entry:
+    """The experiment that `wanted` names, by the log alone. Raises NotFoundError, UsageError."""
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
+    named = [Named(entry.id, entry.name, entry.spine.kept is Kept.REMOVED) for entry in known]
+    return registry.entries[choose(named, wanted)]

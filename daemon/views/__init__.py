@@ -1,0 +1,19 @@
+"""What a daemon can be asked and told, one file for each noun; the API and its client share it. In reading order:
+
+route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer, and the function that makes it
+wire          views as JSON and back
+problem       the body of every error
+experiments   the list, one line of it, the page
+commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
+history       steps, batches, evaluations
+experiences   by filter, one by one, their lengths; prioritize, give up
+events        of an experiment, from the log: event_pages finds them, event_json shows them
+logs          lines of the workers' log files, merged by time
+why           what each role waits for
+lineage       what a thing was made of, and what became of it
+dead_letters  what was set aside; retry, drop
+version       of the daemon
+
+A new read is its query in `rftd.storage.queries`, which declares the row too; a function here, marked `read`; and a
+verb, with its line in `rftd.daemon.cli`. Route and document are made of the function.
+"""

@@ -1,0 +1,182 @@
+"""The records of one experiment, read from the log page by page, partitions merged by time.
+
+                spine      e1 ──── e4 ─────────── e9
+    log  ─►     tasks          e2 ──── e5 ─ e6             ─►  page: e1 e2 e3 e4, next = where each partition stands
+                weights           e3 ────────────── e7
+
+The order within a partition is the log's; across partitions it is by time, for people.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.views.event_json import view, view_unread
+from rftd.daemon.views.events import EventPage, EventView
+from rftd.ops import limits
+from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.errors import CodecError, UsageError
+from rftd.streams import topics
+from rftd.streams.deadletters import decode_ours, head_of
+from rftd.streams.envelope import Head, Record
+from rftd.streams.events.registry import definitions
+from rftd.streams.log import EventLog
+from rftd.streams.topics import TRUTH, Partition, partition_of
+
+SCANNED_RECORDS: Final = 20_000
+"""Records looked at for one page; fewer may belong to the experiment."""
+_FETCH_RECORDS: Final = 128
+_PREFIX: Final = "rftd."
+"""Streams whose key is the experiment, so that one partition holds all of it."""
+
+
+def partitions_of(experiment: UUID, types: tuple[str, ...] = ()) -> list[Partition]:
+    """The partitions that may hold events of an experiment. Raises UsageError for a type that matches none."""
+    known = {definition.name: definition for definition in definitions()}
+    streams = set()
+    for wanted in types:
+        found = [known[name] for name in known if matches(name, (wanted,))]
+        if not found:
+            raise UsageError(f"no event type {wanted!r}", field="type", fix="use one of " + ", ".join(known))
+        streams |= {definition.stream for definition in found} | (
+            {partition.stream for partition in TRUTH} if any(definition.anywhere for definition in found) else set()
+        )
+    chosen = [partition for partition in TRUTH if not types or partition.stream in streams]
+    return [p for p in chosen if p.stream not in topics.KEYED or p == partition_of(p.stream, experiment)]
+
+
+def matches(name: str, types: tuple[str, ...]) -> bool:
+    """True if an event type is chosen: by its name, or by a beginning such as `experiment` or `weights.`."""
+    return not types or any(name == wanted or name.startswith(wanted.rstrip(".") + ".") for wanted in types)
+
+
+def encode_cursor(positions: Mapping[Partition, int]) -> str:
+    """Positions as an opaque text: per stream the offsets of its partitions; what is missing stands at 0."""
+    offsets: dict[str, list[int]] = {}
+    for (stream, number), offset in positions.items():
+        if offset:
+            known = offsets.setdefault(stream.removeprefix(_PREFIX), [])
+            known.extend([0] * (number + 1 - len(known)))
+            known[number] = offset
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(offsets, order="sorted")).decode().rstrip("=")
+
+
+def decode_cursor(text: str) -> dict[Partition, int]:
+    """The positions of a text. Raises UsageError."""
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        offsets = msgpack_decoder(dict[str, list[int]]).decode(data)
+    except (binascii.Error, msgspec.MsgspecError, ValueError):
+        raise UsageError("no cursor of this daemon", field="after", fix="use `next` of an earlier page") from None
+    positions = {
+        Partition(_PREFIX + stream, number): offset
+        for stream, known in offsets.items()
+        for number, offset in enumerate(known)
+    }
+    if any(partition not in TRUTH or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
+        raise UsageError("the cursor names a place that does not exist", field="after", fix="begin without --after")
+    return positions
+
+
+class EventPager:
+    """Reads pages of one experiment's events."""
+
+    def __init__(self, log: EventLog, experiment: UUID, *, types: tuple[str, ...] = (), full: bool = False) -> None:
+        self._log = log
+        self._experiment = experiment
+        self._types = types
+        self._full = full
+        self._partitions = partitions_of(experiment, types)
+
+    async def page(self, start: Mapping[Partition, int], *, limit: int) -> EventPage:
+        """At most `limit` events from `start` on."""
+        positions = {partition: start.get(partition, 0) for partition in self._partitions}
+        merge = _Merge(self._log, positions, self._mine)
+        found = await merge.take(limit)
+        items = [self._view(record) for record in found]
+        return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
+
+    async def follow(self, start: Mapping[Partition, int], *, limit: int, wait_s: float) -> EventPage:
+        """The same, but waits up to `wait_s` for a first event if there is none yet."""
+        page = await self.page(start, limit=limit)
+        if page.items or page.more or wait_s <= 0:
+            return page
+        reached = decode_cursor(page.next)
+        subscription = self._log.subscribe({partition: reached.get(partition, 0) for partition in self._partitions})
+        try:
+            await subscription.next(wait_s=wait_s, max_records=1)
+        finally:
+            await subscription.close()
+        return await self.page(decode_cursor(page.next), limit=limit)
+
+    def _view(self, record: Record) -> EventView:
+        try:
+            return view(decode_ours(record), full=self._full)
+        except CodecError as error:
+            return view_unread(record, error)
+
+    def _mine(self, record: Record) -> Head | None:
+        """Its attributes if it is wanted. A record whose attributes cannot be read is of no experiment."""
+        head = head_of(record)
+        wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
+        return head if wanted else None
+
+
+class _Merge:
+    """Several partitions as one sequence by time. `positions` is what was passed, found or not."""
+
+    def __init__(self, log: EventLog, positions: dict[Partition, int], mine: Callable[[Record], Head | None]) -> None:
+        self.positions = positions
+        self.at_head = False
+        self._log = log
+        self._mine = mine
+        self._queues: dict[Partition, list[Record]] = {}
+        self._read_to = dict(positions)
+        self._scanned = 0
+
+    async def take(self, limit: int) -> list[Record]:
+        """The next wanted records: fewer than `limit` at the head of the log, or when enough were looked at."""
+        heap: list[tuple[int, Partition, int]] = []
+        for partition in self.positions:
+            await self._push(heap, partition)
+        found: list[Record] = []
+        while heap and len(found) < limit and self._scanned < SCANNED_RECORDS:
+            _, partition, _ = heapq.heappop(heap)
+            record = self._queues[partition].pop()
+            self.positions[partition] = record.offset + 1
+            if self._mine(record) is not None:
+                found.append(record)
+            await self._push(heap, partition)
+        self.at_head = not heap
+        return found
+
+    async def _push(self, heap: list[tuple[int, Partition, int]], partition: Partition) -> None:
+        """Puts the partition's next wanted record on the heap; unwanted ones are passed over at once."""
+        queue = self._queues.setdefault(partition, [])
+        while self._scanned < SCANNED_RECORDS:
+            if not queue:
+                read = await self._log.read(
+                    partition,
+                    self._read_to[partition],
+                    max_records=_FETCH_RECORDS,
+                    max_size_bytes=limits.MIB,
+                )
+                if not read:
+                    return
+                self._read_to[partition] = read[-1].offset + 1
+                queue.extend(reversed(read))
+            head = self._mine(queue[-1])
+            if head is not None:
+                heapq.heappush(heap, (head.time_ns, partition, queue[-1].offset))
+                return
+            self.positions[partition] = queue.pop().offset + 1
+            self._scanned += 1
+        # Looked at enough: this page ends before the end of the log.
+        heapq.heappush(heap, (1 << 63, partition, -1))

@@ -1,0 +1,61 @@
+"""The events of an experiment, from the log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.views.route import Daemon, Limit, Name, read
+
+MAX_WAIT_S: Final = 30.0
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of an experiment."""
+
+    id: str
+    type: str
+    version: int
+    time: str
+    """ISO-8601 UTC."""
+    position: str
+    """`stream/partition@offset`."""
+    source: str
+    role: str
+    epoch: int
+    causation: str | None = None
+    correlation: str | None = None
+    payload: dict[str, Any]
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some events, and where the next page begins."""
+
+    items: list[EventView]
+    next: str
+    """`after` of the next page; stays the same at the end of the log."""
+    more: bool
+    """False if the page ends at the end of the log."""
+
+
+@read("/v1/experiments/{name}/events", EventPage, tag="events")
+async def events(
+    daemon: Daemon,
+    name: Name,
+    type: Annotated[list[str] | None, Meta(description="A type, or the beginning of some: `experiment`.")] = None,
+    after: Annotated[str | None, Meta(description="`next` of an earlier page.")] = None,
+    limit: Limit = 100,
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event.")] = 0.0,
+    full: Annotated[bool, Meta(description="Long lists whole.")] = False,
+) -> EventPage:
+    """Events from the log, merged by time; arrays as their shape."""
+    from rftd.daemon.views.event_pages import EventPager, decode_cursor
+
+    start = decode_cursor(after) if after else {}
+    pager = EventPager(daemon.log, await daemon.find(name), types=tuple(type or ()), full=full)
+    if wait_s <= 0:
+        return await pager.page(start, limit=limit)
+    with daemon.follower():
+        return await pager.follow(start, limit=limit, wait_s=wait_s)

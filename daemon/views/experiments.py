@@ -1,0 +1,153 @@
+"""Experiments: the list, one line of it, and the page that tells everything about one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
+from rftd.storage.queries.books import Books
+from rftd.storage.queries.curve import RewardCurves, RewardPoint
+from rftd.storage.queries.experiments import (
+    ExperimentDetail,
+    ExperimentSummary,
+    get_experiment,
+    get_summary,
+    list_experiments,
+)
+from rftd.storage.queries.rows import if_unsent
+from rftd.storage.queries.steps import EvalRow, list_evals
+from rftd.storage.queries.weights import (
+    CheckpointRow,
+    OverdueRow,
+    WeightRow,
+    WorkerRow,
+    list_checkpoints,
+    list_overdue,
+    list_weights,
+    list_workers,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rftd.streams.folds.spine import Status
+
+ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
+"""States that nothing leaves, as `Status.ended` says."""
+CURVE_POINTS: Final = 200
+"""Most points of a curve on a page; more are averaged."""
+NEWEST: Final = 8
+"""Weight versions and checkpoints that a page shows."""
+SHOWN_WORKERS: Final = 32
+SHOWN_EVALS: Final = 100
+
+
+class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some experiments, newest first."""
+
+    items: list[ExperimentSummary]
+    next: int | None
+    """`offset` of the rest; null at the end."""
+
+
+class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one page about an experiment shows."""
+
+    experiment: ExperimentDetail
+    reward_curve: list[RewardPoint]
+    """At most 200 points; neighbours are averaged."""
+    evals: list[EvalRow]
+    weights: list[WeightRow]
+    """The newest."""
+    overdue: list[OverdueRow] = if_unsent([])
+    """The newest windows for which explorers waited longer than `sync_timeout`."""
+    overdue_windows: int = if_unsent(0)
+    """How many there are in all."""
+    checkpoints: list[CheckpointRow]
+    """The newest that are still there."""
+    workers: list[WorkerRow]
+    """The newest."""
+    waiting: str | None = if_unsent(None)
+    """Why nothing moves although it has not ended: the log takes no appends."""
+
+
+@read("/v1/experiments", ExperimentList, tag="experiments")
+async def listed(
+    daemon: Daemon,
+    state: Annotated[list[Status] | None, Meta(description="Only those in one of these states.")] = None,
+    removed: Annotated[bool, Meta(description="Also those that were removed.")] = False,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    after: After = None,
+) -> ExperimentList:
+    """Experiments, newest first."""
+    async with daemon.read(after) as connection:
+        states = tuple(each.value for each in state or ())
+        rows = await list_experiments(connection, states=states, removed=removed, limit=limit + 1, offset=offset)
+    return ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
+
+
+@read("/v1/experiments/{name}", ExperimentPage, tag="experiments")
+async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage:
+    """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
+    async with daemon.read(after) as connection:
+        id = await daemon.resolve(connection, name)
+        return await page_of(connection, id, daemon.curves, daemon.waiting(id))
+
+
+@read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")
+async def summary(daemon: Daemon, name: Name, after: After = None) -> ExperimentSummary:
+    """Answers one line of the list of experiments, for whoever asks often how far this one is and needs no page."""
+    async with daemon.read(after) as connection:
+        return await get_summary(connection, await daemon.resolve(connection, name))
+
+
+async def page_of(
+    connection: AsyncConnection,
+    experiment: UUID,
+    curves: RewardCurves,
+    waiting: str | None = None,
+    *,
+    books: Books | None = None,
+) -> ExperimentPage:
+    """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
+    checkpoints = await list_checkpoints(connection, experiment)
+    detail = await get_experiment(connection, experiment, books)
+    overdue = await list_overdue(connection, experiment)
+    return ExperimentPage(
+        experiment=detail,
+        reward_curve=thinned(await curves.of(connection, experiment)),
+        evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
+        weights=await list_weights(connection, experiment, newest=NEWEST),
+        overdue=overdue[-NEWEST:],
+        overdue_windows=len(overdue),
+        checkpoints=[row for row in checkpoints if row.deleted_reason is None][-NEWEST:],
+        workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
+        waiting=None if detail.summary.state in ENDED else waiting,
+    )
+
+
+def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
+    """At most `most` points: each the mean, over its experiences, of as many neighbours.
+
+    One that holds both inherited and own steps counts as own.
+    """
+    size = -(-len(points) // most)
+    return points if size <= 1 else [_merged(points[i : i + size]) for i in range(0, len(points), size)]
+
+
+def _merged(points: list[RewardPoint]) -> RewardPoint:
+    count = sum(point.experiences for point in points)
+    return RewardPoint(
+        step=points[-1].step,
+        stage=points[-1].stage,
+        reward_mean=sum(point.reward_mean * point.experiences for point in points) / count,
+        reward_min=min(point.reward_min for point in points),
+        reward_max=max(point.reward_max for point in points),
+        experiences=count,
+        inherited=points[-1].inherited,
+    )

@@ -1,0 +1,66 @@
+"""What an experiment did: its steps, batches and evaluations."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.views.route import After, Daemon, Int, Limit, Name, Offset, Step, Word, read
+from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.batches import BatchRow, ItemRow, list_batches, list_items
+from rftd.storage.queries.shares import ENDLESS, shares_of
+from rftd.storage.queries.steps import EvalRow, StepRow, list_evals, list_steps
+
+
+class StepList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some steps, in order."""
+
+    items: list[StepRow]
+    next: int | None
+    """`first` of the rest; null at the end."""
+
+
+class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One step's batch and its items, in the order in which they are trained."""
+
+    batch: BatchRow
+    items: list[ItemRow]
+
+
+class EvalList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every evaluation, in the order of weight versions."""
+
+    items: list[EvalRow]
+
+
+@read("/v1/experiments/{name}/steps", StepList, tag="history")
+async def steps(
+    daemon: Daemon, name: Name, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
+) -> StepList:
+    """Training steps in order, with their metrics; of each the newest generation. Inherited ones are marked."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        bound = last if last is not None else ENDLESS
+        rows = await list_steps(connection, id, first_step=first, last_step=bound, limit=limit + 1)
+    return StepList(items=rows[:limit], next=rows[limit].step if len(rows) > limit else None)
+
+
+@read("/v1/experiments/{name}/batches/{step}", BatchPage, tag="history")
+async def batch(daemon: Daemon, name: Name, step: Step, after: After = None) -> BatchPage:
+    """What one step is trained on, item by item; of a step that it shares, what its ancestor trained."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        owner = next(each for each in await shares_of(connection, id) if step <= each.last)
+        found = await list_batches(connection, owner.experiment, first_step=step, last_step=step)
+        if not found:
+            raise NotFoundError(f"no batch was planned for step {step}", field="step")
+        return BatchPage(batch=found[-1], items=await list_items(connection, UUID(found[-1].id)))
+
+
+@read("/v1/experiments/{name}/evals", EvalList, tag="history")
+async def evals(daemon: Daemon, name: Name, taskset: Word = None, after: After = None) -> EvalList:
+    """Evaluations in the order of weight versions. Inherited ones are marked."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        return EvalList(items=await list_evals(connection, id, taskset=taskset))

@@ -1,0 +1,180 @@
+"""`ReadRoute` and `CommandRoute`: what a daemon can be asked and told, the same for its API and for its client.
+
+A read is declared where its answer is: path, kind of the answer, and the function that makes it. The API makes a route
+and its part of the OpenAPI document of it, the client asks for it by name. This module and those that declare reads
+import no FastAPI, no SQLAlchemy and nothing of the log at once: the command line imports them too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.ops.ids import Ids
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rftd.daemon.operations import Operations
+    from rftd.storage.queries.curve import RewardCurves
+    from rftd.streams.log import EventLog
+
+R = TypeVar("R", bound=msgspec.Struct)
+B = TypeVar("B", bound=msgspec.Struct)
+
+MOST: Final = (1 << 53) - 1
+"""The largest whole number that a request may name: beyond it the numbers of a browser have gaps."""
+NAME_CHARACTERS: Final = 500
+POSITION_CHARACTERS: Final = 100
+COMMAND_TIMEOUT_S: Final = 120.0
+"""Longest time for a command: a submission reads its datasets whole, to count and digest them."""
+STREAM: Final = "/v1/experiments/{name}/stream"
+"""An experiment's page as server-sent events: no answer that ends, and so no `ReadRoute`."""
+
+Name = Annotated[
+    str, Meta(max_length=NAME_CHARACTERS, description="Its name, `NAME@2`, its id, or a unique beginning of its id.")
+]
+After = Annotated[
+    str | None,
+    Meta(max_length=POSITION_CHARACTERS, description="Wait until the tables hold the record at this position."),
+]
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+Offset = Annotated[int, Meta(ge=0, le=MOST)]
+Step = Annotated[int, Meta(ge=0, le=MOST)]
+Int = Annotated[int | None, Meta(ge=0, le=MOST)]
+Real = Annotated[float | None, Meta(extra={"allow_inf_nan": False})]
+Word = Annotated[str | None, Meta(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
+"""Text without NUL characters, which PostgreSQL cannot hold."""
+
+
+class Daemon(Protocol):
+    """The daemon as reads and commands see it."""
+
+    @property
+    def operations(self) -> Operations: ...
+
+    @property
+    def log(self) -> EventLog: ...
+
+    @property
+    def curves(self) -> RewardCurves: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def ids(self) -> Ids: ...
+
+    def read(self, after: str | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
+        """One snapshot of the tables, not older than the record at `after`."""
+        ...
+
+    async def find(self, wanted: str, after: str | None = None) -> UUID:
+        """The experiment that a person named. Raises NotFoundError, UsageError."""
+        ...
+
+    async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
+        """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
+        ...
+
+    def waiting(self, experiment: UUID) -> str | None:
+        """Why nothing moves, whatever the tables say."""
+        ...
+
+    def follower(self) -> AbstractContextManager[None]:
+        """One of the places for clients that wait. Raises BusyError if all are taken."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Generic[R]):
+    """A path of the API, what it answers, and the function that makes the answer."""
+
+    path: str
+    """`{name}` stands for the parameter of that name."""
+    answer: type[R]
+    tag: str
+    """The chapter of the OpenAPI document."""
+    name: str
+    work: Callable[..., Awaitable[R]]
+    """Called with a `Daemon`, a command's body and key, and the parameters of the request by their names."""
+
+    @property
+    def text(self) -> str:
+        """The function's docstring."""
+        return self.work.__doc__ or ""
+
+    def url(self, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The path with those parameters that it names; and the others."""
+        return url_of(self.path, parameters)
+
+
+class ReadRoute(Route[R]):
+    """A GET: the parameters of `work` that the path does not name are those of the query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRoute(Route[R], Generic[B, R]):
+    """A POST: in effect, and in the log, when it is answered."""
+
+    body: type[B]
+    optional: bool
+    """True if the body may be missing; then every field has its default."""
+    summary: str
+    timeout_s: float
+    """Longest time until it is in the log."""
+
+
+def read(
+    path: str, answer: type[R], *, tag: str, name: str | None = None
+) -> Callable[[Callable[..., Awaitable[R]]], ReadRoute[R]]:
+    """Declares a read: the function below makes the answer, and its docstring is what the API's document says."""
+
+    def declared(work: Callable[..., Awaitable[R]]) -> ReadRoute[R]:
+        return ReadRoute(path=path, answer=answer, tag=tag, name=name or work.__name__, work=work)
+
+    return declared
+
+
+def command(
+    path: str,
+    body: type[B],
+    answer: type[R],
+    *,
+    tag: str,
+    optional: bool = False,
+    name: str | None = None,
+    summary: str | None = None,
+    timeout_s: float = COMMAND_TIMEOUT_S,
+) -> Callable[[Callable[..., Awaitable[R]]], CommandRoute[B, R]]:
+    """Declares a command: the function below carries it out, once for each key."""
+
+    def declared(work: Callable[..., Awaitable[R]]) -> CommandRoute[B, R]:
+        return CommandRoute(
+            path=path,
+            body=body,
+            answer=answer,
+            tag=tag,
+            name=name or work.__name__,
+            summary=summary or work.__name__.capitalize(),
+            work=work,
+            optional=optional,
+            timeout_s=timeout_s,
+        )
+
+    return declared
+
+
+def url_of(path: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """See `Route.url`."""
+    named = re.findall(r"\{(\w+)\}", path)
+    quoted = {name: quote(str(parameters[name]), safe="") for name in named}
+    return path.format(**quoted), {name: value for name, value in parameters.items() if name not in named}
