@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parent))
 
 os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space runs the tests all the same
 
-pytest_plugins = ["servers"]  # a real Kafka and a real Postgres
+pytest_plugins = ["servers", "inner_loop"]  # a real Kafka and a real Postgres; `--fast`
 
 
 @pytest.fixture

@@ -29,8 +29,10 @@ _BEST_EFFORT_S = 30.0
 
 
 @pytest.fixture(scope="session")
-def servers_folder() -> Iterator[Path]:
+def servers_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Where this session's servers keep their data; deleted, and the servers ended, even if the session is killed."""
+    if request.config.getoption("fast"):
+        pytest.fail("starts a server, and lacks the mark `servers`")
     folder = Path(tempfile.mkdtemp(prefix="rftd-tests-"))
     folder.chmod(0o711)  # a server of root's runs as another user
     program = Path(__file__).parent / "synthetic" / "end_servers.py"

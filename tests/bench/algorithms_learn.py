@@ -5,8 +5,9 @@ python -P tests/bench/algorithms_learn.py [--seeds 1 2 3] [--steps 60] [--kinds 
 From one warm-up per seed, with the type's own parts and defaults. Rollout types: mean reward of the first five batches
 and of the last five, and held-out greedy accuracy before and after. Distillation: the same, from a teacher that GRPO
 made of the same warm-up, without a reward. mix: a quarter of each batch are right answers. sft: held-out accuracy, by
-right answers. dpo: a right answer against one that is one too many; the share of pairs told apart. cpt: the loss on
-whole texts.
+right answers. Preferences (dpo and its like): a right answer against one that is one too many; the share of pairs told
+apart. kto_labels: kto, of each sum either the right answer or the other one, with its label; how much more the right
+ones have gained. cpt: the loss on whole texts.
 """
 
 from __future__ import annotations
@@ -34,15 +35,23 @@ from figures import tell
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
-from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
+from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.algorithms.registry import lookup, names
-from rftd.workers.trainer.engine import TrainBatch, TrainSample
-from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.losses.registry import POLICY_LOSSES
 
 RATES: Final = {"sft": 1e-3, "cpt": 1e-3, "dpo": 3e-4}
-"""Of types that learn from rows; of the others the demo's."""
+"""Of types by what their rows are; of types of rollouts it is the demo's."""
 EXPERT_SHARE: Final = 0.25
 ROW_BATCH: Final = 128
+LABELLED: Final = "_labels"
+"""After a type's name: of its rows, which might be pairs, each is one response with a label."""
+
+
+def type_of(kind: str) -> AlgorithmDefinition:
+    """The algorithm type of a row of the table."""
+    return lookup(kind.removesuffix(LABELLED))
 
 
 class Seed(msgspec.Struct, frozen=True):
@@ -58,7 +67,7 @@ class Seed(msgspec.Struct, frozen=True):
 
 def stage_of(kind: str, seed: Seed, steps: int) -> StageSpec:
     """A stage with the type's own parts."""
-    found, settings = lookup(kind), seed.settings
+    found, settings = type_of(kind), seed.settings
     loss = POLICY_LOSSES.open(found.policy_loss, found.policy_loss_args)
     return StageSpec(
         name=kind,
@@ -67,7 +76,7 @@ def stage_of(kind: str, seed: Seed, steps: int) -> StageSpec:
         batch_size=settings.prompts,
         train_batch_size=settings.prompts * settings.repeat,
         algorithm=AlgorithmSpec(
-            kind=kind,
+            kind=found.name,
             repeat_times=settings.repeat,
             advantage=found.advantage,
             advantage_args=found.advantage_args,
@@ -78,7 +87,9 @@ def stage_of(kind: str, seed: Seed, steps: int) -> StageSpec:
             entropy_loss=found.entropy_loss,
             entropy_loss_args=found.entropy_loss_args,
             loss_agg_mode=getattr(loss, "loss_agg_mode", None) or found.loss_agg_mode,
-            optimizer=OptimizerSpec(lr=RATES.get(kind, settings.grpo_lr), weight_decay=settings.weight_decay),
+            optimizer=OptimizerSpec(
+                lr=settings.grpo_lr if found.needs.rollouts else RATES[found.rows], weight_decay=settings.weight_decay
+            ),
         ),
         model=ModelSpec(path=seed.warm, max_model_len=32, max_prompt_tokens=16, max_response_tokens=MAX_TOKENS),
         trainer=TrainerSpec(
@@ -112,7 +123,9 @@ def text(sums: Sums, number: int) -> TrainSample:
 
 def dataset_batch(kind: str, sums: Sums, rows: NDArray[Any]) -> list[TrainSample]:
     """Rows of a type that learns from a dataset alone."""
-    if kind == "dpo":
+    if kind.endswith(LABELLED):
+        return [row(sums, int(number), place % 2, chosen=place % 2 == 0) for place, number in enumerate(rows)]
+    if lookup(kind).rows == "dpo":
         return [
             row(sums, int(number), off, pair=pair, chosen=off == 0)
             for pair, number in enumerate(rows)
@@ -133,8 +146,14 @@ def rollout_batch(
         [response == sums.answers[number] for response, number in zip(responses, repeated, strict=True)], np.float32
     )
     means = np.array([logprobs[n, : len(r)].mean() for n, r in enumerate(responses)], np.float32)
+    lengths = np.array([len(response) for response in responses], np.int64)
     groups = [
-        ClosedGroup(rewards=rewards[start : start + repeat], mean_logprobs=means[start : start + repeat], seed=start)
+        ClosedGroup(
+            rewards=rewards[start : start + repeat],
+            mean_logprobs=means[start : start + repeat],
+            lengths=lengths[start : start + repeat],
+            seed=start,
+        )
         for start in range(0, len(repeated), repeat)
     ]
     advantages = np.concatenate(advantages_of(algorithm, groups))
@@ -155,7 +174,7 @@ def rollout_batch(
 
 def train(kind: str, seed: Seed, steps: int) -> dict[str, Any]:
     """One type on one seed: what it improves, before and after."""
-    stage, needs, sums = stage_of(kind, seed, steps), lookup(kind).needs, seed.sums
+    stage, needs, sums = stage_of(kind, seed, steps), type_of(kind).needs, seed.sums
     engine = TorchTrainerEngine(threads=1)
     spec = ExperimentSpec(project="p", name="n", job_dir=seed.folder, stages=(stage,), config={})
     engine.open(spec, seed.warm)
@@ -181,9 +200,12 @@ def train(kind: str, seed: Seed, steps: int) -> dict[str, Any]:
     result = {"kind": kind, "seed": seed.number, "held_out": [before, accuracy(actor, sums, sums.held_out)]}
     if rewards:
         result["reward"] = [statistics.mean(rewards[:5]), statistics.mean(rewards[-5:])]
-    if kind == "dpo":
+    if kind.endswith(LABELLED):
+        chosen, rejected = (_ends(figures, f"actor/{side}_reward") for side in ("chosen", "rejected"))
+        result["gained"] = [one - other for one, other in zip(chosen, rejected, strict=True)]
+    elif type_of(kind).rows == "dpo":
         result["told_apart"] = _ends(figures, "actor/accuracy_mean")
-    if kind in ("sft", "cpt", "dpo"):
+    if not needs.rollouts:
         result["loss"] = _ends(figures, "actor/final_loss")
     return result
 
@@ -216,7 +238,7 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for kind in dict.fromkeys(run["kind"] for run in runs):
         of = [run for run in runs if run["kind"] == kind]
         rows.append({"kind": kind})
-        for name in ("reward", "held_out", "told_apart", "loss"):
+        for name in ("reward", "held_out", "told_apart", "gained", "loss"):
             pairs = [run[name] for run in of if name in run]
             if pairs:
                 rows[-1][name] = [round(statistics.median(side), 3) for side in zip(*pairs, strict=True)]
@@ -228,7 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--kinds", nargs="+", default=list(names()))
+    parser.add_argument("--kinds", nargs="+", default=[*names(), f"kto{LABELLED}"])
     add_options(parser)
     options = vars(parser.parse_args())
     seeds, steps, kinds = options.pop("seeds"), options.pop("steps"), options.pop("kinds")

@@ -49,7 +49,7 @@ from rftd.streams import topics
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import parse_kafka
 from rftd.streams.backends.kafka.topics import ensure_topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
@@ -57,7 +57,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.role import as_refs
 from rftd.streams.socket.server import LogServer
 from rftd.streams.spec import ExperimentSpec, PolicySpec, PrioritySpec
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S, BAR = 3769, 2289, 1.5
 RESPONSE_TOKENS = 1178
@@ -200,7 +200,7 @@ class Counts(NamedTuple):
 
 async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemClock, measured_s: float) -> Rates:
     """Rates over the measured time, after a warm-up."""
-    spine, ledger = run.state.spine, run.state.ledger
+    spine, replay_buffer = run.state.spine, run.state.replay_buffer
     while spine.version < 1:
         await clock.sleep(0.05)
     await clock.sleep(WARM_UP_S)
@@ -208,8 +208,8 @@ async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemC
     async def counts() -> Counts:
         heads = await log.heads()
         written = sum(mark.next_offset for place, mark in heads.items() if place.stream == topics.EXPERIENCES)
-        planned, first = spine.planned * BATCH, sum(ledger.planned_in_stage.values())
-        return Counts(written, spine.version * BATCH, first, planned, sum(ledger.books.retired.values()))
+        planned, first = spine.planned * BATCH, sum(replay_buffer.planned_in_stage.values())
+        return Counts(written, spine.version * BATCH, first, planned, sum(replay_buffer.books.retired.values()))
 
     start_s, cpu, before = time.perf_counter(), cpu_seconds(executor), await counts()
     await clock.sleep(measured_s)
@@ -220,8 +220,8 @@ async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemC
         read_per_s=round(read),
         reused_per_s=round(planned - first),
         dropped_per_s=round(dropped),
-        cooling=len(ledger.cooling),
-        waiting=len(ledger.waiting),
+        cooling=len(replay_buffer.cooling),
+        waiting=len(replay_buffer.waiting),
         projector_lag_records=0,
         cores={name: round((spent[name] - cpu[name]) / span_s, 2) for name in cpu},
     )

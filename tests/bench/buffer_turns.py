@@ -33,7 +33,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.planner.planner import Planner
+from rftd.workers.control.planner import Planner
 
 GROUP, BATCH = 8, 64
 TICK_S, BATCHES_PER_TICK = 0.01, 0.55
@@ -114,7 +114,7 @@ class Load:
     def decide(self) -> None:
         """The planner's turn, and what it wrote."""
         desk = self.desk
-        events = self.timed("decide", lambda: self.planner.decide(desk.positions, desk.tape.clock.now_ns()))
+        events = self.timed("decide", lambda: self.planner.decide(desk.positions, desk.tape.clock.now_ns()).events)
         self.fold("fold batch.planned", ((event, None, None) for event in events))
 
     def train(self) -> None:
@@ -169,13 +169,13 @@ def main(ticks: int, waiting: int) -> None:
             load.train()
             due -= 1
         load.desk.tape.clock.advance(TICK_S)
-    ledger = load.desk.state.ledger
+    replay_buffer = load.desk.state.replay_buffer
     per = {part: load.arrived if part.endswith(("produced", "closed")) else load.read for part in load.took_s}
     figures = {
         "arrived": load.arrived,
         "read": load.read,
-        "waiting": len(ledger.waiting),
-        "cooling": len(ledger.cooling),
+        "waiting": len(replay_buffer.waiting),
+        "cooling": len(replay_buffer.cooling),
         "us_per_experience": {part: round(took_s / per[part] * 1e6, 2) for part, took_s in load.took_s.items()},
     }
     tell(figures)

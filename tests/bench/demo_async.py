@@ -25,7 +25,7 @@ from figures import tell
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.streams import topics
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced

@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from figures import tell
 
 from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.demo.outcome import Outcome
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.daemon.demo.outcome import DemoOutcome
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.verify.checker import verify
-from rftd.streams.verify.report import Report
+from rftd.streams.verify.report import VerifyReport
 
 
 def target(folder: Path, role: str) -> int | None:
@@ -66,7 +66,7 @@ def killed_run(role: str, kills: int, seed: int, folder: Path) -> dict[str, obje
         except ProcessLookupError:
             continue
     status = demo.wait(timeout=900)
-    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
     report = asyncio.run(checked(DataFolder(folder / "data")))
     return {
         "role": role,
@@ -84,7 +84,7 @@ def killed_run(role: str, kills: int, seed: int, folder: Path) -> dict[str, obje
     }
 
 
-async def checked(data: DataFolder) -> Report:
+async def checked(data: DataFolder) -> VerifyReport:
     """The offline checker's report on a run's log."""
     log = await SqliteView.open(data.log)
     try:

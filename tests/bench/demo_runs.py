@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.demo.outcome import Outcome
+from rftd.daemon.demo.outcome import DemoOutcome
 
 
 def run(seed: int, folder: Path) -> dict[str, float]:
@@ -28,7 +28,7 @@ def run(seed: int, folder: Path) -> dict[str, float]:
     command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--seed", str(seed), "--folder", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     wall_s = time.monotonic() - began_s
-    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
     return {
         "seed": seed,
         "exit_status": done.returncode,

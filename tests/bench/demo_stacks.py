@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.demo.outcome import Outcome
+from rftd.daemon.demo.outcome import DemoOutcome
 
 
 def run(stack: str, seed: int, folder: Path) -> dict[str, float | str]:
     """One demo; its figures."""
     command = [sys.executable, "-P", "-m", "rftd.daemon", "demo", "--stack", stack, "--seed", str(seed)]
     done = subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=900)
-    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode((folder / "outcome.json").read_bytes(), type=DemoOutcome)
     found = re.search(r"([\d.]+) s in all", done.stdout)
     assert found is not None, done.stdout[-500:]
     return {

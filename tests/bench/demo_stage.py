@@ -27,10 +27,11 @@ from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.settings import Settings
+from rftd.daemon.views import commands, experiments
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.streams import topics
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode, decode_head
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.experience import ExperienceProduced
@@ -110,7 +111,9 @@ def _submit(host: DaemonHost, demo: Mapping[str, Any], folder: Path, seed: int) 
     submission = load_text(yaml.safe_dump(demo), "demo.yaml", overrides=(), environ=environ, cwd=folder)
     with Client(Settings(server=host.url, timeout_s=30.0)) as client:
         request = str(SystemIds(SystemClock()).new())
-        return UUID(client.submit(submission.config, labels={}, request_id=request).value.id)
+        return UUID(
+            client.send(commands.submit, commands.Submit(config=submission.config), request_id=request).value.id
+        )
 
 
 async def _until(host: DaemonHost, log: Path, experiment: UUID, target: float | None) -> None:
@@ -130,10 +133,10 @@ async def _until(host: DaemonHost, log: Path, experiment: UUID, target: float | 
                         if decode_head(record).type == STEP and isinstance(step := decode(record).event, StepCompleted):
                             best = max(best, step.metrics.get(REWARD, 0.0))
                 if target is not None and best >= target:
-                    client.command("cancel", str(experiment), reason="", request_id=str(SystemIds(SystemClock()).new()))
+                    client.send(commands.cancel, commands.Reason(), name=str(experiment))
                     target = None
                 if time.monotonic() - asked_s >= (ASK_S if target is not None else POLL_S):
-                    summary, asked_s = client.summary(str(experiment)).value, time.monotonic()
+                    summary, asked_s = client.ask(experiments.summary, name=str(experiment)).value, time.monotonic()
                     if summary.state in ENDED:
                         assert summary.state in ("completed", "cancelled"), (summary.state, summary.reason)
                         return

@@ -40,8 +40,8 @@ from rftd.streams.spec import (
 )
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
-from rftd.workers.trainer.engine import TrainBatch, TrainSample
-from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 MAX_TOKENS = 5
 

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
 from desk import Desk
 from figures import tell
 
-from rftd.daemon.supervisor.controller import Controller
 from rftd.streams.events.worker import WorkerStopped
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.planner.planner import Planner
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.planner import Planner
 
 TURN_BAR_MS: Final = 2.0
 TURNS: Final = 400
@@ -65,9 +65,9 @@ class Turns:
         began_s = time.perf_counter()
         self._liveness.tick(self._now_s)
         decided = [
-            *self._controller.decide(None, now_ns=int(self._now_s * 1e9)),
-            *self._dispatcher.decide(self._now_s),
-            *self._planner.decide(self.desk.positions, int(self._now_s * 1e9)),
+            *self._controller.decide(None, now_ns=int(self._now_s * 1e9)).events,
+            *self._dispatcher.decide(self._now_s).decisions,
+            *self._planner.decide(self.desk.positions, int(self._now_s * 1e9)).events,
         ]
         took_s = time.perf_counter() - began_s
         self.desk.obey(decided)

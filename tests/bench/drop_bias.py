@@ -23,8 +23,8 @@ from async_sync import asked_of, sizes_of, sizes_parser
 from figures import tell
 from timed_run import ASYNC, timed_run
 
-from rftd.workers.forecast.asked import stages_of, system_of
-from rftd.workers.forecast.report import compare
+from rftd.workers.control.simulator.asked import stages_of, system_of
+from rftd.workers.control.simulator.report import compare
 
 BAR = 0.05
 POLICIES = {

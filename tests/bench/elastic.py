@@ -28,7 +28,7 @@ from scene import Scene
 from timed_run import ASYNC, TEXT
 
 from rftd.streams import topics
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.worker import WorkerStarted, WorkerStopped

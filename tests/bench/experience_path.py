@@ -37,7 +37,7 @@ from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
 from rftd.streams import topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
@@ -52,7 +52,7 @@ from rftd.streams.spec import (
     SyncSpec,
     TasksetSpec,
 )
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 BATCH, GROUP = 64, 8
 WARM_UP_S, MEASURED_S = 3.0, 6.0
@@ -246,7 +246,7 @@ async def _watch(log: SqliteLog, run: Run, projector: Projector) -> PathRates:
         read_per_s=round(read * BATCH),
         projector_lag_records=await projector.lag_records(),
         daemon_cores=round(cpu_s / span_s, 2),
-        stale=sum(run.state.ledger.books.retired.values()),
+        stale=sum(run.state.replay_buffer.books.retired.values()),
     )
 
 

@@ -45,7 +45,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.role import as_refs
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 WARM_UP_S, MEASURED_S = 4.0, 8.0
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S = 3425, 2686

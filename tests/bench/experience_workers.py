@@ -17,6 +17,8 @@ from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.streams import topics
 from rftd.streams.arrays import Array
+from rftd.streams.backends.backend import log_url
+from rftd.streams.decision import slot_partition
 from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, Span
@@ -32,13 +34,12 @@ from rftd.streams.role import RoleLease
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import partition_of
-from rftd.workers.dispatcher.decision import slot_partition
-from rftd.workers.explorer.attempt import experience_ids, rollout_ids
-from rftd.workers.explorer.view import ExplorerView
 from rftd.workers.membership import Membership
-from rftd.workers.trainer.assembly import Assembly
-from rftd.workers.trainer.engine import StepResult, TrainBatch
-from rftd.workers.trainer.trainer import Trainer
+from rftd.workers.rollout.attempt import experience_ids, rollout_ids
+from rftd.workers.rollout.view import ExplorerView
+from rftd.workers.training.assembly import Assembly
+from rftd.workers.training.engine import StepResult, TrainBatch
+from rftd.workers.training.trainer import Trainer
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
@@ -97,7 +98,7 @@ async def explore(
     tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
-    log = await connect_log(url, clock=clock, ids=ids)
+    log = await connect_log(log_url(url), clock=clock, ids=ids)
     member = Membership(log, experiment=experiment, role="explorer", slot=0, clock=clock, ids=ids)
     view = ExplorerView(member.id)
     start = (await beginning_of(log, experiment)).positions
@@ -193,7 +194,7 @@ async def train(url: str, experiment: UUID) -> None:
     tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
-    log = await connect_log(url, clock=clock, ids=ids)
+    log = await connect_log(log_url(url), clock=clock, ids=ids)
     member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
     follower, state = await _followed(log, experiment, clock)
     with ThreadPoolExecutor(1) as thread:
@@ -219,7 +220,7 @@ async def read(url: str, experiment: UUID, *, assemble: bool = True) -> None:
     tune_collector()
     clock = SystemClock()
     ids = SystemIds(clock)
-    log = await connect_log(url, clock=clock, ids=ids)
+    log = await connect_log(log_url(url), clock=clock, ids=ids)
     member = Membership(log, experiment=experiment, role="trainer", slot=-1, clock=clock, ids=ids)
     follower, state = await _followed(log, experiment, clock)
     await member.join(0)

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.workers.forecast.asked import Asked, stages_of, system_of
-from rftd.workers.forecast.forecast import Forecast
-from rftd.workers.forecast.long_tail import LongTail
+from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
+from rftd.workers.control.simulator.long_tail import LongTail
+from rftd.workers.control.simulator.simulation import Simulation
 
 BATCH, GROUP = 512, 8
 
@@ -28,7 +28,7 @@ def main(experiences: int, bound: int) -> None:
     (stage,) = stages_of(asked, None)
     began_s = time.perf_counter()
     system = system_of(asked, None, BATCH, lengths)
-    outcome = Forecast(stage, system, lengths, steps=max(2, -(-experiences // BATCH)), seed=1).run()
+    outcome = Simulation(stage, system, lengths, steps=max(2, -(-experiences // BATCH)), seed=1).run()
     figures = {
         "trained": outcome.steps * BATCH,
         "produced": outcome.produced,

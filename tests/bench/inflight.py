@@ -21,8 +21,8 @@ from async_sync import sizes_of
 from figures import tell
 from timed_run import ASYNC, fixed, timed_run
 
-from rftd.workers.forecast.asked import Asked, system_of
-from rftd.workers.forecast.long_tail import LongTail
+from rftd.workers.control.simulator.asked import Asked, system_of
+from rftd.workers.control.simulator.long_tail import LongTail
 
 BAR = 2.0
 

@@ -40,10 +40,11 @@ from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Head
 from rftd.streams.events import batch, task
 from rftd.streams.events.registry import Event
-from rftd.streams.halves import ROLES
 from rftd.streams.spec import PolicySpec
+from rftd.streams.split_submission import ROLES
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.control.deciders import Deciders
+from rftd.workers.control.liveness import Liveness
 
 REPEAT, BATCH, TIMES = 8, 64, 15
 RUN = derive(NAMESPACE, "bench")
@@ -207,13 +208,18 @@ def folded(count: int) -> Desk:
 
 
 def why(desk: Desk) -> dict[str, float]:
-    taken_s = []
+    liveness, taken_s = Liveness(), []
+    deciders = Deciders(desk.state, liveness, starts=ROLES)
+    deciders.control(None, 1)
+    deciders.dispatch(1.0)
+    deciders.plan(desk.positions, 1)
     for _ in range(TIMES):
         began = time.perf_counter()
         scene = Scene(
             name="n",
             state=desk.state,
-            liveness=Liveness(),
+            said=lambda: deciders.said,
+            liveness=liveness,
             processes=(),
             roles=ROLES,
             phase=Phase.LEADING,

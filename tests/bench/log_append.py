@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Draft
 from rftd.streams.topics import EXPERIENCES, Partition
 

@@ -24,8 +24,8 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import NAMESPACE, SystemIds, derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events.experience import ExperienceProduced, Span

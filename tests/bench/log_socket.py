@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Draft
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer

@@ -23,7 +23,7 @@ from tape import Tape
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import derive
 from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.fold import Fold
+from rftd.storage.fold import TableFold
 from rftd.storage.projector import Projector
 from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
@@ -119,7 +119,7 @@ async def main(count: int) -> None:
     write(tape, count)
     started = time.perf_counter()
     for first in range(0, len(tape.records), 1024):
-        Fold({}).take(tape.records[first : first + 1024])
+        TableFold({}).take(tape.records[first : first + 1024])
     fold_s = time.perf_counter() - started
     log = MemoryLog()
     for first in range(0, len(tape.drafts), 1024):

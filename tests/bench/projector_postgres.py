@@ -31,8 +31,8 @@ from tape import Tape
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import SystemClock
 from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.digest import digest
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.streams.backends.memory import MemoryLog
 
 RATE_PER_S = 1000

@@ -22,8 +22,8 @@ from synthetic_run import SyntheticRun
 from tape import Tape
 
 from rftd.ops import limits
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode
 
 TIMES = 3

@@ -28,7 +28,7 @@ from figures import tell
 from scene import EXPERIMENT, Scene
 
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.chain import Heads
 from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event

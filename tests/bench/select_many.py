@@ -31,8 +31,8 @@ from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
 from rftd.streams.topics import partition_of
-from rftd.workers.planner.planner import Planner
-from rftd.workers.policies.hard_bound import HardBound
+from rftd.workers.control.planner import Planner
+from rftd.workers.control.policies.hard_bound import HardBound
 
 GROUP, GROUPS = 8, 512
 COOLDOWN_S, STEP_S = 30.0, 5.0
@@ -96,7 +96,7 @@ def plan(desk: Desk, plans: int) -> tuple[list[float], int]:
     for _ in range(plans):
         desk.tape.clock.advance(STEP_S)
         began_s = time.perf_counter()
-        events = planner.decide(desk.positions, desk.tape.clock.now_ns())
+        events = planner.decide(desk.positions, desk.tape.clock.now_ns()).events
         turns_s.append(time.perf_counter() - began_s)
         for event in desk.obey(events):
             assert isinstance(event, BatchPlanned), event
@@ -129,7 +129,7 @@ def main(experiences: int, payload_kib: int, plans: int) -> None:
     process = psutil.Process()
     before_bytes = process.memory_info().rss
     passed = fill(desk, experiences, payload_kib * 1024)
-    waiting = len(desk.state.ledger.waiting)
+    waiting = len(desk.state.replay_buffer.waiting)
     watch = Stopwatch()
     turns_s, planned = plan(desk, plans)
     figures = {
@@ -137,7 +137,7 @@ def main(experiences: int, payload_kib: int, plans: int) -> None:
         "groups_selected": batch // GROUP,
         "plans": plans,
         "planned": planned,
-        "cooling_at_the_end": len(desk.state.ledger.cooling),
+        "cooling_at_the_end": len(desk.state.replay_buffer.cooling),
         "select_ms": quantiles_ms(watch.took_s),
         "decide_ms": quantiles_ms(turns_s),
         "payloads_gib": round(passed / 2**30, 3),

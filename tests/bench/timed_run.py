@@ -22,12 +22,12 @@ from scene import Scene
 
 from rftd.ops.two_samples import ks_test
 from rftd.streams import topics
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
-from rftd.workers.forecast.long_tail import LongTail
+from rftd.workers.control.simulator.long_tail import LongTail
 
 TEXT = """
 project: bench

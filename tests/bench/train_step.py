@@ -24,8 +24,8 @@ from rftd.streams.spec import (
     StageSpec,
     TrainerSpec,
 )
-from rftd.workers.trainer.engine import TrainBatch, TrainSample
-from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 
 def make_stage(budget_tokens: int, prefix_sharing: str) -> StageSpec:

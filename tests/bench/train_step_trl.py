@@ -31,8 +31,8 @@ from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
-from rftd.workers.trainer.engine import TrainBatch, TrainSample
-from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engine import TrainBatch, TrainSample
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 VOCABULARY, PROMPT, GROUPS, MEMBERS, LONGEST = 8192, 64, 4, 8, 128
 BAR = 1.3

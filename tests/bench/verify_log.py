@@ -32,7 +32,7 @@ from synthetic_run import spec_of
 from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Draft, Head
 from rftd.streams.events.batch import BatchPlanned, ObservedAt

@@ -16,7 +16,7 @@ from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.kafka.topics import delete_topics
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.log import EventLog
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer
@@ -108,7 +108,7 @@ BACKENDS = {
 }
 
 
-@pytest.fixture(params=[*sorted(BACKENDS), "kafka"])
+@pytest.fixture(params=[*sorted(BACKENDS), pytest.param("kafka", marks=pytest.mark.servers)])
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     if request.param != "kafka":
         yield BACKENDS[request.param](tmp_path / "data")

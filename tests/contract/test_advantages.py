@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.workers.algorithms.advantages import ADVANTAGES, AdvantageFunction, ClosedGroup, TokenAdvantage
-from rftd.workers.algorithms.batch_tokens import BatchTokens
+from rftd.workers.algorithms.advantages import ADVANTAGES, AdvantageFunction, ClosedGroup
+from rftd.workers.training.losses.batch_tokens import BatchTokens
+from rftd.workers.training.token_advantages import TokenAdvantage
 
 VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "grpo": (
@@ -18,13 +19,19 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
         {"std_cal_level": "batch"},
         {"rank_penalty": 0.3, "std_threshold": 0.1},
         {"std_threshold": 0.2, "duplicate_experiences": True},
+        {"std_cal_level": "none"},
+        {"max_response_tokens": 40, "overlong_buffer": 15, "overlong_penalty": 0.5, "std_threshold": 0.1},
     ),
+    "gdpo": ({}, {"weights": {"accuracy": 1.0, "format": 0.2}}),
+    "pass_at_k": ({}, {"k": 2, "right_above": 0.0}),
     "opmd": ({}, {"opmd_baseline": "logavgexp", "tau": 0.3}),
     "rec": ({}, {"drop": "balance"}, {"drop": "balance", "std_normalize": True}),
     "step_wise_grpo": ({}, {"std_cal_level": "batch"}, {"std_cal_level": "none", "enable_step_norm": True}),
     "gigpo": ({}, {"fnorm": "std", "gamma": 0.9, "omega": 0.5}),
     "ppo": ({}, {"gamma": 0.95, "lam": 0.9}),
 }
+OF_THE_BATCH = {"gpg", "gdpo"}
+"""Those whose advantages of a group depend on the others of the batch."""
 CASES = [(name, arguments) for name in ADVANTAGES.names() for arguments in VARIANTS.get(name, ({},))]
 functions = pytest.mark.parametrize(("name", "arguments"), CASES)
 
@@ -41,6 +48,11 @@ def make_group(seed: int, members: int, *, equal: bool = False, scale: float = 1
         runs=runs,
         steps=places,
         mean_logprobs=-rng.random(count).astype(np.float32),
+        lengths=rng.integers(0, 50, count),
+        parts={
+            "accuracy": rng.normal(size=count).astype(np.float32),
+            "format": np.where(rng.random(count) < 0.3, np.nan, scale).astype(np.float32),
+        },
         step_rewards=np.where(rng.random(count) < 0.5, np.nan, rng.normal(size=count)).astype(np.float32),
         states=tuple(rng.choice(["", "here", "there"], count)),
         seed=seed,
@@ -56,9 +68,10 @@ def with_greedy(function: AdvantageFunction, group: ClosedGroup) -> ClosedGroup:
 def permuted(group: ClosedGroup, order: Sequence[int], **changes: Any) -> ClosedGroup:
     at = np.array(order, np.int64)
     fields: dict[str, Any] = {"seed": group.seed}
-    for name in ("rewards", "runs", "steps", "greedy", "mean_logprobs", "step_rewards"):
+    for name in ("rewards", "runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards"):
         value = getattr(group, name)
         fields[name] = None if value is None else value[at]
+    fields["parts"] = {name: part[at] for name, part in group.parts.items()}
     fields["states"] = None if group.states is None else tuple(group.states[index] for index in at)
     return ClosedGroup(**fields | changes)
 
@@ -103,8 +116,8 @@ def test_neither_the_order_of_groups_nor_of_members_matters(name: str, arguments
 @functions
 def test_what_else_is_in_the_batch_does_not_matter(name: str, arguments: dict[str, Any]) -> None:
     """Rule 5 of the log: a group that is split over batches has the advantages that it has whole."""
-    if arguments.get("std_cal_level") == "batch":
-        pytest.skip("is divided by the std of the whole batch, as was asked")
+    if arguments.get("std_cal_level") == "batch" or name in OF_THE_BATCH:
+        pytest.skip("is divided by a figure of the whole batch, as was asked")
     function = ADVANTAGES.open(name, arguments)
     groups = groups_for(function)
     for group, found in zip(groups, function.advantages(groups), strict=True):
@@ -117,7 +130,9 @@ def test_a_group_that_teaches_nothing_has_no_advantage(name: str, arguments: dic
     function = ADVANTAGES.open(name, arguments)
     groups = [with_greedy(function, make_group(seed, 1 + seed % 4, equal=seed % 3 == 0)) for seed in range(12)]
     for group, found in zip(groups, function.advantages(groups), strict=True):
-        told = permuted(group, range(len(group.rewards)), mean_logprobs=None, step_rewards=None, states=None)
+        told = permuted(
+            group, range(len(group.rewards)), mean_logprobs=None, lengths=None, parts={}, step_rewards=None, states=None
+        )
         if not function.informative(told):
             assert not found.any()
 
@@ -125,10 +140,12 @@ def test_a_group_that_teaches_nothing_has_no_advantage(name: str, arguments: dic
 @functions
 def test_what_is_read_for_nothing_is_not_asked_for(name: str, arguments: dict[str, Any]) -> None:
     function = ADVANTAGES.open(name, arguments)
-    known = {"mean_logprobs", "step_rewards", "states"}
+    known = {"mean_logprobs", "lengths", "parts", "step_rewards", "states"}
     assert function.member_fields <= known | {"steps"}
     groups = groups_for(function)
-    blind = dict.fromkeys(known - function.member_fields)
+    blind: dict[str, Any] = dict.fromkeys(known - function.member_fields)
+    if "parts" in blind:
+        blind["parts"] = {}
     without = [permuted(group, range(len(group.rewards)), **blind) for group in groups]
     for one, other in zip(function.advantages(groups), function.advantages(without), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -14,8 +14,8 @@ from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup, names
-from rftd.workers.trainer.engine import StepResult, TrainBatch, TrainSample
-from rftd.workers.trainer.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 Gradient = dict[str, torch.Tensor]
 WITH_ROLLOUTS = [name for name in names() if lookup(name).needs.rollouts]
@@ -73,6 +73,7 @@ def make_samples(
 ) -> list[TrainSample]:
     rng = np.random.default_rng(11)
     algorithm = make_algorithm(name)
+    paired = lookup(name).rows == "dpo"
     samples = []
     for group in range(groups):
         prompt = rng.integers(7, 120, 5 + group)
@@ -91,8 +92,8 @@ def make_samples(
                     advantages=np.full(length, advantages[member], np.float32),
                     reward=float(scores[member]),
                     group=group,
-                    pair=len(samples) // 2 if algorithm.policy_loss == "dpo" else -1,
-                    chosen=algorithm.policy_loss == "dpo" and len(samples) % 2 == 0,
+                    pair=len(samples) // 2 if paired else -1,
+                    chosen=paired and len(samples) % 2 == 0,
                 )
             )
     return samples

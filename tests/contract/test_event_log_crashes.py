@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
@@ -26,7 +26,7 @@ import asyncio, os, sys
 from pathlib import Path
 from uuid import UUID
 from rftd.ops.errors import LogFullError
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Draft
 from rftd.streams.topics import Partition
 
@@ -92,7 +92,7 @@ import asyncio, resource, sys
 from pathlib import Path
 from uuid import UUID
 from rftd.ops.errors import LogFullError
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Draft
 from rftd.streams.topics import Partition
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rftd.ops.errors import ConflictError, LogCorruptError, LogError, LogLossError
-from rftd.streams.backends import heads_file
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
+from rftd.streams.backends.sqlite import heads_file
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft
 from rftd.streams.topics import Partition
@@ -61,7 +61,7 @@ async def test_a_flipped_byte_older_than_the_verified_part_is_refused_by_its_rea
     await filled(tmp_path, 100)
     path = tmp_path / "log.db"
     flip(path, path.read_bytes().index(b"head-42" + bytes([42]) * 1000) + 500)
-    monkeypatch.setattr("rftd.streams.backends.sqlite_check.verify_newest.__defaults__", (20_000,))
+    monkeypatch.setattr("rftd.streams.backends.sqlite.check.verify_newest.__defaults__", (20_000,))
     log = await SqliteLog.open(tmp_path)
     assert len(await log.read(A, 0, max_records=42)) == 42
     with pytest.raises(LogCorruptError, match=r"rftd.experiments/0@42"):

@@ -13,16 +13,15 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from rftd.daemon.doctor.cluster import check_kafka
-from rftd.daemon.doctor.finding import Finding
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import CodecError, LogLossError, UnreachableError
+from rftd.ops.health import Diagnosis
 from rftd.ops.ids import SystemIds
+from rftd.streams.backends.kafka.backend import KafkaBackend, missing_records
 from rftd.streams.backends.kafka.connect import arguments
 from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.missing import missing_records
-from rftd.streams.backends.kafka.names import Names
+from rftd.streams.backends.kafka.partitions import Names
 from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url
 from rftd.streams.backends.kafka.topics import configs_of
 from rftd.streams.chain import Mark
@@ -318,7 +317,7 @@ async def test_records_of_truth_that_somebody_deleted_are_known_at_start_and_to_
         (loss,) = await deleted_from(log)
         assert loss.where == f"{A}@1" and "was deleted, and more before it: the first record" in loss.what
         assert await still_lost(log, [loss]) == {loss.head.ref}
-    assert _missing(await asyncio.to_thread(check_kafka, kafka_url(settings))) == f"{A}@0 to 1"
+    assert _missing(await KafkaBackend().diagnose(kafka_url(settings))) == f"{A}@0 to 1"
 
 
 async def test_records_that_were_compacted_away_are_known_to_whoever_reads_past_them(settings: KafkaSettings) -> None:
@@ -347,10 +346,10 @@ async def test_records_that_were_compacted_away_are_known_to_whoever_reads_past_
         await subscription.close()
         (lost,) = await losses_of(log, [Witness("somebody", before)])
         assert lost.where == f"{A}@2"
-    assert _missing(await asyncio.to_thread(check_kafka, kafka_url(settings))) == f"{A}@{first} to {end - 1}"
+    assert _missing(await KafkaBackend().diagnose(kafka_url(settings))) == f"{A}@{first} to {end - 1}"
 
 
-def _missing(findings: list[Finding]) -> str:
+def _missing(findings: list[Diagnosis]) -> str:
     """Which records the doctor misses."""
     (found,) = (each for each in findings if each.check == "records")
     assert found.status == "fail"

@@ -23,8 +23,8 @@ from rftd.ops.errors import (
     UsageError,
 )
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.subscription import TailSubscription
+from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.backends.tail import TailSubscription
 from rftd.streams.chain import Mark
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.log import EventLog

@@ -11,18 +11,18 @@ import torch
 from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
 from rftd.streams.spec import AlgorithmSpec
-from rftd.workers.algorithms import diagnostics
-from rftd.workers.algorithms.aggregation import AGGREGATIONS, TokenWeights
-from rftd.workers.algorithms.corrections.chain import Chain
-from rftd.workers.algorithms.kl_losses import KL_LOSSES
-from rftd.workers.algorithms.objective import Objective
-from rftd.workers.algorithms.policy_losses.policy_loss import LossTokens
-from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
+from rftd.workers.training.corrections.chain import Chain
+from rftd.workers.training.losses import diagnostics
+from rftd.workers.training.losses.aggregation import AGGREGATIONS, TokenWeights
+from rftd.workers.training.losses.kl_losses import KL_LOSSES
+from rftd.workers.training.losses.objective import Objective
+from rftd.workers.training.losses.policy_loss import LossTokens
+from rftd.workers.training.losses.registry import POLICY_LOSSES, tells_labels
 
-PAIRS = {"dpo"}  # their rows are pairs: they have a contract of their own
-LOSSES = [name for name in POLICY_LOSSES.names() if POLICY_LOSSES.builtin(name) and name not in PAIRS]
+# What is learnt from pairs has a contract of its own: tests/contract/test_preference_losses.py.
+LOSSES = [name for name in POLICY_LOSSES.names() if POLICY_LOSSES.builtin(name) and not tells_labels(name)]
 LIKELIHOODS = {"sft", "sft_is", "sft_phi"}
-WITHOUT_A_PULL: dict[str, dict[str, Any]] = {"dppo": {"kl_tau": 0.0}, "ipo": {"kl_tau": 0.0}}
+WITHOUT_A_PULL: dict[str, dict[str, Any]] = {"dppo": {"kl_tau": 0.0}, "probability_clip": {"kl_tau": 0.0}}
 every_loss = pytest.mark.parametrize("name", LOSSES)
 every_kl = pytest.mark.parametrize("name", [name for name in KL_LOSSES.names() if KL_LOSSES.builtin(name)])
 

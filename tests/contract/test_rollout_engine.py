@@ -115,8 +115,15 @@ async def test_limits_of_length(bench: Bench) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "request_",
-    [ask(prompt=()), ask(prompt=(30,) * MAX_MODEL_LEN), ask(prompt=(1, 100_000)), ask(max_tokens=0), ask(top_p=0.0)],
-    ids=["empty", "too_long", "unknown_token", "no_tokens", "no_mass"],
+    [
+        ask(prompt=()),
+        ask(prompt=(30,) * MAX_MODEL_LEN),
+        ask(prompt=(1, 100_000)),
+        ask(max_tokens=0),
+        ask(top_p=0.0),
+        ask(logit_bias=[[100_000, 1.0]]),
+    ],
+    ids=["empty", "too_long", "unknown_token", "no_tokens", "no_mass", "unknown_bias"],
 )
 async def test_a_request_that_can_never_run_is_refused(bench: Bench, request_: GenerationRequest) -> None:
     with pytest.raises(RolloutError):
@@ -209,3 +216,33 @@ async def test_closing_ends_what_runs(bench: Bench) -> None:
     assert all(isinstance(result, RolloutError) for result in results)
     with pytest.raises(RolloutError):
         await engine.generate(ask())
+
+
+@pytest.mark.anyio
+async def test_an_end_of_sequence_may_be_gone_beyond(bench: Bench) -> None:
+    end = make_tokenizer().eos_token_id
+    ending = {"logit_bias": [[end, 100.0]], "min_tokens": 2}
+    stopped = await bench.engine.generate(ask(**ending))
+    assert (len(stopped.tokens), stopped.tokens[-1], stopped.finish) == (3, end, "stop")
+    going_on = await bench.engine.generate(ask(**ending, ignore_eos=True))
+    assert (going_on.tokens[2:], going_on.finish) == ((end,) * 10, "length")
+
+
+@pytest.mark.anyio
+async def test_penalties_see_their_own_text_alone(bench: Bench) -> None:
+    """Requests that begin alike and part, some penalised: each answer is what it is alone."""
+    asked = [
+        ask(
+            number,
+            seed=number % 3,
+            temperature=0.7,
+            repetition_penalty=1.0 + number % 2,
+            presence_penalty=0.5,
+            min_p=0.02,
+        )
+        for number in range(6)
+    ]
+    alone = [await bench.engine.generate(request) for request in asked]
+    together = await asyncio.gather(*(bench.engine.generate(request) for request in asked))
+    assert [each.tokens for each in together] == [each.tokens for each in alone]
+    assert len({each.tokens for each in alone}) == 6

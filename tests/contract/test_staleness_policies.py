@@ -10,7 +10,7 @@ from policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.config.resolve.progress import standstill
 from rftd.streams.spec import PolicySpec, PrioritySpec
-from rftd.workers.policies.registry import POLICIES, SWEEPING, make_policy
+from rftd.workers.control.policies.registry import POLICIES, keeps_bound, make_policy
 
 WORLDS = range(30)
 
@@ -38,7 +38,7 @@ def drawn(kind: str, seed: int) -> tuple[PolicySpec, Sizes]:
     spec = PolicySpec(
         kind=kind,
         max_staleness_versions=interval - 1 + chance.randint(0, 3),
-        bounded=kind in SWEEPING and (max_uses == 1 or chance.random() < 0.5),
+        bounded=keeps_bound(kind) and (max_uses == 1 or chance.random() < 0.5),
         max_inflight_batches=chance.randint(1, 3),
         args=own.get(kind, {}),
         priority=PrioritySpec(kind=chance.choice(["linear_decay", "tag"])) if replays else PrioritySpec(),

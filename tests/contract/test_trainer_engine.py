@@ -15,8 +15,8 @@ from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.errors import DataError
 from rftd.storage.checkpoints import commit_folder, verify
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
-from rftd.workers.trainer.engine import TrainBatch, TrainerEngine, TrainSample
-from rftd.workers.trainer.engines.registry import make_engine
+from rftd.workers.training.engine import TrainBatch, TrainerEngine, TrainSample
+from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.weights import checkpoint
 
 Open = Callable[[StageSpec], TrainerEngine]

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from scene import Scene
 
-    from rftd.workers.trainer.record import TrainingRecord
+    from rftd.workers.training.record import TrainingRecord
 
 EVERY_TWO = ("stages=[]", "buffer.total_steps=400", "trainer.save_interval=2", "trainer.max_checkpoints_to_keep=400")
 
@@ -56,10 +56,10 @@ def test_the_checkpoint_before_the_damaged_ones_is_taken_up(embedded_scene: Scen
 def _record(scene: Scene) -> TrainingRecord:
     """What the log says of the scene's only experiment."""
     from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.supervisor.registry import find_entry
+    from rftd.daemon.registry import find_entry
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
-    from rftd.workers.trainer.record import read_record
+    from rftd.workers.training.record import read_record
 
     async def read() -> TrainingRecord:
         clock = SystemClock()

@@ -28,8 +28,8 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import ExperimentSpec, TrainerSpec
 from rftd.streams.topics import CHECKPOINTS, Partition
-from rftd.workers.trainer.saving import Saver
-from rftd.workers.trainer.tidying import tidy
+from rftd.workers.training.saving import Saver
+from rftd.workers.training.tidying import tidy
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.checkpoint import CheckpointChannel
 from rftd.workers.weights.tensor_bytes import TensorBytes

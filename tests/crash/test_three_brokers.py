@@ -20,8 +20,8 @@ from scene import ENDED, EXPERIMENT, Scene
 from three_brokers import BROKERS, ThreeBrokers, until_in_sync
 from witness import Witness
 
-from rftd.daemon.client.replies import Page
 from rftd.daemon.log_source import log_to_read
+from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UnreachableError
 from rftd.ops.ids import SystemIds
@@ -70,7 +70,7 @@ class Runs:
         self.scene = scene
         self.steps = 0
         """So far, of all experiments."""
-        self.pages: list[Page] = []
+        self.pages: list[ExperimentPage] = []
         """Of those that ended."""
         self._over = over
         self._abandoned = abandoned
@@ -99,7 +99,7 @@ class Runs:
         rebuilt = self.scene.rftd("rebuild", "--verify")
         assert rebuilt.status == 0, rebuilt
 
-    def _until_ended(self, name: str) -> Page:
+    def _until_ended(self, name: str) -> ExperimentPage:
         before, deadline_s = self.steps, time.monotonic() + PATIENCE_S
         while not self._abandoned.is_set():
             page = self.scene.page(name)
@@ -128,7 +128,7 @@ def lost(scene: Scene, witness: Witness) -> list[str]:
     clock = SystemClock()
 
     async def read() -> list[str]:
-        async with log_to_read(scene.data, scene.environ["RFTD_KAFKA"], clock=clock, ids=SystemIds(clock)) as log:
+        async with log_to_read(scene.data, scene.log_at, clock=clock, ids=SystemIds(clock)) as log:
             return [str(place) for place in await witness.lost(log)]
 
     return asyncio.run(read())

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 import yaml
-from doc_package import install_one_ahead, install_two_tries
+from doc_package import install_one_ahead, install_packed_weights, install_two_tries
 from doc_pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
 from overlaid import overlaid
 from policy_world import PolicyWorld, Sizes
@@ -24,7 +24,9 @@ from rftd.daemon.daemon_file import take_daemon_file
 from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.spec import PolicySpec, PrioritySpec
 from rftd.streams.verify.rules import RULES
-from rftd.workers.policies.registry import make_policy
+from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.rollout.response import Response
+from rftd.workers.rollout.rewards.rollout_view import RolloutView
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 CHECKER_RULES = (
@@ -50,6 +52,7 @@ def third_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third parties of the extending page, installed."""
     install_two_tries(tmp_path)
     install_one_ahead(tmp_path)
+    install_packed_weights(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -94,7 +97,7 @@ def test_experiment_files_load(block: Block, tmp_path: Path) -> None:
     assert not [warning for warning in submission.warnings if "no effect" in warning]
 
 
-@pytest.mark.parametrize("name", ["demo", "gsm8k", "sft", "dpo", "cpt"])
+@pytest.mark.parametrize("name", ["demo", "gsm8k", "sft", "dpo", "kto", "cpt"])
 def test_the_examples_load(name: str, tmp_path: Path) -> None:
     overrides = () if name != "gsm8k" else ("project=p", "name=n")
     text = (ROOT / "examples" / f"{name}.yaml").read_text()
@@ -113,6 +116,11 @@ def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     if "class ShortAnswer" in block.text:
         parts = module.ShortAnswer().score("so it is 12", "12", None)
         assert parts["right"] == 1.0 and parts["length"] < 0
+    if "class SoftOverlong" in block.text:
+        for length, expected in ((100, 0.0), (16384, 0.0), (18432, -0.5), (20480, -1.0), (30000, -1.0)):
+            turn = Response(text="12", prompt=(1,), tokens=(1,) * length, logprobs=(), spans=(), finish="stop")
+            parts = module.SoftOverlong().score("so it is 12", "12", None, rollout=RolloutView((turn,)))
+            assert parts == {"right": 1.0, "overlong": expected}
 
 
 @every_page

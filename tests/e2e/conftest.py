@@ -12,7 +12,7 @@ from third_party import install
 PARTS = '''
 import asyncio
 import os
-from rftd.workers.workflows.simple import SimpleWorkflow
+from rftd.workers.rollout.workflows.simple import SimpleWorkflow
 
 class Raises:
     def score(self, response, truth, task):

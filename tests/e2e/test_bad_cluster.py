@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 WAIT_S = 60.0
 
 
-class Waiting:
+class BufferEntry:
     """A daemon that is live and not ready, until somebody puts things right."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes], url: str) -> None:
@@ -74,13 +74,13 @@ class Waiting:
 
 
 @contextmanager
-def serving(folder: Path, **environ: str) -> Iterator[Waiting]:
+def serving(folder: Path, **environ: str) -> Iterator[BufferEntry]:
     """`rftd serve` with these settings. SIGTERM must end it with status 0, whatever it waits for."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     process = Scene(folder, environ=environ).spawn("serve", "serve", "--port", str(port))
     try:
-        daemon = Waiting(folder, process, f"http://127.0.0.1:{port}")
+        daemon = BufferEntry(folder, process, f"http://127.0.0.1:{port}")
         yield daemon
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, daemon.log

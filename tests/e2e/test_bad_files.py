@@ -9,6 +9,8 @@ import pytest
 from command_line import Said
 from scene import EXPERIMENT, SHORT, Scene
 
+from rftd.daemon.views import experiments
+
 pytestmark = pytest.mark.e2e
 TRAIN = "buffer.explorer_input.taskset.path"
 
@@ -27,7 +29,7 @@ def refused(shared: Scene, *overrides: str, text: str = EXPERIMENT) -> Said:
 
 def names(shared: Scene) -> list[str]:
     with shared.client() as client:
-        return [each.id for each in client.experiments().value.items]
+        return [each.id for each in client.ask(experiments.listed).value.items]
 
 
 def test_a_malformed_file_is_shown_where_it_breaks(shared: Scene) -> None:

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from scene import EXPERIMENT, SHORT, Scene
 
-from rftd.daemon.client.replies import Page
+from rftd.daemon.views.experiments import ExperimentPage
 
 pytestmark = pytest.mark.e2e
 TASKSET = "buffer.explorer_input.taskset"
@@ -28,7 +28,7 @@ def failed(shared: Scene, name: str, *overrides: str, text: str = EXPERIMENT) ->
     return summary.code, summary.reason
 
 
-def page_of(shared: Scene, name: str) -> Page:
+def page_of(shared: Scene, name: str) -> ExperimentPage:
     page = shared.page(name)
     assert page is not None
     assert page.experiment.books.balance == 0

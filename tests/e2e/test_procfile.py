@@ -20,6 +20,7 @@ from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.settings import Settings
 from rftd.daemon.stack.ports import kept_ports
+from rftd.daemon.views import commands, experiments
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,9 +44,9 @@ def run_short_experiment(url: str, folder: Path) -> tuple[str, int]:
     submission = load_text(EXPERIMENT, "test.yaml", overrides=SHORT, environ={}, cwd=folder)
     deadline_s = time.monotonic() + 90
     with Client(Settings(server=url, timeout_s=20.0)) as client:
-        receipt = client.submit(submission.config, labels={}, request_id="procfile").value
+        receipt = client.send(commands.submit, commands.Submit(config=submission.config), request_id="procfile").value
         while True:
-            summary = client.summary(receipt.id, after=receipt.position).value
+            summary = client.ask(experiments.summary, name=receipt.id, after=receipt.position).value
             if summary.state in ("completed", "failed") or time.monotonic() > deadline_s:
                 return summary.state, summary.step
             time.sleep(0.1)

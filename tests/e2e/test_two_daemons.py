@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from scene import EXPERIMENT, Scene
 
-from rftd.daemon.client.replies import Page
 from rftd.daemon.stack.kafka import KafkaBroker
+from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.errors import FencedError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
@@ -52,7 +52,7 @@ def said(path: Path, text: str) -> str:
     return log
 
 
-def proven(scene: Scene, page: Page) -> None:
+def proven(scene: Scene, page: ExperimentPage) -> None:
     """The run completed, each step once in a generation, and the log is clean."""
     assert page.experiment.summary.state == "completed", page.experiment.summary
     report = scene.verified()

@@ -12,15 +12,15 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from rftd.workers.algorithms import aggregation
+from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.corrections.registry import CORRECTIONS
 from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.algorithms.entropy_losses import ENTROPY_LOSSES
-from rftd.workers.algorithms.kl_losses import KL_LOSSES
-from rftd.workers.algorithms.policy_losses.registry import POLICY_LOSSES
 from rftd.workers.algorithms.registry import ALGORITHMS, lookup
-from rftd.workers.plugins import Plugins
+from rftd.workers.training.corrections.registry import CORRECTIONS
+from rftd.workers.training.losses import aggregation
+from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.training.losses.kl_losses import KL_LOSSES
+from rftd.workers.training.losses.registry import POLICY_LOSSES
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "algorithms.md"
 
@@ -58,7 +58,7 @@ Every part is an object of plain tensors; no daemon, no log, no model.
 ```python
 import torch
 
-from rftd.workers.algorithms import from_tensors
+from rftd.workers.training.losses import from_tensors
 
 mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])  # two responses, padded; 1 at trained tokens
 old_logprobs = torch.tensor([[-1.2, -0.4, -2.0, 0.0], [-0.7, -1.1, 0.0, 0.0]])

@@ -43,6 +43,8 @@ def example(definition: Definition) -> Event:
 def _value(kind: inspect.Type, path: str) -> Any:
     number = zlib.crc32(path.encode())  # the same on each machine, another in each field
     match kind:
+        case inspect.Metadata():
+            return _value(kind.type, path)
         case inspect.StructType(cls=cls) if cls is Array:
             return Array.of([number % 7, 1, 2], "u1" if path.endswith("mask") else "f4" if "prob" in path else "u4")
         case inspect.StructType():

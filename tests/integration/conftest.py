@@ -20,7 +20,7 @@ from rftd.ops.logs import logger
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import parse_kafka
 from rftd.streams.backends.kafka.topics import ensure_topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
@@ -41,8 +41,8 @@ from rftd.streams.spec import (
     TrainerSpec,
 )
 from rftd.streams.verify.checker import verify
-from rftd.streams.verify.report import Report
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.streams.verify.report import VerifyReport
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.process import run_explorer, run_trainer
 
 
@@ -189,7 +189,7 @@ async def log(
     await opened.close()
 
 
-async def verified(log: EventLog) -> Report:
+async def verified(log: EventLog) -> VerifyReport:
     """What the offline checker says of any log."""
     return await verify(log, chained=not isinstance(log, KafkaLog))
 

@@ -17,7 +17,7 @@ from rftd.streams.log import EventLog
 
 LONELY = '''
 from collections import Counter
-from rftd.workers.workflows.simple import SimpleWorkflow
+from rftd.workers.rollout.workflows.simple import SimpleWorkflow
 class Lonely(SimpleWorkflow):
     """Succeeds once for each row."""
     def __init__(self):
@@ -53,5 +53,5 @@ async def test_it_fails_with_the_counts_and_the_fix(
     assert (spine.status, spine.code) == (Status.FAILED, RolloutError.code)
     assert spine.reason.startswith("fewer than 2 of 4 rollouts succeeded in each of 4"), spine.reason
     assert "fix: see why rollouts fail" in spine.reason and "only one of a group succeeds" in spine.reason
-    assert run.state.ledger.books.retired["group_incomplete"] >= 36
+    assert run.state.replay_buffer.books.retired["group_incomplete"] >= 36
     assert (await fake_world.verified(log)).clean

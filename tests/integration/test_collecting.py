@@ -15,7 +15,7 @@ from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
 from rftd.storage.checkpoints import latest, mark_latest, verify
-from rftd.storage.garbage import GRACE_S
+from rftd.storage.unreferenced import GRACE_S
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 

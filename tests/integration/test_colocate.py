@@ -18,8 +18,8 @@ from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, PolicySpec, RolloutSpec, SyncSpec, TrainerSpec
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.fake import FakeRolloutEngine
-from rftd.workers.trainer.engine import StepResult, TrainBatch
-from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from rftd.workers.training.engine import StepResult, TrainBatch
+from rftd.workers.training.engines.fake import FakeTrainerEngine
 
 SPIKE_S = 0.005
 """Between a clock that is set and one that only goes on."""

@@ -16,14 +16,14 @@ from third_party import install
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutTimeoutError, WorkError
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.verify.checker import verify
 
 DEAF = '''
 import asyncio
-from rftd.workers.workflows.simple import SimpleWorkflow
+from rftd.workers.rollout.workflows.simple import SimpleWorkflow
 released = []
 class Deaf(SimpleWorkflow):
     """Never returns on the row of 3+3, whoever asks it to stop."""
@@ -78,7 +78,7 @@ async def test_a_rollout_that_cannot_be_ended_fails_and_frees_its_place(
     state, processes = await driven(tmp_path, clock, ids, fake_world)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert processes == 2, "one trainer, one explorer"
-    assert state.ledger.books.failed_rollouts >= 4
+    assert state.replay_buffer.books.failed_rollouts >= 4
     assert state.groups.last_error[0] == RolloutTimeoutError.code and "CancelledError" in state.groups.last_error[1]
 
 
@@ -101,7 +101,7 @@ def test_a_process_with_an_orphan_ends() -> None:
         import asyncio
         from rftd.ops.errors import RolloutTimeoutError
         from rftd.ops.logs import logger
-        from rftd.workers.explorer.orphans import OrphanedError, Orphans
+        from rftd.workers.rollout.orphans import OrphanedError, Orphans
 
         async def deaf():
             while True:

@@ -15,8 +15,6 @@ from fork_desk import ForkDesk
 from third_party import install
 from until import until
 
-from rftd.daemon.supervisor.controller import Controller
-from rftd.daemon.supervisor.obstacle import ERROR
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Level
@@ -24,12 +22,14 @@ from rftd.ops import limits
 from rftd.ops.errors import CodecError
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.obstacle import ERROR
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 LONG = ("buffer.total_steps=2000", "trainer.engine_args={step_s: 0.02}")
 MOODY = ("deterministic=false", "policy={kind: plugin, name: moody}", *LONG)
 CODE = """
-from rftd.workers.policies.hard_bound import HardBound
+from rftd.workers.control.policies.hard_bound import HardBound
 
 MOODS = {}
 

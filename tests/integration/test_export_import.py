@@ -13,14 +13,14 @@ from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError
 from rftd.ops.logs import logger
-from rftd.storage.archive import Imported, export_experiment, import_experiment
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
-from rftd.storage.experiment_digest import experiment_digest
+from rftd.storage.portable.digest import experiment_digest
+from rftd.storage.portable.experiment import ImportReport, export_experiment, import_experiment
 from rftd.storage.survivors import of_checkpoints
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import KafkaSettings
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.chain import Mark
 from rftd.streams.codec import decode
 from rftd.streams.events import experiment as life
@@ -30,8 +30,8 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog, start_of
+from rftd.streams.portable.own import OwnRecords
 from rftd.streams.topics import EXPERIMENTS, TRUTH, Partition, partition_of
-from rftd.streams.transfer.own import OwnRecords
 from rftd.streams.verify.checker import verify
 
 
@@ -57,7 +57,7 @@ async def trained(log: EventLog, experiment: UUID, step: int) -> None:
                 return await subscription.close()
 
 
-async def moved(log: EventLog, path: Path, home: Path, clock: SystemClock, **options) -> Imported:
+async def moved(log: EventLog, path: Path, home: Path, clock: SystemClock, **options) -> ImportReport:
     """The file imported, its tables compared, the whole log held against the rules."""
     done = await import_experiment(log, path, home=home, clock=clock, **options)
     assert done.equal is not False

@@ -9,19 +9,19 @@ import pytest
 
 from rftd.ops import limits
 from rftd.streams import topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.streams.spec import AlgorithmSpec, PolicySpec
-from rftd.workers.chat.model import Model
-from rftd.workers.rewards.scorer import Scorer
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.rewards.scorer import Scorer
+from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.workers.rollout.workflows.result import RolloutResult
+from rftd.workers.rollout.workflows.simple import finish
 from rftd.workers.tasksets.task import Task
-from rftd.workers.workflows.registry import WORKFLOWS
-from rftd.workers.workflows.result import RolloutResult
-from rftd.workers.workflows.simple import finish
 
 
 @pytest.mark.anyio
@@ -32,7 +32,7 @@ async def test_two_stages_run_to_their_end(tmp_path: Path, log: EventLog, clock,
     assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
     assert spine.version == 8
     assert len(spine.evaluated) == 2
-    books = state.ledger.counts()
+    books = state.replay_buffer.counts()
     assert books["balance"] == 0 and books["waiting"] == 0
     assert books["planned"] == 5 * 16
     report = await fake_world.verified(log)
@@ -48,7 +48,7 @@ async def test_fixed_synchronisation_trains_on_the_weights_of_its_timeline(
     spec = fake_world.spec(tmp_path, **fake_world.fixed(interval, offset))
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
-    assert sum(state.ledger.books.retired.values()) == 0
+    assert sum(state.replay_buffer.books.retired.values()) == 0
     assert (await fake_world.verified(log)).clean
 
 
@@ -88,7 +88,7 @@ async def test_a_rollout_of_several_steps_is_one_experience(
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], msgspec.structs.replace(stage, taskset=taskset)))
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
-    assert state.ledger.counts()["planned"] == 5 * 16 and state.ledger.counts()["balance"] == 0
+    assert state.replay_buffer.counts()["planned"] == 5 * 16 and state.replay_buffer.counts()["balance"] == 0
     assert (await fake_world.verified(log)).clean
     events = [decode(record).event for record in await fake_records(log)]
     produced = [event for event in events if isinstance(event, ExperienceProduced)]
@@ -104,12 +104,16 @@ async def test_groups_that_teach_nothing_are_replaced(
         kind="grpo", repeat_times=4, advantage="grpo", advantage_args={"std_threshold": 0.0}, policy_loss="ppo"
     )
     timeline = fake_world.fixed(1, 0) if style == "fixed" else {}
-    spec = fake_world.spec(tmp_path, algorithm=algorithm, **timeline)
+    # Answers are right by chance, of 0.1 at first: that each of twenty groups has both has one in 100,000.
+    rollout = RolloutSpec(engine="fake", concurrency=8, max_timeout_s=20.0, engine_args={"skill": -0.05})
+    spec = fake_world.spec(tmp_path, algorithm=algorithm, rollout=rollout, **timeline)
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
-    books = state.ledger.counts()
+    books = state.replay_buffer.counts()
     assert books["planned"] == 5 * 16 and books["balance"] == 0
-    assert state.ledger.books.retired["uninformative"] % 4 == 0 < state.ledger.books.retired["uninformative"]
+    assert (
+        state.replay_buffer.books.retired["uninformative"] % 4 == 0 < state.replay_buffer.books.retired["uninformative"]
+    )
     assert (await fake_world.verified(log)).clean
 
 

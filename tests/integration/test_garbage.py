@@ -10,13 +10,13 @@ import pytest
 from garbage import garbage
 from sqlalchemy import text
 
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.digest import digest
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.streams import topics
 from rftd.streams.codec import Writer, decode_as
 from rftd.streams.deadletters import DeadLetterBox

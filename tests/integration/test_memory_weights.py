@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+from doc_package import install_packed_weights
 from until import until
 
 from rftd.daemon.supervisor.run import Run
@@ -42,6 +43,29 @@ def memory_sync(folder: Path, **changes: object) -> SyncSpec:
 def check_completed(run: Run) -> None:
     spine = run.state.spine
     assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
+
+
+@pytest.mark.anyio
+async def test_a_run_through_a_third_partys_channel_ends_and_leaves_nothing_there(
+    tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_packed_weights(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = fake_world.spec(tmp_path, sync=SyncSpec(style="fully_async", method="packed"), evals=())
+    run = await fake_world.run(log, spec, clock, ids)
+    async with asyncio.timeout(60):
+        await run.drive()
+    check_completed(run)
+    methods = {event.version: event.method for event in await announced(log, run, WeightsPublished)}
+    # Of the SFT stage only the last is published: the next one begins with it.
+    assert methods == {version: "checkpoint" if version in (0, 3, 8) else "packed" for version in (0, *range(3, 9))}
+    assert [each for each in (Path(spec.job_dir) / "packed").iterdir() if not _counting(run, each)] == []
+
+
+def _counting(run: Run, path: Path) -> bool:
+    """True if the file is of weights that are not retired."""
+    weights = run.state.weights
+    return str(path) in {event.path for key, event in weights.published.items() if key not in weights.retired}
 
 
 @pytest.mark.anyio

@@ -24,6 +24,6 @@ async def test_a_mixed_stage_runs_to_its_end(tmp_path: Path, log: EventLog, cloc
     plans = [event for event in events if isinstance(event, BatchPlanned) and event.stage == 1]
     assert [(len(plan.experiences), len(plan.rows)) for plan in plans] == [(12, 4)] * 5
     assert [row.row for plan in plans for row in plan.rows] == list(range(20))
-    assert state.ledger.counts()["balance"] == 0
+    assert state.replay_buffer.counts()["balance"] == 0
     report = await fake_world.verified(log)
     assert report.clean, report.findings

@@ -11,7 +11,6 @@ from until import until
 
 from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.obstacle import DISK_FULL
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.logs import logger
@@ -21,6 +20,7 @@ from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.topics import EXPERIMENTS, partition_of
+from rftd.workers.control.obstacle import DISK_FULL
 
 
 class Full:

@@ -15,7 +15,7 @@ from rftd.daemon.supervisor.payloads import Keep
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.streams import topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import PayloadsDropped

@@ -23,8 +23,8 @@ from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.chain import GENESIS, Mark, link
 from rftd.streams.codec import Decoded, Writer, decode, encode_value
 from rftd.streams.envelope import Draft, Record

@@ -27,7 +27,7 @@ from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import PolicySpec, PrioritySpec, SyncSpec
-from rftd.workers.policies.registry import POLICIES
+from rftd.workers.control.policies.registry import POLICIES
 
 on_a_file = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
 SWEEPING = ("hard_bound", "in_order", "windowed", "weight_fifo")
@@ -58,7 +58,7 @@ async def driven(log: EventLog, experiment: UUID, world: Any, clock: SystemClock
     assert spine.status is Status.COMPLETED, (spine.code, spine.reason)
     report = await world.verified(log)
     assert report.clean, report.findings
-    counts = run.state.ledger.counts()
+    counts = run.state.replay_buffer.counts()
     assert (counts["balance"], counts["waiting"], counts["cooling"]) == (0, 0, 0)
     return run.state
 
@@ -120,7 +120,7 @@ async def test_a_run_under_each_policy(tmp_path: Path, log: EventLog, clock, ids
     experiment = await fake_world.submitted(log, spec, clock, ids)
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
-    assert again.ledger.counts() == state.ledger.counts()
+    assert again.replay_buffer.counts() == state.replay_buffer.counts()
     assert len(plans) == 5 and set(used(plans, 1).values()) == {1}
     if kind in SWEEPING:
         assert max(item.staleness_versions for plan in plans for item in plan.experiences) <= 1
@@ -140,13 +140,16 @@ async def test_experiences_that_are_used_again(
     experiment = await fake_world.submitted(log, spec, clock, ids)
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
-    assert again.ledger.counts() == state.ledger.counts() and again.ledger.books == state.ledger.books
+    assert (
+        again.replay_buffer.counts() == state.replay_buffer.counts()
+        and again.replay_buffer.books == state.replay_buffer.books
+    )
     uses = used(plans, policy.max_uses)
     assert sum(uses.values()) == 8 * BATCH and [plan.incomplete for plan in plans] == [False] * 8
     books, by_uses = await tabled(log, experiment, clock)
-    counts = state.ledger.counts()
+    counts = state.replay_buffer.counts()
     assert (books.produced, books.planned, books.balance) == (counts["produced"], counts["planned"], 0)
-    assert (books.waiting, books.cooling, books.retired) == (0, 0, state.ledger.books.retired)
+    assert (books.waiting, books.cooling, books.retired) == (0, 0, state.replay_buffer.books.retired)
     assert {count: by_uses[count] for count in by_uses if count} == dict(Counter(uses.values()))
 
 
@@ -165,15 +168,15 @@ async def test_what_rests_survives_a_restart(tmp_path: Path, log: EventLog, cloc
         await until(lambda: run.state.spine.furthest >= 5 or driving.done())
         await run.drain()
     before, _ = await folded(log, experiment)
-    assert not run.state.spine.status.ended and before.ledger.cooling
-    assert msgspec.to_builtins(before.ledger.cooling, str_keys=True) == msgspec.to_builtins(
-        run.state.ledger.cooling, str_keys=True
+    assert not run.state.spine.status.ended and before.replay_buffer.cooling
+    assert msgspec.to_builtins(before.replay_buffer.cooling, str_keys=True) == msgspec.to_builtins(
+        run.state.replay_buffer.cooling, str_keys=True
     )
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
-    assert again.ledger.books == state.ledger.books
+    assert again.replay_buffer.books == state.replay_buffer.books
     assert set(used(plans, 0).values()) == {1}, "nothing was used again within the hour"
-    assert state.ledger.books.retired["stage_ended"] >= 16 * BATCH
+    assert state.replay_buffer.books.retired["stage_ended"] >= 16 * BATCH
 
 
 @pytest.mark.anyio

@@ -52,7 +52,7 @@ async def test_a_group_with_a_higher_tag_is_trained_next(
 
 async def _tagged(run: Run) -> tuple[UUID, int]:
     """The group that got a tag while it waited, and where its event lies; a group may be planned meanwhile."""
-    waiting = run.state.ledger.waiting
+    waiting = run.state.replay_buffer.waiting
     while True:
         await until(lambda: len(waiting) >= 8)
         newest = list(waiting.values())[-1].group.group

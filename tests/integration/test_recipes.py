@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.clock import Clock
+from rftd.ops.errors import DataError
 from rftd.ops.ids import Ids
 from rftd.streams import topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
+from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -53,16 +56,25 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {"prompt": [ask(f"{a} {b}")], "chosen": [say(f"{max(a, b)}.")], "rejected": [say(f"{min(a, b)}.")]}
         for a, b in numbers()
     ],
+    "kto": [
+        {"prompt": [ask(f"{a} {b}")], "completion": [say(f"{max(a, b) if right else min(a, b)}.")], "label": right}
+        for (a, b), right in zip(numbers(), cycle((True, False, True)))
+    ],
     "cpt": [{"text": f"after {a} comes {(a + 1) % 10}, after {b} comes {(b + 1) % 10}."} for a, b in numbers()],
 }
 
 
+def accepted(name: str, folder: Path, rows: Iterable[Mapping[str, Any]]) -> ExperimentSpec:
+    """The example, small, as the daemon takes it."""
+    make_tiny_model(folder / "model", seed=3, hidden_size=48, heads=2)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    return preflight(load_text(text, name, overrides=SMALL, environ={}, cwd=folder).spec)
+
+
 async def trained(name: str, folder: Path, clock: Clock, ids: Ids, fake_world: Any) -> list[dict[str, float]]:
     """The figures of each step."""
-    make_tiny_model(folder / "model", seed=3, hidden_size=48, heads=2)
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
-    text = (EXAMPLES / f"{name}.yaml").read_text()
-    spec = preflight(load_text(text, name, overrides=SMALL, environ={}, cwd=folder).spec)
+    spec = accepted(name, folder, ROWS[name])
     log = await SqliteLog.open(folder / "log")
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
@@ -89,6 +101,37 @@ async def test_preferences_raise_the_margin_and_its_accuracy(tmp_path: Path, clo
     assert over(steps, "actor/accuracy_mean", LAST) > 0.8
     assert over(steps, "actor/dpo_loss", LAST) < 0.6
     assert "actor/kl_loss" not in steps[0]
+
+
+@pytest.mark.anyio
+async def test_labelled_answers_move_apart_from_the_reference(tmp_path: Path, clock, ids, fake_world) -> None:
+    steps = await trained("kto", tmp_path, clock, ids, fake_world)
+    assert len(steps) == STEPS
+    assert steps[0]["actor/kto_loss"] == pytest.approx(0.5, abs=1e-5), "the model is its own reference"
+    assert over(steps, "actor/chosen_reward", LAST) > over(steps, "actor/rejected_reward", LAST) + 0.3
+    assert over(steps, "actor/kto_loss", LAST) < 0.45
+    assert any(step["actor/reference_kl"] > 0 for step in steps)
+    assert "actor/accuracy_mean" not in steps[0], "answers have no partner"
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "what"),
+    [
+        ({"label": "good"}, "label", "has \"good\" under 'label', which is true for a desirable answer"),
+        ({"label": None}, "label", "no value under 'label'"),
+        ({"completion": "5"}, "completion", "has messages under 'completion' that"),
+        ({"prompt": None}, "prompt", "no value under 'prompt'"),
+    ],
+)
+def test_every_labelled_row_is_looked_at_before_it_is_queued(
+    tmp_path: Path, row: dict[str, Any], field: str, what: str
+) -> None:
+    rows = [*ROWS["kto"]]
+    rows[70] = rows[70] | row
+    with pytest.raises(DataError, match=what) as caught:
+        accepted("kto", tmp_path, rows)
+    assert caught.value.field == field
+    assert f"{tmp_path / 'rows.jsonl'}:71, taskset 'labelled'" in str(caught.value.where)
 
 
 @pytest.mark.anyio

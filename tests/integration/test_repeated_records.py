@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.logs import logger
@@ -72,7 +72,7 @@ async def test_repeated_records_change_nothing(tmp_path: Path, clock, ids, fake_
     state = run.state
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert state.spine.version == 8
-    books = state.ledger.counts()
+    books = state.replay_buffer.counts()
     assert books["balance"] == 0 and books["waiting"] == 0 and books["planned"] == 5 * 16
     report = await verify(log, chained=False)
     assert report.clean, report.findings

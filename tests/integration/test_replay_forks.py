@@ -10,11 +10,11 @@ import pytest
 from fork_desk import STEPS, ForkDesk
 
 from rftd.ops.errors import ConflictError, UsageError
-from rftd.storage.archive import export_experiment, import_experiment
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.storage.portable.experiment import export_experiment, import_experiment
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.log import EventLog
-from rftd.workers.trainer.replay import Beginning, Outcome, ReplayOrder, replay
-from rftd.workers.trainer.rerun import Compared
+from rftd.workers.training.replay import Beginning, ReplayOrder, ReplayOutcome, replay
+from rftd.workers.training.rerun import Compared
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
     return ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
 
 
-async def replayed(log: EventLog, experiment: UUID, clock, **order) -> tuple[Beginning, list[int], Outcome]:
+async def replayed(log: EventLog, experiment: UUID, clock, **order) -> tuple[Beginning, list[int], ReplayOutcome]:
     """Where it began, which steps were executed, and what came of it; nothing may be appended."""
     begun: list[Beginning] = []
     steps: list[Compared] = []

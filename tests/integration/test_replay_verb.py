@@ -21,9 +21,8 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_table import row_sum
-from rftd.streams.backends.sqlite_values import unpacked
+from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.backends.sqlite.rows import row_sum, unpacked
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Record
 from rftd.streams.events.batch import BatchPlanned
@@ -32,7 +31,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec, TrainerSpec
 from rftd.streams.topics import Partition
-from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from rftd.workers.training.engines.fake import FakeTrainerEngine
 
 Play = Callable[..., Path]
 

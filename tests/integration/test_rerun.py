@@ -13,13 +13,13 @@ import pytest
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.errors import DataError, NotFoundError
 from rftd.ops.logs import logger
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.workers.trainer import trainer
-from rftd.workers.trainer.engines.fake import FakeTrainerEngine
-from rftd.workers.trainer.record import TrainingRecord, read_record
-from rftd.workers.trainer.rerun import Compared, Rerun
+from rftd.workers.training import trainer
+from rftd.workers.training.engines.fake import FakeTrainerEngine
+from rftd.workers.training.record import TrainingRecord, read_record
+from rftd.workers.training.rerun import Compared, Rerun
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import TrainerSpec
 from rftd.streams.topics import CHECKPOINTS, Partition
-from rftd.workers.trainer.saving import Saver
+from rftd.workers.training.saving import Saver
 
 
 class Lease:

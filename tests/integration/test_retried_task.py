@@ -28,7 +28,7 @@ from rftd.streams.topics import partition_of
 GATED = '''
 import asyncio
 from rftd.ops.errors import RolloutError
-from rftd.workers.workflows.simple import SimpleWorkflow
+from rftd.workers.rollout.workflows.simple import SimpleWorkflow
 healed = asyncio.Event()
 class Gated(SimpleWorkflow):
     """The row of 0+0 fails until it is healed; the others wait for that."""

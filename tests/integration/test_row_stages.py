@@ -19,7 +19,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, FormatSpec, TasksetSpec
 from rftd.streams.topics import partition_of
-from rftd.workers.trainer.assembly import Assembly
+from rftd.workers.training.assembly import Assembly
 
 pytestmark = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
 

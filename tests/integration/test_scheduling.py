@@ -17,7 +17,7 @@ from third_party import install
 from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError
 from rftd.streams import topics
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
@@ -27,7 +27,7 @@ from rftd.streams.topics import TRUTH
 
 STUCK = '''
 import asyncio, threading
-from rftd.workers.workflows.simple import SimpleWorkflow
+from rftd.workers.rollout.workflows.simple import SimpleWorkflow
 row, times, threads = "", 0, set()
 class Stuck(SimpleWorkflow):
     """Waits for ever in the first `times` rollouts of one row, unless it is cancelled."""
@@ -68,7 +68,7 @@ async def driven(tmp_path: Path, clock, ids, fake_world, **rollout: Any) -> tupl
         await run.drive()
     records = [record for place in TRUTH if place.stream == topics.TASKS for record in await log.read(place, 0)]
     assert run.state.spine.status is Status.COMPLETED, (run.state.spine.code, run.state.spine.reason)
-    books = run.state.ledger.counts()
+    books = run.state.replay_buffer.counts()
     assert books["balance"] == 0 and books["planned"] == 5 * 16
     report = await fake_world.verified(log)
     assert report.clean, report.findings
@@ -86,7 +86,7 @@ async def test_a_step_goes_on_without_the_task_that_is_stuck(
     state, events = await driven(tmp_path, clock, ids, fake_world, **over)
     [given_up] = [each for each in events if isinstance(each, GroupClosed) and each.sequence == 2]
     assert (given_up.code, len(given_up.members)) == (OverRolloutError.code, 3 if partial else 0)
-    assert state.ledger.books.failed_rollouts >= given_up.failed == (1 if partial else 4)
+    assert state.replay_buffer.books.failed_rollouts >= given_up.failed == (1 if partial else 4)
 
 
 @pytest.mark.anyio
@@ -101,7 +101,7 @@ async def test_a_second_explorer_ends_what_the_first_is_stuck_in(
     leases = [each for each in events if isinstance(each, TaskLeased)]
     assert {len(each.rollouts) for each in leases if not each.reissue} == {2}
     second = [each for each in leases if each.reissue and each.sequence == 6]
-    assert second and state.ledger.books.failed_rollouts == 0
+    assert second and state.replay_buffer.books.failed_rollouts == 0
     first = [each for each in leases if not each.reissue and set(each.rollouts) & set(second[0].rollouts)]
     assert second[0].worker not in {each.worker for each in first if each.sequence == 6}
 

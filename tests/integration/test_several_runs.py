@@ -13,7 +13,7 @@ from until import until
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops.errors import ConflictError
-from rftd.streams.backends.wal import Blocked, Holder
+from rftd.streams.backends.sqlite.wal import Blocked, Holder
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 

@@ -15,12 +15,12 @@ from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
+from rftd.storage.resume import snapshots_of
 from rftd.storage.snapshots import SnapshotFolder
 from rftd.streams.folds.run_state import RunParts
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.workers.taking_up import snapshots_of
 
 
 async def begun(log: EventLog, spec, world, clock: SystemClock, ids: SystemIds) -> UUID:
@@ -56,7 +56,7 @@ async def test_a_run_goes_on_from_its_snapshot(tmp_path: Path, log: EventLog, cl
     run, told = await ended(log, experiment, fake_world, clock, ids)
     # The daemon, its trainer and its explorer.
     assert len(told) >= 3 and {event for event, _ in told} == {"snapshot.used"}, told
-    books = run.state.ledger.counts()
+    books = run.state.replay_buffer.counts()
     assert books["balance"] == 0 and books["planned"] == 5 * 16
 
 

@@ -16,7 +16,7 @@ from rftd.ops.logs import logger
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog
-from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
+from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
 
 WANTED = {
     ("experiment", "running"),

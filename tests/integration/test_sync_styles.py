@@ -22,9 +22,9 @@ from rftd.streams.events.weights import WeightsAnswered, WeightsRequested
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
+from rftd.streams.schedule import needed_staleness, step_of_window, window_steps
 from rftd.streams.spec import PolicySpec, SyncSpec
 from rftd.streams.topics import TOPICS, Partition
-from rftd.workers.policies.schedule import needed_staleness, step_of_window, window_steps
 
 GROUPS = 4
 """Of an explore step."""
@@ -102,7 +102,7 @@ async def test_each_style_runs_to_its_end(
         await run.drive()
     state = run.state
     events = await checked(log, state, fake_world, sync)
-    assert not state.ledger.books.retired, "nothing was made in vain"
+    assert not state.replay_buffer.books.retired, "nothing was made in vain"
     asked = [event for event in events if isinstance(event, WeightsRequested)]
     assert bool(asked) == (sync.style == "explorer_driven")
     answers = {(event.window, event.number) for event in events if isinstance(event, WeightsAnswered)}

@@ -14,12 +14,12 @@ import torch
 from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.logs import logger
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
-from rftd.workers.trainer.engines.registry import make_engine
-from rftd.workers.trainer.record import read_record
-from rftd.workers.trainer.rerun import Rerun
+from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec, UpdatesSpec
+from rftd.workers.training.engines.registry import make_engine
+from rftd.workers.training.record import read_record
+from rftd.workers.training.rerun import Rerun
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "adapter alone": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "adapter"}},
     "critic": {"advantage": "ppo", "critic_warmup_steps": 2, "engine_args": {"critic_lr": 1e-3}},
     "teacher": {"advantage": "on_policy_distill"},
+    "several steps": {"updates": UpdatesSpec(epochs=2, mini_batch_items=2, shuffle=True)},
 }
 
 
@@ -42,6 +43,7 @@ def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> Experimen
             engine_args=variant.get("engine_args", {}),
             critic_warmup_steps=variant.get("critic_warmup_steps", 0),
             teacher_path=str(teacher),
+            updates=variant.get("updates", UpdatesSpec()),
         ),
         "model": ModelSpec(
             path=str(model),

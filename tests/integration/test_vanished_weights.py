@@ -13,7 +13,7 @@ from until import until
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import SyncSpec
-from rftd.workers.trainer import publishing
+from rftd.workers.training import publishing
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import Exported
 

@@ -13,7 +13,6 @@ import pytest
 from fork_desk import ForkDesk
 from until import until
 
-from rftd.daemon.supervisor.obstacle import REFUSED
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
@@ -25,11 +24,12 @@ from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.explorer.explorer import Explorer
+from rftd.workers.control.obstacle import REFUSED
 from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer
-from rftd.workers.trainer.assembly import Assembly
-from rftd.workers.trainer.execution import Execution
+from rftd.workers.rollout.explorer import Explorer
+from rftd.workers.training.assembly import Assembly
+from rftd.workers.training.execution import Execution
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 FREE = ("deterministic=false", "synchronizer={sync_style: fully_async, sync_interval: 1}", "policy={kind: hard_bound}")
@@ -87,7 +87,7 @@ async def test_a_stranger_with_other_rows_fails_alone(desk: ForkDesk, monkeypatc
         assert (await desk.completed(experiment)).spine.pauses == 0
         refused = [gone for gone in run.state.roster.gone.values() if gone.code == DataError.code]
         assert len(refused) == 3 and {gone.host for gone in refused} == {"elsewhere"}
-        assert run.state.ledger.books.failed_rollouts == 0, "what it held was given to others"
+        assert run.state.replay_buffer.books.failed_rollouts == 0, "what it held was given to others"
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 
@@ -161,7 +161,7 @@ async def test_an_experience_that_is_gone_for_good_is_given_up_and_its_batch_mad
         experiment = await desk.hand_in(supervisor, *FREE, "buffer.total_steps=12")
         await until(lambda: (run := supervisor.runs.of(experiment)) and run.state.spine.cause == REFUSED)
         run = run_of(supervisor, experiment)
-        trained = next(iter(run.state.ledger.books.retired), None)
+        trained = next(iter(run.state.replay_buffer.books.retired), None)
         item = lost[0].experiences[3]
         request = ids.new()
         with pytest.raises(ConflictError, match="it was trained, or is retired"):
@@ -170,8 +170,8 @@ async def test_an_experience_that_is_gone_for_good_is_given_up_and_its_batch_mad
             await supervisor.give_up(experiment, item.experience, reason="the disk broke", request_id=request)
         spine = (await desk.completed(experiment)).spine
         assert spine.abandoned and min(spine.abandoned) == 8 and trained != "given_up"
-        assert run.state.ledger.books.retired["given_up"] == 1 and not run.state.ledger.given_up
-        assert run.state.ledger.counts()["balance"] == 0
+        assert run.state.replay_buffer.books.retired["given_up"] == 1 and not run.state.replay_buffer.given_up
+        assert run.state.replay_buffer.counts()["balance"] == 0
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 

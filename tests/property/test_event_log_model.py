@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rftd.ops.errors import UnreachableError
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.chain import GENESIS, Heads, Mark, link
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.log import EventLog

@@ -13,15 +13,15 @@ from tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError
-from rftd.storage.archive import export_experiment, import_experiment
-from rftd.storage.experiment_digest import experiment_digest
+from rftd.storage.portable.digest import experiment_digest
+from rftd.storage.portable.experiment import export_experiment, import_experiment
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Draft, Position
+from rftd.streams.portable.own import OwnRecords
+from rftd.streams.portable.positions import Blank, rewrite
+from rftd.streams.portable.source import encode
 from rftd.streams.topics import TRUTH
-from rftd.streams.transfer.own import OwnRecords
-from rftd.streams.transfer.positions import Blank, rewrite
-from rftd.streams.transfer.source import encode
 from rftd.streams.verify.checker import verify
 
 STAY = [("/jobs", "/jobs")]

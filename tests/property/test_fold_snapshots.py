@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tape import interleaved
 
 from rftd.ops.errors import CodecError
-from rftd.streams.codec import decode
+from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Record
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds import pieces
@@ -23,9 +23,8 @@ from rftd.streams.topics import CHECKPOINTS, EXPERIMENTS, WEIGHTS
 
 def go_on(state: RunState, fences: FenceView, records: list[Record]) -> None:
     for record in records:
-        decoded = decode(record)
-        ours = decoded.head.experiment in (None, state.experiment)
-        if ours and fences.admit(record.partition, decoded.head, decoded.event):
+        decoded = effective(record, fences, of_experiment(state.experiment))
+        if decoded is not None:
             state.apply(decoded)
 
 
@@ -65,7 +64,7 @@ def test_going_on_from_snapshots_is_folding_everything(
     go_on(whole, whole_fences, records)
     assert seen(state) == seen(whole) == seen(fold(experiment, tape.records))
     assert everything(state) == everything(whole)
-    assert list(state.ledger.waiting) == list(whole.ledger.waiting)
+    assert list(state.replay_buffer.waiting) == list(whole.replay_buffer.waiting)
     assert sorted(fences.owners(), key=repr) == sorted(whole_fences.owners(), key=repr)
 
 

@@ -47,10 +47,10 @@ def test_a_stream_may_be_read_to_its_end_before_another_is_begun(seed: int, firs
 def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
     experiment, tape = written(seed, 2, ended=False)
     record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
-    ledger = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]).ledger
-    sizes = [entry.group_size for entry in ledger.waiting.values()]
-    assert ledger.counts()["balance"] == 0
-    assert dict(zip(*np.unique(sizes, return_counts=True), strict=True)) == dict(ledger.group_sizes)
+    replay_buffer = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]).replay_buffer
+    sizes = [entry.group_size for entry in replay_buffer.waiting.values()]
+    assert replay_buffer.counts()["balance"] == 0
+    assert dict(zip(*np.unique(sizes, return_counts=True), strict=True)) == dict(replay_buffer.group_sizes)
 
 
 @settings(max_examples=40, deadline=None)
@@ -87,7 +87,7 @@ def test_an_index_that_follows_the_changes_holds_what_the_ledger_holds(seed: int
     state = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)])
     assert state.touched
     index = {id: entry for id, entry in state.touched.items() if entry is not None}
-    assert index == state.ledger.waiting | state.ledger.cooling
+    assert index == state.replay_buffer.waiting | state.replay_buffer.cooling
 
 
 @settings(max_examples=60, deadline=None)

@@ -25,11 +25,11 @@ from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Sp
 from rftd.streams.events.experiment import ExperimentForked, StageStarted
 from rftd.streams.events.registry import definitions
 from rftd.streams.events.task import GroupClosed
-from rftd.streams.folds.groups import Groups
+from rftd.streams.folds.groups import GroupFold
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.dispatcher.closing import close_groups
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
+from rftd.workers.control.closing import close_groups
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
 
 SEEDS = range(10)
 
@@ -78,7 +78,7 @@ def test_no_duration_is_endless_or_negative(duration_s: float) -> None:
 
 
 def test_a_fold_allocates_nothing_by_what_a_record_claims() -> None:
-    groups, tape = Groups(), Tape()
+    groups, tape = GroupFold(), Tape()
     tape.write(closed(failed=99_999), tape.ids.new())
     decoded = decode(tape.records[-1])
     tracemalloc.start()
@@ -135,7 +135,7 @@ def test_a_stranger_scores_nothing_that_nobody_evaluates() -> None:
     for taskset, stage in ((7, 0), (0, 9), (-1, -1)):
         id = UUID(int=taskset + 60)
         desk.put(scores_of([1, 1, 1], eval=id, lease=id, stage=stage, taskset=taskset), key=id)
-    decided = list(Dispatcher(desk.state, Liveness()).decide(ManualClock().monotonic_s()))
+    decided = list(Dispatcher(desk.state, Liveness()).decide(ManualClock().monotonic_s()).decisions)
     assert [each for each in decided if type(each.event).__name__ == "EvalCompleted"] == []
 
 

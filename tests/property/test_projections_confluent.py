@@ -13,10 +13,10 @@ from tape import interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database
-from rftd.storage.digest import Digests, digest
 from rftd.storage.projector import Projector
 from rftd.storage.queries.batches import list_batches
 from rftd.storage.queries.books import books_of
+from rftd.storage.rebuild import Digests, digest
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Draft
 from rftd.streams.shared_history import plan_offsets
@@ -125,5 +125,5 @@ def test_the_books_of_the_tables_are_those_of_the_fold(seed: int, steps: int) ->
         return counts, trained
 
     counts, trained = asyncio.run(read())
-    assert counts == state.ledger.counts()
+    assert counts == state.replay_buffer.counts()
     assert max(trained, default=0) == state.spine.furthest

@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.workers.chat.message import Message
-from rftd.workers.rewards.answer import accuracy, agree
-from rftd.workers.rewards.registry import REWARDS
-from rftd.workers.rewards.reward import RewardResult
+from rftd.workers.rollout.rewards.answer import accuracy, agree
+from rftd.workers.rollout.rewards.registry import REWARDS
+from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
 
 PIECES = ["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}", "####", "\\frac{", "}{", "/", ",", ".", "-"]
@@ -40,7 +40,7 @@ TASK = Task(taskset="t", row=0, epoch=0, prompt="?", messages=(Message("user", "
 
 @given(response=TEXT | FORMULA, truth=TEXT | FORMULA)
 def test_no_text_breaks_a_reward(response: str, truth: str) -> None:
-    for name in REWARDS.names():
+    for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model"}:
         result = REWARDS.open(name).score(response, truth, TASK)
         assert isinstance(result, RewardResult)
         assert -0.1 <= result.value <= 1.1

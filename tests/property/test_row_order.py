@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.tasksets.order import SELECTORS, locate, permutation
+from rftd.streams.row_order import SELECTORS, locate, permutation
 
 
 @given(

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sync_model import SyncModel
 
+from rftd.streams.schedule import needed_staleness, step_of_window, window_steps
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, StageSpec, SyncSpec, TasksetSpec
-from rftd.workers.policies.schedule import needed_staleness, step_of_window, window_steps
 
 
 @st.composite
@@ -57,5 +57,5 @@ def test_every_schedule_comes_to_its_end(stage: StageSpec, seed: int, failing: f
     if stage.sync.style == "fixed":
         assert all(version == step_of_window(stage.sync, window) for window, (version,) in versions.items())
     if not failing and stage.train_batch_size % stage.algorithm.repeat_times == 0:
-        assert not model.desk.state.ledger.books.retired, "nothing was made in vain"
+        assert not model.desk.state.replay_buffer.books.retired, "nothing was made in vain"
     assert max(model.staleness) <= stage.policy.max_staleness_versions

@@ -10,7 +10,7 @@ from tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams.arrays import Array
-from rftd.streams.codec import Decoded, decode
+from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Record
 from rftd.streams.events import batch, experience, task, weights, worker
 from rftd.streams.fencing import FenceView
@@ -174,17 +174,17 @@ def fold(experiment: UUID, records: list[Record]) -> RunState:
     """As the follower folds, for a planner."""
     state, fences = RunState(experiment), FenceView()
     state.touched = {}
+    wanted = of_experiment(experiment)
     for record in records:
-        decoded: Decoded = decode(record)
-        ours = decoded.head.experiment in (None, experiment)
-        if ours and fences.admit(record.partition, decoded.head, decoded.event):
+        decoded = effective(record, fences, wanted)
+        if decoded is not None:
             state.apply(decoded)
     return state
 
 
 def seen(state: RunState) -> dict[str, object]:
     """Everything that decisions rest on, without the order of what has none."""
-    groups, ledger, published = state.groups, state.ledger, state.weights
+    groups, replay_buffer, published = state.groups, state.replay_buffer, state.weights
     return {
         "spine": msgspec.structs.asdict(state.spine),
         "groups": groups.open,
@@ -193,14 +193,14 @@ def seen(state: RunState) -> dict[str, object]:
         "windows": (groups.windows, published.answer),
         "failures": (groups._short, groups._short_stage, groups.last_error),
         "recent": (groups.recent, groups.closed_in_stage, groups.recent_stage),
-        "waiting": ledger.waiting,
-        "cooling": ledger.cooling,
-        "under way": ledger._items,
-        "books": ledger.counts() | ledger.books.retired,
-        "failed": ledger.books.failed_rollouts,
-        "planned": ledger.planned_in_stage,
-        "counted": ledger.group_sizes,
-        "ahead": ledger._ahead,
+        "waiting": replay_buffer.waiting,
+        "cooling": replay_buffer.cooling,
+        "under way": replay_buffer._items,
+        "books": replay_buffer.counts() | replay_buffer.books.retired,
+        "failed": replay_buffer.books.failed_rollouts,
+        "planned": replay_buffer.planned_in_stage,
+        "counted": replay_buffer.group_sizes,
+        "ahead": replay_buffer._ahead,
         "weights": (published.published, published.retired, published.activated, published.newest(state.spine)),
         "evals": state.evals.open,
         "workers": (state.roster.live, state.roster.gone),

@@ -23,11 +23,11 @@ from command_line import Said
 from scene import Scene
 from tcp_proxy import TcpProxy
 
-from rftd.daemon.client.replies import Page
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
-from rftd.streams.backends.kafka.headers import envelope_of
-from rftd.streams.backends.kafka.names import Names
+from rftd.daemon.views.experiments import ExperimentPage
+from rftd.streams.backends.kafka.partitions import Names
+from rftd.streams.backends.kafka.records import envelope_of
 
 NETWORK: Final = ("cut", "reset", "delay", "half_open", "black_hole")
 _NUMBERS = count(1)
@@ -36,7 +36,7 @@ _NUMBERS = count(1)
 class Faulted(NamedTuple):
     """A run that ended, and what was done to it."""
 
-    page: Page
+    page: ExperimentPage
     faults: tuple[str, ...]
 
 
@@ -158,7 +158,7 @@ class ClusterScene(Scene):
         assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:4000]
         return figures
 
-    def _caught_up(self, page: Page, timeout_s: float) -> Page:
+    def _caught_up(self, page: ExperimentPage, timeout_s: float) -> ExperimentPage:
         """The page once its books balance: tables that lagged hold the end, on the spine, before other partitions."""
         deadline_s = time.monotonic() + timeout_s
         while page.experiment.books.balance and time.monotonic() < deadline_s:
@@ -166,7 +166,7 @@ class ClusterScene(Scene):
             page = self.page(page.experiment.summary.name) or page
         return page
 
-    def examined(self, page: Page) -> dict[str, object]:
+    def examined(self, page: ExperimentPage) -> dict[str, object]:
         """What the offline checker, the rebuilt tables and the raw topics say of a run that has ended."""
         name = page.experiment.summary.name
         report = self.verified()

@@ -22,11 +22,10 @@ from tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError, RftdError
-from rftd.storage.archive import export_experiment, import_experiment
 from rftd.storage.checkpoints import commit_folder, verify
-from rftd.streams.backends import sqlite_schema as schema
+from rftd.storage.portable.experiment import export_experiment, import_experiment
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
 from rftd.streams.topics import TRUTH

@@ -13,10 +13,12 @@ from rftd.ops.ids import derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
 from rftd.streams.codec import decode
+from rftd.streams.decision import Decision
 from rftd.streams.envelope import Position
-from rftd.streams.events import experience, experiment, step, weights, worker
+from rftd.streams.events import experience, experiment, step, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
+from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
@@ -31,8 +33,7 @@ from rftd.streams.spec import (
     TasksetSpec,
 )
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.dispatcher.closing import close_groups
-from rftd.workers.dispatcher.decision import Decision
+from rftd.workers.control.closing import close_groups
 
 REPEAT, BATCH = 4, 8
 
@@ -53,6 +54,20 @@ def stage_of(**changes: Any) -> StageSpec:
         "rollout": RolloutSpec(max_timeout_s=20.0),
     }
     return StageSpec(**fields | changes)
+
+
+def published(version: int) -> WeightsPublished:
+    """The announcement of one version of generation 0."""
+    return WeightsPublished(
+        version=version,
+        generation=0,
+        stage=0,
+        method="checkpoint",
+        path="",
+        manifest="m",
+        checksum=f"c{version}",
+        size_bytes=1,
+    )
 
 
 def lease_of(group: UUID, **changes: Any) -> TaskLeased:
@@ -141,17 +156,7 @@ class Desk:
 
     def publish(self, version: int) -> None:
         """Weights that can be loaded."""
-        published = weights.WeightsPublished(
-            version=version,
-            generation=0,
-            stage=0,
-            method="checkpoint",
-            path="",
-            manifest="m",
-            checksum=f"c{version}",
-            size_bytes=1,
-        )
-        self.put(published)
+        self.put(published(version))
 
     def produce(
         self,

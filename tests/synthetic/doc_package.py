@@ -19,6 +19,16 @@ def install_one_ahead(folder: Path) -> None:
     _install(folder, "one_ahead", block_named("entry_points.toml").text)
 
 
+def install_rehearsal_log(folder: Path) -> None:
+    """The stream backend."""
+    _install(folder, "rehearsal_log", block_named("log_backends.toml").text)
+
+
+def install_packed_weights(folder: Path) -> None:
+    """The weight channel."""
+    _install(folder, "packed_weights", block_named("weight_channels.toml").text)
+
+
 def _install(folder: Path, module: str, toml: str) -> None:
     """Puts it below `folder`, as an installer would."""
     project = tomllib.loads(toml)["project"]

@@ -19,6 +19,7 @@ from rftd.daemon.cli import VERBS, main, rftd
 from rftd.daemon.client.client import Client
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.settings import Settings
+from rftd.daemon.views import experiments
 
 FAKES = (
     "model.model_path=fake",
@@ -100,8 +101,8 @@ class World:
         deadline_s = time.monotonic() + 30
         while time.monotonic() < deadline_s:
             with Client(Settings(server=self.host.url)) as client:
-                for row in client.experiments().value.items:
-                    for worker in client.experiment(row.id).value.workers:
+                for row in client.ask(experiments.listed).value.items:
+                    for worker in client.ask(experiments.one, name=row.id).value.workers:
                         if worker.role == "trainer" and worker.state == "live":
                             return worker.pid
             time.sleep(0.02)

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from rftd.streams.events.batch import GroupRef
 from rftd.streams.events.task import Member
-from rftd.streams.folds.ledger import Waiting
+from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.spec import PolicySpec
-from rftd.workers.policies.policy import PolicyView, StalenessPolicy
-from rftd.workers.policies.pool import Pool
-from rftd.workers.policies.priorities import make_priority
+from rftd.workers.control.policies.buffer_index import BufferIndex
+from rftd.workers.control.policies.policy import PolicyView, StalenessPolicy
+from rftd.workers.control.policies.priorities import make_priority
 
 GROUP, BATCH = 2, 4
 
@@ -27,17 +27,17 @@ def entry(
     eligible_at_ns: int = 0,
     newest: int | None = None,
     sequence: int | None = None,
-) -> Waiting:
+) -> BufferEntry:
     """Experience `number`, of groups of two unless its group is given; groups closed in the order of their numbers."""
     of = number // GROUP if group is None else group
     newest = version if newest is None else newest
     member = Member(UUID(int=number), number, 0, number, 1.0, priority, 10, version, newest)
     ref = GroupRef(UUID(int=1_000_000 + of), 0, of)
     place = of if sequence is None else sequence
-    return Waiting(member, ref, number % GROUP, 0, GROUP, place, priority, uses, eligible_at_ns)
+    return BufferEntry(member, ref, number % GROUP, 0, GROUP, place, priority, uses, eligible_at_ns)
 
 
-def numbers(entries: Iterable[Waiting]) -> list[int]:
+def numbers(entries: Iterable[BufferEntry]) -> list[int]:
     """Which they are."""
     return [each.member.experience.int for each in entries]
 
@@ -61,7 +61,7 @@ def view(**changes: Any) -> PolicyView:
     return PolicyView(**fields | changes)
 
 
-def pool_of(policy: StalenessPolicy, entries: Iterable[Waiting], spec: PolicySpec | None = None) -> Pool:
+def pool_of(policy: StalenessPolicy, entries: Iterable[BufferEntry], spec: PolicySpec | None = None) -> BufferIndex:
     """What may be trained, as the planner keeps it."""
     spec = spec or PolicySpec()
-    return Pool(policy.order, make_priority(spec.priority), entries)
+    return BufferIndex(policy.order, make_priority(spec.priority), entries)

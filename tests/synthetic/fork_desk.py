@@ -19,9 +19,9 @@ from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.halves import ROLES
 from rftd.streams.log import EventLog
-from rftd.workers.trainer.record import TrainingRecord, read_record
+from rftd.streams.split_submission import ROLES
+from rftd.workers.training.record import TrainingRecord, read_record
 
 EXPERIMENT = """
 project: forks

@@ -23,9 +23,9 @@ from tape import Tape
 
 from rftd.daemon.api import services
 from rftd.daemon.api.app import make_app
-from rftd.daemon.api.parameters import NAME_CHARACTERS
 from rftd.daemon.http_server import bind, serving_http, url_of
 from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.views.route import NAME_CHARACTERS
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger

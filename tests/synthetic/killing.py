@@ -17,8 +17,8 @@ import psutil
 from scene import ENDED, EXPERIMENT, Scene
 from witness import Witness
 
-from rftd.daemon.client.replies import Page
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.daemon.views.experiments import ExperimentPage
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.envelope import Position
 from rftd.streams.events.step import StepCompleted
 
@@ -84,7 +84,7 @@ class Killing:
         """Processes killed so far."""
         return self.killed.total()
 
-    def until_ended(self, name: str, moments: int) -> Page:
+    def until_ended(self, name: str, moments: int) -> ExperimentPage:
         """The page of an experiment that was killed at up to `moments` moments and then left to end."""
         left, before, changed_s = moments, -1, time.monotonic()
         while True:
@@ -101,7 +101,7 @@ class Killing:
                 raise AssertionError(f"{name} makes no progress any more: {page}")
             time.sleep(0.02)
 
-    def _strike(self, page: Page) -> bool:
+    def _strike(self, page: ExperimentPage) -> bool:
         """Kills one role's process, or all; False if none was there."""
         time.sleep(self._chance.uniform(0, self._longest_pause_s))
         together = self._chance.random() < self._together_p
@@ -111,7 +111,7 @@ class Killing:
         self.moments += bool(struck)
         return bool(struck)
 
-    def _kill(self, role: str, page: Page) -> bool:
+    def _kill(self, role: str, page: ExperimentPage) -> bool:
         pids = [each.pid for each in page.workers if each.role == role and each.state == "live"]
         if role == "daemon":
             pids = [self._scene.host.pid]
@@ -122,7 +122,7 @@ class Killing:
         return False
 
 
-def _progress(page: Page) -> int:
+def _progress(page: ExperimentPage) -> int:
     books = page.experiment.books
     return page.experiment.summary.step + books.produced + books.failed_rollouts
 

@@ -10,7 +10,7 @@ from rftd.daemon.config.loading import check_config
 from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.operations import Accepted, Done, Forked
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.daemon.why.life import Line, entry_waits
 from rftd.daemon.why.wait import Why
 from rftd.ops.clock import SystemClock
@@ -23,7 +23,7 @@ from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskRetried
-from rftd.streams.folds.commands import Use
+from rftd.streams.folds.commands import KeyUse
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.log import EventLog
@@ -138,10 +138,10 @@ class LogOperations:
         return await self._desk.dead(tasks, registry.entries)
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        async def give_out(task: FailedTask) -> Use:
+        async def give_out(task: FailedTask) -> KeyUse:
             event = derive(task.group, "retried")
             position = await self._give_out(task, by, reason, event)
-            return Use(event, "task.retried", task.experiment, 0, position, effective=True, keyed=True)
+            return KeyUse(event, "task.retried", task.experiment, 0, position, effective=True, keyed=True)
 
         return await self._desk.retry(dead, give_out, by=by)
 
@@ -150,8 +150,7 @@ class LogOperations:
         if dead.letter.state is State.DROPPED:
             return DeadLetterReceipt(id=id, state=State.DROPPED, already=True, position=None)
         position = await self._desk.drop(dead, by=by, reason=reason, key=request_id)
-        place = f"{position.partition}@{position.offset}"
-        return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=place)
+        return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=str(position))
 
     async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
         """As if the stage of every task were still under way."""

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from rftd.streams.backends import sqlite_schema as schema
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition
 

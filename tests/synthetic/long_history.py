@@ -53,9 +53,9 @@ class LongHistory:
         for decoded in self.steps(1):
             state.apply(decoded)
         groups, versions = experiences // GROUP, experiences // BATCH
-        for closed in (state.groups._closed, state.ledger._closed):
+        for closed in (state.groups._closed, state.replay_buffer._closed):
             closed.by_stage[0].cover(0, groups)
-        for batches in (state.spine.batches, state.ledger._batches):
+        for batches in (state.spine.batches, state.replay_buffer._batches):
             batches.steps.cover(1, versions + 1)
         state.spine.executed.of(0).cover(1, versions + 1)
         state.weights.retired.of(0).cover(1, versions - STANDING + 1)

@@ -12,7 +12,7 @@ from log_workload import Oracle, small_checkpoints
 from shaky_disk import ShakyDisk
 
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 
 BATCHES = 12
 TRIES = 8

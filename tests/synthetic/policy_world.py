@@ -17,12 +17,12 @@ from uuid import UUID
 import msgspec
 from entries import entry
 
-from rftd.streams.folds.ledger import Waiting
+from rftd.streams.folds.replay_buffer import BufferEntry
+from rftd.streams.schedule import plan_ahead
 from rftd.streams.spec import PolicySpec
-from rftd.workers.policies.policy import Flight, PolicyView, StalenessPolicy
-from rftd.workers.policies.pool import Pool
-from rftd.workers.policies.priorities import make_priority
-from rftd.workers.policies.schedule import plan_ahead
+from rftd.workers.control.policies.buffer_index import BufferIndex
+from rftd.workers.control.policies.policy import Flight, PolicyView, StalenessPolicy
+from rftd.workers.control.policies.priorities import make_priority
 
 MOST_TURNS = 20_000
 STEP_NS = 1_000_000_000
@@ -55,12 +55,12 @@ class PolicyWorld:
         self.batch = sizes.groups * sizes.repeat_times
         self.now_ns = 0
         self.version = self.published = sizes.first_version
-        self.planned: list[list[Waiting]] = []
+        self.planned: list[list[BufferEntry]] = []
         self.flights: dict[int, Flight] = {}
         self.landing: list[tuple[int, int]] = []
         self.numbers, self.sequences = count(), count()
-        self.entries: dict[UUID, Waiting] = {}
-        self.pool = Pool(policy.order, make_priority(spec.priority))
+        self.entries: dict[UUID, BufferEntry] = {}
+        self.buffer = BufferIndex(policy.order, make_priority(spec.priority))
         self.uses: Counter[UUID] = Counter()
         self.retired: Counter[str] = Counter()
         self.produced = 0
@@ -126,7 +126,7 @@ class PolicyWorld:
         while (step := first + len(self.planned) + 1) <= min(
             self.version + plan_ahead(self.spec), first + self.sizes.steps
         ):
-            self.pool.awake(self.now_ns)
+            self.buffer.awake(self.now_ns)
             if self._evict():
                 continue
             floor = self.policy.waits_for(self.view())
@@ -142,8 +142,8 @@ class PolicyWorld:
 
     def _evict(self) -> int:
         view, before = self.view(), self._kept()
-        parts = list(self.policy.evict(view, self.pool))
-        again = list(self.policy.evict(view, self.pool))
+        parts = list(self.policy.evict(view, self.buffer))
+        again = list(self.policy.evict(view, self.buffer))
         assert [(part.reason, list(part.entries)) for part in parts] == [(p.reason, list(p.entries)) for p in again]
         assert self._kept() == before
         ids = [each.member.experience for part in parts for each in part.entries]
@@ -155,10 +155,10 @@ class PolicyWorld:
                 self.retired[part.reason] += 1
         return len(ids)
 
-    def _select(self, step: int) -> Sequence[Waiting]:
+    def _select(self, step: int) -> Sequence[BufferEntry]:
         view, before, none = self.view(), self._kept(), frozenset[UUID]()
-        chosen = list(self.policy.select(view, self.pool, self.batch, none))
-        assert chosen == list(self.policy.select(view, self.pool, self.batch, none))
+        chosen = list(self.policy.select(view, self.buffer, self.batch, none))
+        assert chosen == list(self.policy.select(view, self.buffer, self.batch, none))
         assert self._kept() == before
         ids = [each.member.experience for each in chosen]
         assert len(ids) <= self.batch and len(set(ids)) == len(ids)
@@ -166,13 +166,13 @@ class PolicyWorld:
             assert self.entries[each.member.experience] == each and each.eligible_at_ns <= self.now_ns
             if self.spec.bounded:
                 assert step - 1 - each.member.oldest_version <= self.spec.max_staleness_versions
-        few = self.policy.select(view, self.pool, 1, none)
+        few = self.policy.select(view, self.buffer, 1, none)
         assert list(few) == chosen[:1]
-        rest = self.policy.select(view, self.pool, self.batch, frozenset(ids[:1]))
+        rest = self.policy.select(view, self.buffer, self.batch, frozenset(ids[:1]))
         assert not {each.member.experience for each in rest} & set(ids[:1])
         return chosen
 
-    def _use(self, each: Waiting) -> None:
+    def _use(self, each: BufferEntry) -> None:
         id = each.member.experience
         self._leave(each)
         self.uses[id] += 1
@@ -187,8 +187,8 @@ class PolicyWorld:
         """The next thing that happens: a step ends, a group lands, something has rested."""
         if self._trained_ns is None and self.version - self.sizes.first_version < len(self.planned):
             self._trained_ns = self.now_ns + STEP_NS
-        self.pool.awake(self.now_ns)
-        rested_ns = self.pool.next_eligible_ns
+        self.buffer.awake(self.now_ns)
+        rested_ns = self.buffer.next_eligible_ns
         times = [at for at, _ in self.landing[:1]]
         times += [self._trained_ns] if self._trained_ns is not None else []
         times += [rested_ns] if rested_ns is not None else []
@@ -212,16 +212,16 @@ class PolicyWorld:
                 of = entry(next(self.numbers), group=number, version=flight.oldest_version, newest=self.published)
                 self._enter(of)
 
-    def _enter(self, each: Waiting) -> None:
+    def _enter(self, each: BufferEntry) -> None:
         self.entries[each.member.experience] = each
-        self.pool.put(each)
+        self.buffer.put(each)
 
-    def _leave(self, each: Waiting) -> None:
+    def _leave(self, each: BufferEntry) -> None:
         del self.entries[each.member.experience]
-        self.pool.drop(each.member.experience)
+        self.buffer.drop(each.member.experience)
 
-    def _kept(self) -> tuple[list[Waiting], int]:
-        return deepcopy(list(self.pool.in_order())), self.pool.size
+    def _kept(self) -> tuple[list[BufferEntry], int]:
+        return deepcopy(list(self.buffer.in_order())), self.buffer.size
 
     def _books(self) -> None:
         assert self.produced == len(self.entries) + self.gone + sum(self.retired.values())

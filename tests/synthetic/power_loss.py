@@ -16,7 +16,7 @@ from log_workload import Oracle, random_life, small_checkpoints
 from shaky_disk import ShakyDisk
 
 from rftd.ops.errors import LogError, RftdError
-from rftd.streams.backends import sqlite_schema as schema
+from rftd.streams.backends.sqlite import schema
 
 LIVES = 3
 APPENDS = 40

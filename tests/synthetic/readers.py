@@ -11,8 +11,7 @@ from tape import Tape
 
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
-from rftd.daemon.supervisor.controller import Controller
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.daemon.why import answer
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.ops.clock import ManualClock
@@ -21,7 +20,8 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.deadletters import head_of, understood_with
+from rftd.streams.deadletters import understood
+from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.registry import UnknownVersionError
 from rftd.streams.fencing import FenceView
@@ -29,16 +29,18 @@ from rftd.streams.folds.failed_tasks import FailedTasks
 from rftd.streams.folds.letters import Letters
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.follower import Fold
-from rftd.streams.halves import ROLES
+from rftd.streams.portable.export import OutsideNames
 from rftd.streams.shared_history import shared_history
+from rftd.streams.split_submission import ROLES
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition
-from rftd.streams.transfer.export import Named
 from rftd.streams.verify.checker import verify
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.explorer.view import ExplorerView
-from rftd.workers.planner.planner import Planner
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.deciders import asked
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.planner import Planner
+from rftd.workers.rollout.view import ExplorerView
 
 
 def records_of(drafts: list[Draft]) -> list[Record]:
@@ -52,15 +54,14 @@ def records_of(drafts: list[Draft]) -> list[Record]:
 def feed(records: list[Record], experiment: UUID, fold: Fold, each: Callable[[int, Record], None]) -> None:
     """Feeds a fold as a follower does; `each` is called after every record."""
     fences = FenceView()
+    wanted = of_experiment(experiment)
     for number, record in enumerate(records):
-        head = head_of(record)
-        if head is not None and head.experiment in (None, experiment):
-            try:
-                decoded = understood_with(head, record)
-            except UnknownVersionError:
-                continue
-            if decoded is not None and fences.admit(record.partition, head, decoded.event):
-                fold.apply(decoded)
+        try:
+            decoded = effective(record, fences, wanted)
+        except UnknownVersionError:
+            continue
+        if decoded is not None:
+            fold.apply(decoded)
         each(number, record)
 
 
@@ -82,6 +83,7 @@ def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
         scene = Scene(
             name="n",
             state=state,
+            said=lambda: asked(state, liveness, now_s=clock.monotonic_s(), now_ns=clock.now_ns()),
             liveness=liveness,
             processes=(),
             roles=ROLES,
@@ -93,8 +95,8 @@ def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
         )
         for work in (
             lambda: controller.decide(now_ns=clock.now_ns()),
-            lambda: list(dispatcher.decide(clock.monotonic_s())),
-            lambda: list(planner.decide(positions, clock.now_ns())),
+            lambda: dispatcher.decide(clock.monotonic_s()),
+            lambda: planner.decide(positions, clock.now_ns()),
             lambda: list(answer._waits(scene)),
         ):
             named(work)
@@ -114,15 +116,15 @@ def quietly(records: list[Record], experiment: UUID) -> None:
     for fold in (RunState(experiment, spine_only=True), ExplorerView(experiment)):
         feed(records, experiment, fold, lambda number, record: None)
     registry = Registry(MemoryLog())
-    names = Named()
+    names = OutsideNames()
     letters = Letters()
+    fences = FenceView()
     metrics = MetricsFeed(Metrics(version="1"))
     for record in records:
         try:
             registry._take(record)
             names.take(record)
-            head = head_of(record)
-            decoded = None if head is None else understood_with(head, record)
+            decoded = effective(record, fences)
             if decoded is not None:
                 letters.apply(decoded.event, decoded.head.time_ns)
         except UnknownVersionError:
@@ -136,10 +138,8 @@ def quietly(records: list[Record], experiment: UUID) -> None:
 
 def _newer(record: Record) -> bool:
     """True if a newer release wrote it: that stops its readers, on purpose."""
-    head = head_of(record)
     try:
-        if head is not None:
-            understood_with(head, record)
+        understood(record)
     except UnknownVersionError:
         return True
     return False

@@ -18,18 +18,21 @@ import psutil
 from command_line import Said
 
 from rftd.daemon.client.client import Client
-from rftd.daemon.client.replies import Page, Summary
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.log_source import log_to_read
 from rftd.daemon.settings import Settings
+from rftd.daemon.views import commands, experiments
+from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
+from rftd.storage.queries.experiments import ExperimentSummary
+from rftd.streams.backends.backend import LogUrl
 from rftd.streams.codec import decode
 from rftd.streams.verify.checker import verify
-from rftd.streams.verify.report import Report
+from rftd.streams.verify.report import VerifyReport
 
 E = TypeVar("E")
 
@@ -107,7 +110,9 @@ class Scene:
         submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=where)
         with self.client() as client:
             request = str(SystemIds(SystemClock()).new())
-            return client.submit(submission.config, labels={}, request_id=request).value.name
+            return client.send(
+                commands.submit, commands.Submit(config=submission.config), request_id=request
+            ).value.name
 
     def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = 180.0) -> str:
         """The same with one request id, again and again until a daemon that may die meanwhile has answered."""
@@ -117,7 +122,9 @@ class Scene:
             try:
                 self.host.tend()
                 with self.client() as client:
-                    return client.submit(submission.config, labels={}, request_id=request).value.name
+                    return client.send(
+                        commands.submit, commands.Submit(config=submission.config), request_id=request
+                    ).value.name
             except UnreachableError:
                 if time.monotonic() > deadline_s:
                     raise
@@ -153,6 +160,12 @@ class Scene:
         """Of the processes that this scene starts."""
         return {**os.environ, "RFTD_DATA": str(self.data.root), "COLUMNS": "200", **self.environ}
 
+    @property
+    def log_at(self) -> LogUrl | None:
+        """Where the log lies; None: in the data folder."""
+        kafka = self.environ.get("RFTD_KAFKA")
+        return None if kafka is None else LogUrl("kafka", kafka)
+
     def write(self, text: str = EXPERIMENT, name: str = "exp.yaml") -> Path:
         """An experiment file in the scene's folder."""
         path = self.folder / name
@@ -162,28 +175,30 @@ class Scene:
     def client(self) -> Client:
         return Client(Settings(server=self.host.url, timeout_s=20.0))
 
-    def page(self, name: str) -> Page | None:
+    def page(self, name: str) -> ExperimentPage | None:
         """Where it stands; None while the daemon does not answer."""
         try:
             self.host.tend()
             with self.client() as client:
-                return client.experiment(name).value
+                return client.ask(experiments.one, name=name).value
         except (RftdError, OSError):
             return None
 
-    def until_ended(self, name: str, timeout_s: float = 120.0, *, but: str = "") -> Page:
+    def until_ended(self, name: str, timeout_s: float = 120.0, *, but: str = "") -> ExperimentPage:
         """The page of an ended experiment, `but` not of this id: tables may lag behind a second one of that name."""
         return self._until(name, lambda summary: summary.state in ENDED and summary.id != but, "end", timeout_s)
 
-    def until_state(self, name: str, state: str, timeout_s: float = 120.0) -> Page:
+    def until_state(self, name: str, state: str, timeout_s: float = 120.0) -> ExperimentPage:
         """Its page once it is in that state."""
         return self._until(name, lambda summary: summary.state == state, f"become {state}", timeout_s)
 
-    def until_step(self, name: str, step: int, timeout_s: float = 60.0) -> Page:
+    def until_step(self, name: str, step: int, timeout_s: float = 60.0) -> ExperimentPage:
         """Its page once it has completed so many steps."""
         return self._until(name, lambda summary: summary.step >= step, f"reach step {step}", timeout_s)
 
-    def _until(self, name: str, is_so: Callable[[Summary], bool], what: str, timeout_s: float) -> Page:
+    def _until(
+        self, name: str, is_so: Callable[[ExperimentSummary], bool], what: str, timeout_s: float
+    ) -> ExperimentPage:
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             page = self.page(name)
@@ -210,11 +225,11 @@ class Scene:
 
     def events_by_experiment(self, kind: type[E]) -> list[tuple[UUID | None, E]]:
         """The same, each with the experiment that it is of."""
-        kafka, clock = self.environ.get("RFTD_KAFKA"), SystemClock()
+        log_at, clock = self.log_at, SystemClock()
 
         async def read() -> list[tuple[UUID | None, E]]:
             found = list[tuple[UUID | None, E]]()
-            async with log_to_read(self.data, kafka, clock=clock, ids=SystemIds(clock)) as log:
+            async with log_to_read(self.data, log_at, clock=clock, ids=SystemIds(clock)) as log:
                 for partition, head in sorted((await log.heads()).items()):
                     offset = 0
                     while offset < head.next_offset and (records := await log.read(partition, offset)):
@@ -227,12 +242,12 @@ class Scene:
 
         return asyncio.run(read())
 
-    def verified(self) -> Report:
+    def verified(self) -> VerifyReport:
         """What the offline checker says of the log."""
-        kafka, clock = self.environ.get("RFTD_KAFKA"), SystemClock()
+        log_at, clock = self.log_at, SystemClock()
 
-        async def check() -> Report:
-            async with log_to_read(self.data, kafka, clock=clock, ids=SystemIds(clock)) as log:
-                return await verify(log, chained=kafka is None)
+        async def check() -> VerifyReport:
+            async with log_to_read(self.data, log_at, clock=clock, ids=SystemIds(clock)) as log:
+                return await verify(log, chained=log_at is None)
 
         return asyncio.run(check())

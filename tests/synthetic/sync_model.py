@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from desk import Desk
 
-from rftd.streams.codec import decode
+from rftd.streams.effective import effective
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsAnswered, WeightsOverdue, WeightsRequested
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
+from rftd.streams.schedule import publish_due
 from rftd.streams.spec import StageSpec
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.planner.planner import Planner
-from rftd.workers.policies.schedule import publish_due
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.planner import Planner
 
 
 class Begun(NamedTuple):
@@ -58,8 +58,8 @@ class SyncModel:
         before, self.desk.state = self.desk.state, RunState(self.desk.id)
         fences = FenceView()
         for record in self.desk.tape.records:
-            decoded = decode(record)
-            if fences.admit(record.partition, decoded.head, decoded.event):
+            decoded = effective(record, fences)
+            if decoded is not None:
                 self.desk.state.apply(decoded)
         assert self.desk.state.groups.windows == before.groups.windows
         assert self.desk.state.weights.answer == before.weights.answer
@@ -88,7 +88,7 @@ class SyncModel:
 
     def _dispatch(self) -> bool:
         open_windows = frozenset(group.window for group in self.desk.state.groups.open.values())
-        events = self.desk.obey(self._dispatcher.decide(self._now_s))
+        events = self.desk.obey(self._dispatcher.decide(self._now_s).decisions)
         for event in events:
             self._note(event, open_windows)
             if isinstance(event, TaskLeased):
@@ -109,7 +109,7 @@ class SyncModel:
                 pass
 
     def _plan(self) -> bool:
-        events = self.desk.obey(self._planner.decide(self.desk.positions, 0))
+        events = self.desk.obey(self._planner.decide(self.desk.positions, 0).events)
         for event in events:
             self.staleness += [
                 item.staleness_versions

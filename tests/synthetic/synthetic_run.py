@@ -209,7 +209,9 @@ class SyntheticRun:
             prompt_tokens=3,
             loss_mask=Array.of(np.ones(length), "u1"),
             logprobs=Array.of(-np.ones(length), "f4"),
+            processed_logprobs=Array.of(-0.5 * np.ones(length), "f4"),
             spans=(experience.Span(self.version, 0, 0, length),),
+            sampling=(experience.SamplingSpan(0, length, 1.0, 0.95, -1, (("min_p", 0.1),)),),
             reward=reward,
             metrics={"accuracy": reward},
         )

@@ -21,11 +21,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from aiokafka.record.memory_records import MemoryRecords
 
+from rftd.daemon.stack.kafka import live_brokers
 from rftd.daemon.stack.kafka_jars import classpath, java
-from rftd.daemon.stack.kafka_probe import live_brokers
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports
 from rftd.daemon.stack.process import ServerProcess
-from rftd.streams.backends.kafka.headers import envelope_of
+from rftd.streams.backends.kafka.records import envelope_of
 
 BROKERS: Final = (1, 2, 3)
 _CONTROLLER: Final = 4

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.daemon.demo.model import VOCABULARY_TOKENS, make_tokenizer
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.workers.rollout.engines.torch.alone import LoneRequests
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.network import Network
 from rftd.workers.rollout.engines.torch.noise import key_of
@@ -28,13 +29,46 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
     "llama": {"model_type": "llama", **_COMMON, "num_hidden_layers": 3, "attention_bias": True, "mlp_bias": True},
     "mistral_sliding": {"model_type": "mistral", **_COMMON, "sliding_window": 9},
     "gemma2": {"model_type": "gemma2", **_COMMON, "head_dim": 12, "sliding_window": 9, "query_pre_attn_scalar": 12},
+    "qwen2_moe_sliding": {
+        "model_type": "qwen2_moe",
+        **_COMMON,
+        **{"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1, "num_experts": 4},
+        **{"num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
+    },
+    "llama4_chunked": {
+        "model_type": "llama4_text",
+        **_COMMON,
+        **{"head_dim": 12, "attention_chunk_size": 16, "num_local_experts": 4, "intermediate_size_mlp": 64},
+        "layer_types": ["chunked_attention", "full_attention"],
+    },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **_COMMON,
+        **{"head_dim": 12, "sliding_window": 9, "num_local_experts": 4, "num_experts_per_tok": 2},
+    },
     "gpt2": {"model_type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 256},
     "gpt_neox": {"model_type": "gpt_neox", **_COMMON, "rotary_pct": 0.5},
 }
 
 
-def make_model(folder: Path, architecture: str, *, seed: int) -> Path:
-    settings = dict(ARCHITECTURES[architecture])
+def longrope(tokens: int) -> dict[str, object]:
+    """Settings of a model whose rotary embedding turns by long factors in texts of more than `tokens` tokens."""
+    factors: dict[str, object] = {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6}
+    rotation = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    return {"model_type": "phi3", **_COMMON, "original_max_position_embeddings": tokens, "rope_parameters": rotation}
+
+
+def dynamic(tokens: int) -> dict[str, object]:
+    """Settings of a model whose rotary embedding slows down with each token beyond `tokens`."""
+    rotation = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    return {"model_type": "llama", **_COMMON, "max_position_embeddings": tokens, "rope_parameters": rotation}
+
+
+MOVING: dict[str, Callable[[int], dict[str, object]]] = {"longrope": longrope, "dynamic": dynamic}
+
+
+def make_model(folder: Path, architecture: str | dict[str, object], *, seed: int) -> Path:
+    settings = dict(ARCHITECTURES[architecture] if isinstance(architecture, str) else architecture)
     tokenizer = make_tokenizer()
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     config = AutoConfig.for_model(settings.pop("model_type"), vocab_size=VOCABULARY_TOKENS, **settings, **ids)
@@ -64,7 +98,7 @@ def running(number: int, prompt: Sequence[int], **sampling: object) -> Running:
 
 
 def run(
-    batch: Batch, requests: Sequence[Running], *, between: Callable[[int], None] | None = None
+    batch: Batch | LoneRequests, requests: Sequence[Running], *, between: Callable[[int], None] | None = None
 ) -> dict[int, Generation]:
     """Feeds the requests in order as slots come free, until all are done; `between` is called before each step."""
     waiting, done, step = list(requests), {}, 0

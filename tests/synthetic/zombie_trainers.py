@@ -17,14 +17,14 @@ import msgspec
 import psutil
 from scene import ENDED, EXPERIMENT, Scene
 
-from rftd.daemon.client.replies import Page
 from rftd.daemon.log_source import log_to_read
-from rftd.daemon.supervisor.registry import find_entry
+from rftd.daemon.registry import find_entry
+from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
 from rftd.storage.checkpoints import misses_its_folder, verify
-from rftd.storage.holdings import kept_in
+from rftd.storage.unreferenced import referenced_in
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.workers.weights import checkpoint
 
@@ -182,7 +182,7 @@ class Zombies:
         page = self._scene.page(name)
         return page is not None and page.experiment.summary.state in ENDED
 
-    def _until_ended(self, name: str) -> Page:
+    def _until_ended(self, name: str) -> ExperimentPage:
         deadline_s = time.monotonic() + 2 * PATIENCE_S
         while True:
             self._wake()
@@ -192,7 +192,7 @@ class Zombies:
             assert time.monotonic() < deadline_s, f"it does not end: {page}"
             time.sleep(0.05)
 
-    def _judge(self, name: str, page: Page) -> None:
+    def _judge(self, name: str, page: ExperimentPage) -> None:
         counts, scene = self.counts, self._scene
         page = scene.page(name) or page
         summary, books = page.experiment.summary, page.experiment.books
@@ -222,9 +222,8 @@ class Zombies:
 
     async def _named(self, name: str) -> tuple[frozenset[str], frozenset[str]]:
         clock = SystemClock()
-        kafka = self._scene.environ.get("RFTD_KAFKA")
-        async with log_to_read(self._scene.data, kafka, clock=clock, ids=SystemIds(clock)) as log:
-            kept = await kept_in(log, (await find_entry(log, name)).id, artifacts=False)
+        async with log_to_read(self._scene.data, self._scene.log_at, clock=clock, ids=SystemIds(clock)) as log:
+            kept = await referenced_in(log, (await find_entry(log, name)).id, artifacts=False)
         return kept.weights, kept.checkpoints
 
 

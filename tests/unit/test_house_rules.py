@@ -18,6 +18,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 70
 MAX_MEDIAN_LINES = 150
+MAX_PACKED_PER_1000 = 1.0
 BARE_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "manager", "misc"})
 
 
@@ -47,6 +48,22 @@ def test_functions_are_short() -> None:
                 if length > MAX_FUNCTION_LINES:
                     long.append(f"{shown(path)}:{node.lineno} {node.name} has {length} lines")
     assert not long
+
+
+def test_one_statement_does_one_thing() -> None:
+    """Hardly any statement packs several assignments: `a, b = x, y`."""
+    packed = []
+    statements = 0
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            statements += isinstance(node, ast.stmt)
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Tuple)
+                and isinstance(node.value, ast.Tuple)
+            ):
+                packed.append(f"{shown(path)}:{node.lineno} {ast.unparse(node)}")
+    assert 1000 * len(packed) / statements <= MAX_PACKED_PER_1000, packed
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -83,3 +100,52 @@ def test_decoders_are_made_in_one_place() -> None:
 def test_nothing_executable_arrives_as_data() -> None:
     pattern = re.compile(r"\bimport pickle\b|\btorch\.load\(|yaml\.load\(|(?<![.\w])eval\(")
     assert not [shown(path) for path in SOURCES if pattern.search(path.read_text())]
+
+
+SECTIONS = frozenset({"Buffer", "Explorer", "Model", "ReplayBuffer", "Service", "Stage", "Taskset", "Trainer"})
+"""Sections of the experiment file are called as it calls them, and what they describe has the same name."""
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(shown(path))
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in SECTIONS}
+    assert not twice
+
+
+KAFKA_IN_DAEMON = ("cli.py", "demo/", "log_option.py", "stack/", "verbs/demo.py", "verbs/stack.py")
+"""`rftd stack` and the demo start a broker; `--kafka` is the short form of one backend's URL."""
+
+
+def test_a_stream_backend_is_known_in_one_place() -> None:
+    """Adding a backend is its file and its line in the table: the daemon asks the backend of a URL and names none."""
+    imports = re.compile(r"rftd\.streams\.backends\.kafka")
+    outside = [path for path in SOURCES if "streams/backends/kafka" not in shown(path)]
+    named = [shown(path) for path in outside if imports.search(path.read_text())]
+    assert named == ["streams/backends/backend.py"]
+    daemon = [path for path in outside if shown(path).startswith("daemon/")]
+    talkative = [
+        f"{shown(path)} says {word}"
+        for path in daemon
+        if not shown(path).removeprefix("daemon/").startswith(KAFKA_IN_DAEMON)
+        for word in said_in_code(path)
+        if "kafka" in word.lower()
+    ]
+    assert not talkative
+
+
+def said_in_code(path: Path) -> list[str]:
+    """Every name and text of a file, but for what is documentation: docstrings (help texts too) and comments."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            found.append(node.value)
+        found += [
+            str(getattr(node, field)) for field in ("id", "attr", "arg", "module", "name") if hasattr(node, field)
+        ]
+    return found

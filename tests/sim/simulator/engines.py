@@ -14,8 +14,8 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.fake import FakeRolloutEngine
-from rftd.workers.trainer.engine import StepResult, TrainBatch
-from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from rftd.workers.training.engine import StepResult, TrainBatch
+from rftd.workers.training.engines.fake import FakeTrainerEngine
 from rftd.workers.weights.channel import WeightsRef
 from simulator.loop import PROCESS
 
@@ -30,6 +30,8 @@ class Mishaps:
         """Weights differ between processes that train the same plan, as on a GPU."""
         self.unread: Callable[[WeightsRef], None] = lambda _: None
         """Is told of weights that an explorer could not load."""
+        self.damaged: Callable[[WeightsRef], bool] = lambda _: False
+        """True for weights that are damaged, or gone, on purpose."""
 
 
 class SimRolloutEngine(FakeRolloutEngine):
@@ -49,10 +51,12 @@ class SimRolloutEngine(FakeRolloutEngine):
         return await super().generate(request)
 
     async def load_weights(self, weights: WeightsRef) -> str:
+        excused = self.mishaps.damaged(weights)
         try:
             return await super().load_weights(weights)
         except RftdError:
-            self.mishaps.unread(weights)
+            if not excused:  # they may be there again by the time at which this is heard of
+                self.mishaps.unread(weights)
             raise
 
 

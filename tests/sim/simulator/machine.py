@@ -17,8 +17,8 @@ from rftd.ops.errors import RftdError
 from rftd.ops.ids import SeededIds
 from rftd.storage.survivors import LossesFile
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.halves import ROLES
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.streams.split_submission import ROLES
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
 from simulator.kinds.several_runs import slots_of

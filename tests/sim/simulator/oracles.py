@@ -28,8 +28,8 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
-from rftd.workers.trainer.assembly import Assembly
-from rftd.workers.trainer.engines.fake import FakeTrainerEngine
+from rftd.workers.training.assembly import Assembly
+from rftd.workers.training.engines.fake import FakeTrainerEngine
 from simulator.kinds import KINDS
 from simulator.plans import patient, ranked
 from simulator.readings import effective, records
@@ -72,8 +72,8 @@ def ended(world: World) -> Iterator[str]:
 
 def balanced(world: World) -> Iterator[str]:
     """The books balance, and nothing waits or rests after the end."""
-    ledger = world.state.ledger
-    counts = ledger.counts()
+    replay_buffer = world.state.replay_buffer
+    counts = replay_buffer.counts()
     left = counts["waiting"] + counts["cooling"]
     if counts["balance"] or (world.state.spine.status is Status.COMPLETED and left):
         yield str(counts)
@@ -274,7 +274,7 @@ async def recomputed(world: World) -> list[str]:
 
 def digest(state: RunState) -> dict[str, str]:
     """Everything that decisions rest on, as text, without the order of what has none."""
-    parts = ("spine", "groups", "ledger", "weights", "evals", "roster", "committed")
+    parts = ("spine", "groups", "replay_buffer", "weights", "evals", "roster", "committed")
     return {name: _plain(getattr(state, name)) for name in parts}
 
 

@@ -73,7 +73,7 @@ class Owner:
         state = self._world.state
         if under_way:
             return sorted(state.groups.open)
-        entries = (*state.ledger.waiting.values(), *state.ledger.cooling.values())
+        entries = (*state.replay_buffer.waiting.values(), *state.replay_buffer.cooling.values())
         return sorted({entry.group.group for entry in entries})
 
     async def _fork(self, at_s: float) -> None:

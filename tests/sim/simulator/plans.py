@@ -10,12 +10,12 @@ from uuid import UUID
 from rftd.streams import topics
 from rftd.streams.codec import Decoded
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
-from rftd.streams.folds.ledger import Ledger, Waiting
+from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
-from rftd.workers.policies.paced import Paced
-from rftd.workers.policies.priorities import make_priority
-from rftd.workers.policies.registry import make_policy
+from rftd.workers.control.policies.paced import Paced
+from rftd.workers.control.policies.priorities import make_priority
+from rftd.workers.control.policies.registry import make_policy
 from simulator.readings import effective
 
 if TYPE_CHECKING:
@@ -49,23 +49,23 @@ def ranked(world: World) -> Iterator[str]:
         policy = make_policy(planned.stage.policy)
         if type(policy).order is not Paced.order:
             continue
-        ledger = Ledger()
+        replay_buffer = ReplayBuffer()
         for each in events:
             # A plan knows what was planned and retired before it in the same decision, which nobody had read yet.
             earlier = isinstance(each.event, BatchPlanned | ExperienceRetired) and each.offset < planned.offset
             if planned.knew(each) or earlier:
-                ledger.apply(each)
-        first = [entry.member.experience for entry in _in_order(planned, ledger)]
+                replay_buffer.apply(each)
+        first = [entry.member.experience for entry in _in_order(planned, replay_buffer)]
         found = [item.experience for item in planned.plan.experiences]
         if found != first[: len(found)]:
             yield f"step {planned.plan.step} trains {_short(found)}, and what ranks first is {_short(first)}"
 
 
-def _in_order(planned: Planned, ledger: Ledger) -> Iterator[Waiting]:
+def _in_order(planned: Planned, replay_buffer: ReplayBuffer) -> Iterator[BufferEntry]:
     policy = planned.stage.policy
     priority = make_priority(policy.priority)
-    groups: dict[UUID, list[Waiting]] = {}
-    for entry in chain(ledger.waiting.values(), ledger.cooling.values()):
+    groups: dict[UUID, list[BufferEntry]] = {}
+    for entry in chain(replay_buffer.waiting.values(), replay_buffer.cooling.values()):
         if entry.stage == planned.plan.stage and entry.eligible_at_ns <= planned.plan.decided_at_ns:
             groups.setdefault(entry.group.group, []).append(entry)
     for entries in sorted(groups.values(), key=lambda each: (-max(map(priority, each)), each[0].group.offset)):

@@ -11,6 +11,7 @@ import msgspec
 
 from rftd.daemon.config.resolve.progress import standstill
 from rftd.daemon.supervisor.preflight import preflight
+from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
 from rftd.streams.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -25,7 +26,6 @@ from rftd.streams.spec import (
     TasksetSpec,
     TrainerSpec,
 )
-from rftd.workers.policies.schedule import needed_staleness, trainer_interval, window_steps
 
 ROLLOUT_TIMEOUT_S = 6.0
 MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)

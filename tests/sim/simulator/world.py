@@ -49,7 +49,7 @@ from simulator.shape import make_spec
 SETTLE_S = 30.0
 """After the end everything that was stopped or cut off is awake for so long, before the log is judged."""
 SETTLE_UNDISTURBED_S = 5.0
-FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.trainer.engines.fake.FakeTrainerEngine"
+FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.training.engines.fake.FakeTrainerEngine"
 
 
 FORKED_SPEC = "rftd.daemon.supervisor.intake.forked_spec"
@@ -119,6 +119,7 @@ class World:
         loop.executor_delay_s = self._executor_delay_s
         SimRolloutEngine.mishaps = SimTrainerEngine.mishaps = self.mishaps
         self.mishaps.unread = self._unread
+        self.mishaps.damaged = lambda weights: Path(weights.path) in self.chaos.damaged
         with ExitStack() as stack:
             stack.callback(self._leave)
             stack.enter_context(mock.patch(FAKES[0], SimRolloutEngine))

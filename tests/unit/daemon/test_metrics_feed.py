@@ -14,7 +14,7 @@ from tape import Tape
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics, show
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.ops.errors import OverRolloutError
 from rftd.ops.metrics import Metrics
 from rftd.streams.backends.memory import MemoryLog

@@ -21,7 +21,6 @@ def test_put_then_read(tmp_path: Path) -> None:
     assert name == hashlib.sha256(b"tokens").hexdigest()
     assert store.put(b"tokens") == name
     assert store.read(name) == b"tokens" and store.has(name)
-    assert store.read_range(name, 2, 3) == b"ken"
     assert [path.name for path in store.root.rglob("*") if path.is_file()] == [name]
 
 
@@ -52,14 +51,6 @@ def test_a_torn_file_is_replaced_by_the_next_put(tmp_path: Path) -> None:
     store.path_of(name).write_bytes(b"tok")
     store.put(b"tokens")
     assert store.read(name) == b"tokens"
-
-
-def test_a_range_outside_of_the_artifact(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    name = store.put(b"tokens")
-    for offset, length in ((0, 7), (-1, 2), (7, 0)):
-        with pytest.raises(LogCorruptError):
-            store.read_range(name, offset, length)
 
 
 @pytest.mark.parametrize(("point", "kept"), [("artifact.before_rename", False), ("artifact.after_rename", True)])

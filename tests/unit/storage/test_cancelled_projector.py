@@ -16,8 +16,8 @@ from until import until
 
 from rftd.ops.clock import SystemClock
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.topics import TRUTH
 

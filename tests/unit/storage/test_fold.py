@@ -7,7 +7,7 @@ from uuid import UUID
 from synthetic_run import SyntheticRun
 from tape import Tape
 
-from rftd.storage.fold import FenceState, Fold, Folded
+from rftd.storage.fold import FenceState, Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, fences
 from rftd.storage.upserts import Upsert, Values
 from rftd.streams import topics
@@ -22,19 +22,19 @@ def rows(folded: Folded, upsert: Upsert) -> list[dict[str, object]]:
 
 
 def test_records_that_were_applied_change_nothing(run: SyntheticRun) -> None:
-    fold = Fold({})
+    fold = TableFold({})
     first = fold.take([record for record in run.tape.records for _ in range(2)])
     again = fold.take(run.tape.records)
-    assert first.rows == Fold({}).take(run.tape.records).rows
+    assert first.rows == TableFold({}).take(run.tape.records).rows
     assert (again.rows, again.after, again.applied) == ({}, {}, 0)
 
 
 def test_a_fold_taken_up_from_its_fences_goes_on_the_same(run: SyntheticRun) -> None:
-    whole, records = Fold({}), run.tape.records
+    whole, records = TableFold({}), run.tape.records
     cut = len(records) // 3
     first, second = whole.take(records[:cut]), whole.take(records[cut:])
     states = [fold_state(row) for row in rows(first, fences.FENCED)]
-    resumed = Fold(first.after, states).take(records[cut:])
+    resumed = TableFold(first.after, states).take(records[cut:])
     assert (resumed.rows, resumed.void) == (second.rows, second.void)
 
 
@@ -68,7 +68,7 @@ def test_a_fenced_record_has_no_effect() -> None:
     also_present = plan(1)
     tape.fence("planner", id, spine)
     plan(1)
-    folded = Fold({}).take(tape.records)
+    folded = TableFold({}).take(tape.records)
     planned = [row["id"] for row in rows(folded, batches.PLANNED)]
     assert planned == [present.bytes, also_present.bytes]
     assert [row["epoch"] for row in rows(folded, fences.FENCED)] == [1, 2]
@@ -81,12 +81,12 @@ def test_a_spine_record_in_a_foreign_partition_is_a_dead_letter() -> None:
     home = partition_of(topics.EXPERIMENTS, id)
     astray = Partition(topics.EXPERIMENTS, (home.number + 1) % 4)
     tape.write(experiment.ExperimentCompleted(), id, partition=astray)
-    folded = Fold({}).take(tape.records)
+    folded = TableFold({}).take(tape.records)
     assert (len(folded.letters), rows(folded, experiments.STATE)) == (1, [])
 
 
 def test_text_and_numbers_are_what_every_database_keeps(run: SyntheticRun) -> None:
-    folded = Fold({}).take(run.tape.records)
+    folded = TableFold({}).take(run.tape.records)
     assert [row["failed_reason"] for row in rows(folded, experiences.FAILED)] == ["too\ufffdlate"]
 
 

@@ -13,14 +13,11 @@ from until import until
 
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import ManualClock, SystemClock
-from rftd.ops.errors import ConflictError, WaitTimeoutError
+from rftd.ops.errors import ConflictError
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
-from rftd.storage.freshness import TablePositions
 from rftd.storage.projector import Projector
-from rftd.streams import topics
+from rftd.storage.rebuild import digest
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.topics import Partition
 
 pytestmark = pytest.mark.anyio
 
@@ -51,17 +48,16 @@ async def test_a_killed_server_is_waited_out(run: SyntheticRun, engine: AsyncEng
     postgres = open_database(server.url_of("postgres"))
     log = MemoryLog()
     projector = Projector(log, postgres, clock=SystemClock(), max_records=5)
-    reader = TablePositions(postgres, clock=SystemClock())
     pieces = [run.tape.drafts[first : first + 40] for first in range(0, len(run.tape.drafts), 40)]
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
         for piece in pieces:
             positions = await log.append(piece)
-            wanted = {position.partition: position.offset + 1 for position in positions}
             await asyncio.to_thread(server.kill)
-            waiting = group.create_task(reader.wait_for_all(wanted, timeout_s=60))
+            waits = [group.create_task(projector.wait_for(p.partition, p.offset, timeout_s=60)) for p in positions]
             await asyncio.to_thread(server.start)
-            await waiting
+            for wait in waits:
+                await wait
         following.cancel()
     assert projector.last_error is None
     await Projector(log, engine, clock=SystemClock()).catch_up()
@@ -106,32 +102,6 @@ async def test_a_second_projector_waits_and_takes_over(run: SyntheticRun, postgr
         following.cancel()
     for engine in engines:
         await engine.dispose()
-
-
-async def test_readers_elsewhere_wait_for_the_projector(
-    run: SyntheticRun, either: AsyncEngine, either_url: str
-) -> None:
-    log, elsewhere = MemoryLog(), open_database(either_url)
-    positions = await log.append(run.tape.drafts)
-    reader = TablePositions(elsewhere, clock=SystemClock())
-    with pytest.raises(WaitTimeoutError, match=r"is not in the tables after 0\.05 s"):
-        await reader.wait_for(positions[-1].partition, positions[-1].offset, timeout_s=0.05)
-    async with asyncio.timeout(30):
-        while reader.last_error is None:  # there are no tables yet; a first connection may take longer than that wait
-            with pytest.raises(WaitTimeoutError):
-                await reader.wait_for(positions[-1].partition, positions[-1].offset, timeout_s=2.0)
-    projector = Projector(log, either, clock=SystemClock(), max_records=20)
-    async with asyncio.TaskGroup() as group:
-        waits = [group.create_task(reader.wait_for(p.partition, p.offset, timeout_s=30)) for p in positions[-5:]]
-        await projector.catch_up()
-        for wait in waits:
-            await wait
-    assert reader.positions == projector.positions
-    assert reader.last_error is None
-    with pytest.raises(WaitTimeoutError, match="try again"):
-        await reader.wait_for(Partition(topics.WORKERS, 0), 10_000, timeout_s=0.05)
-    await projector.close()
-    await elsewhere.dispose()
 
 
 async def test_waits_on_locks_are_bounded(

@@ -16,10 +16,10 @@ from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError
 from rftd.storage import migrations, schema
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
 from rftd.storage.postgres import SCHEMA
 from rftd.storage.projections import PROJECTIONS, Projection
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.storage.tables import Row
 from rftd.streams.backends.memory import MemoryLog
 

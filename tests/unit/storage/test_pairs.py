@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
 from rftd.storage.fold import Folded
 from rftd.storage.pairs import Pair, joined
 from rftd.storage.projections import PAIRS
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.storage.upserts import Upsert, Values
 from rftd.storage.writer import TableWriter
 from rftd.streams.backends.memory import MemoryLog

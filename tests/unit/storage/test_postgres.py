@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -14,13 +15,12 @@ from tape import Tape
 
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
 from rftd.storage.names import resolve_experiment
 from rftd.storage.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, steps, weights
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
-from rftd.storage.rebuild import rebuild
+from rftd.storage.rebuild import digest, rebuild
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Draft
@@ -41,7 +41,7 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
         await RewardCurves().of(connection, run.id),
         await steps.list_evals(connection, run.id, taskset="held_out"),
         await batches.list_batches(connection, run.id),
-        await batches.lineage_of(connection, run.id, 4),
+        [await batches.list_items(connection, UUID(row.id)) for row in await batches.list_batches(connection, run.id)],
         await weights.list_weights(connection, run.id),
         await weights.list_checkpoints(connection, run.id),
         await weights.list_workers(connection),

@@ -20,11 +20,11 @@ from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError, LogLossError, WaitTimeoutError
 from rftd.ops.faults import InjectedFault
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft
 from rftd.streams.events import worker
@@ -149,7 +149,7 @@ from pathlib import Path
 from rftd.ops.clock import SystemClock
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 
 async def main(folder):
     log = await SqliteLog.open(folder / "log")

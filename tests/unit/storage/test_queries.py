@@ -124,17 +124,14 @@ async def test_steps_with_their_batches(connection: AsyncConnection, done: Synth
     assert await steps.list_evals(connection, done.id, taskset="other") == []
 
 
-async def test_lineage_of_a_version(connection: AsyncConnection, done: SyntheticRun) -> None:
-    lineage = await batches.lineage_of(connection, done.id, 4)
-    assert (lineage.checksum, lineage.batch.step, lineage.batch.state) == ("c4.0", 4, "trained")
-    assert [item.item for item in lineage.items] == list(range(8))
-    assert {(item.row, item.epoch) for item in lineage.items} == {(2, 0), (3, 0)}
-    first = await batches.lineage_of(connection, done.id, 1)
-    assert [(item.digest, item.row, item.experience) for item in first.items] == [("d" * 64, n, None) for n in range(4)]
-    with pytest.raises(NotFoundError, match="no step made weight version 99"):
-        await batches.lineage_of(connection, done.id, 99)
-    states = [(row.step, row.state) for row in await batches.list_batches(connection, done.id)]
-    assert states == [*((n, "trained") for n in range(1, 6)), (6, "abandoned")]
+async def test_batches_and_their_items(connection: AsyncConnection, done: SyntheticRun) -> None:
+    rows = await batches.list_batches(connection, done.id)
+    assert [(row.step, row.state) for row in rows] == [*((n, "trained") for n in range(1, 6)), (6, "abandoned")]
+    experiences_of_4 = await batches.list_items(connection, UUID(rows[3].id))
+    assert [item.item for item in experiences_of_4] == list(range(8))
+    assert {(item.row, item.epoch) for item in experiences_of_4} == {(2, 0), (3, 0)}
+    rows_of_1 = await batches.list_items(connection, UUID(rows[0].id))
+    assert [(item.digest, item.row, item.experience) for item in rows_of_1] == [("d" * 64, n, None) for n in range(4)]
 
 
 async def test_experiences_by_filter_and_order(connection: AsyncConnection, done: SyntheticRun) -> None:

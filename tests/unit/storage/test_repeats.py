@@ -11,9 +11,9 @@ from tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database
-from rftd.storage.digest import digest
 from rftd.storage.projections.once import KINDS
 from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Draft, Position

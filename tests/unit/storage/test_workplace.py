@@ -11,7 +11,7 @@ from synthetic_run import spec_of
 from rftd.ops.errors import FencedError
 from rftd.storage import workplace
 from rftd.storage.checkpoints import commit_folder, place_folder, stage_folder, verify
-from rftd.storage.garbage import Kept, garbage, ours, remove
+from rftd.storage.unreferenced import Referenced, ours, remove, unreferenced
 from rftd.storage.workplace import Workplace
 from rftd.streams.events.checkpoint import FileRef
 
@@ -105,13 +105,13 @@ def test_what_trainers_left_is_garbage_unless_it_is_all_there_is(tmp_path: Path)
     empty = Workplace(tmp_path, 2)
     empty.open()
     spec = spec_of("one", 1, str(tmp_path))
-    named = Kept(
+    named = Referenced(
         checkpoints=frozenset({str(tmp_path / "global_step_3")}),
         weights=frozenset(),
         artifacts=None,
         snapshots=False,
     )
-    found = [each.path for each in garbage(ours(spec), named, before_ns=1 << 63)]
+    found = [each.path for each in unreferenced(ours(spec), named, before_ns=1 << 63)]
     assert found == [str(dead.path / "global_step_2.gone"), str(empty.path)]
     remove(found)
     assert names(tmp_path) == [".trainer-e1"] and names(dead.path) == ["global_step_3.gone"]

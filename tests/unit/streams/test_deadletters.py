@@ -14,7 +14,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Decoded, Writer
 from rftd.streams.deadletters import DeadLetterBox, decode_ours, understood
 from rftd.streams.envelope import Draft, Head

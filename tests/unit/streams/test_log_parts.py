@@ -9,9 +9,9 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import CodecError, ConflictError
-from rftd.streams.backends.heads_file import HeadsFile, read_heads
+from rftd.streams.backends.admission import Room
 from rftd.streams.backends.lock_file import refuse_network_file_system
-from rftd.streams.backends.room import Room
+from rftd.streams.backends.sqlite.heads_file import HeadsFile, read_heads
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import Mark
 from rftd.streams.envelope import Record

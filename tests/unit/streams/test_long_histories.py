@@ -33,8 +33,8 @@ def test_a_fold_does_not_grow_with_its_history(monkeypatch: pytest.MonkeyPatch) 
         for decoded in history.steps(64):
             state.apply(decoded)
         sizes.append(size_of(state))
-    closed = history.experiences - len(state.ledger.waiting)
-    assert closed == 4 * 64 * BATCH and state.ledger.counts()["balance"] == 0
+    closed = history.experiences - len(state.replay_buffer.waiting)
+    assert closed == 4 * 64 * BATCH and state.replay_buffer.counts()["balance"] == 0
     # One evaluation of a hundred steps is kept by its id; nothing else may remain of a step or a group.
     assert max(sizes) - min(sizes[1:]) < 0.02 * (sizes[1] + 64 * BATCH), sizes
     assert (history.version, 0) in state.spine.executed and (1, 0) in state.weights.retired

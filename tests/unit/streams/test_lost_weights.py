@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from desk import Desk
+from desk import Desk, published
 
 from rftd.streams.codec import Decoded, decode
 from rftd.streams.events.registry import Event
@@ -31,19 +31,6 @@ def test_the_next_version_serves_for_one_that_was_lost_and_for_no_other() -> Non
     )
     desk.put(again)
     assert [of_version(desk, version) for version in (2, 3)] == [3, 3], "made again by another generation"
-
-
-def published(version: int) -> WeightsPublished:
-    return WeightsPublished(
-        version=version,
-        generation=0,
-        stage=0,
-        method="checkpoint",
-        path="",
-        manifest="m",
-        checksum=f"c{version}",
-        size_bytes=1,
-    )
 
 
 def retired(version: int) -> WeightsRetired:

@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import SyntheticRun
 from tape import Tape
 
-from rftd.daemon.supervisor.registry import find_entry
+from rftd.daemon.registry import find_entry
 from rftd.daemon.why.offline import why_offline
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RftdError, UsageError

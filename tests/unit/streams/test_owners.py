@@ -14,10 +14,10 @@ from tape import Tape
 
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.ops.clock import ManualClock
 from rftd.ops.metrics import Metrics
-from rftd.storage.fold import Fold
+from rftd.storage.fold import TableFold
 from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.envelope import Head
@@ -26,10 +26,10 @@ from rftd.streams.events.registry import DISPATCHER, PLANNER, TRAINER, Definitio
 from rftd.streams.fencing import LEAP, FenceView, Role
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.follower import Follower
+from rftd.streams.portable.export import OutsideNames
 from rftd.streams.shared_history import shared_history
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
-from rftd.streams.transfer.export import Named
 from rftd.streams.verify.checker import verify
 
 ROOT = Path(__file__).parents[3]
@@ -145,11 +145,11 @@ async def test_an_ownerless_plan_is_void_on_every_path(planted: tuple[SyntheticR
         entry = registry.entries[run.id]
         seen.append((state.spine.plans, state.spine.planned, state.spine.status, entry.status, shared.forked))
     assert seen[0] == seen[1]
-    folded = [Fold({}).take(each.tape.records) for each in planted]
+    folded = [TableFold({}).take(each.tape.records) for each in planted]
     assert (folded[1].applied, folded[1].void) == (folded[0].applied, folded[0].void + 2)
     voids = [(await verify(log)).experiments[0].void for log in logs]
     assert voids[1] == voids[0] + 2
-    named = [Named(), Named()]
+    named = [OutsideNames(), OutsideNames()]
     feeds = [MetricsFeed(Metrics(version="1")), MetricsFeed(Metrics(version="1"))]
     for each, names, feed in zip(planted, named, feeds, strict=True):
         show(each.tape.records, feed, FenceView())
@@ -181,4 +181,4 @@ def test_a_worker_announces_itself_without_a_lease() -> None:
     id = tape.ids.new()
     place = tape.write(worker.WorkerStopped(worker=id, role="trainer", slot=-1), tape.ids.new(), key=id)
     assert place.partition == partition_of(topics.WORKERS, id)
-    assert Fold({}).take(tape.records).void == 0
+    assert TableFold({}).take(tape.records).void == 0

@@ -20,10 +20,11 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode, decode_as, encode_value
+from rftd.streams.effective import effective, of_experiment
 from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.fencing import FenceView
@@ -62,10 +63,8 @@ def folded(experiment: UUID, records: Iterable[Record]) -> bytes:
     """Everything that decisions rest on."""
     state, fences = RunState(experiment), FenceView()
     for record in records:
-        decoded = decode(record)
-        if decoded.head.experiment in (None, experiment) and fences.admit(
-            record.partition, decoded.head, decoded.event
-        ):
+        decoded = effective(record, fences, of_experiment(experiment))
+        if decoded is not None:
             state.apply(decoded)
     return msgspec.msgpack.encode(state.parts())
 

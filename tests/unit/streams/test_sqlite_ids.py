@@ -10,10 +10,9 @@ import apsw
 import pytest
 
 from rftd.ops.errors import LogCorruptError
-from rftd.streams.backends import sqlite_schema as schema
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog, schema
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition
 

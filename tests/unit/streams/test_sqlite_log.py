@@ -12,11 +12,10 @@ import pytest
 from rftd.ops import limits
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 from rftd.ops.faults import Faults, InjectedFault
-from rftd.streams.backends import sqlite_schema as schema
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite import SqliteLog
-from rftd.streams.backends.sqlite_check import scan_chain
-from rftd.streams.backends.sqlite_view import SqliteView
+from rftd.streams.backends.sqlite.check import scan_chain
+from rftd.streams.backends.sqlite.log import SqliteLog, schema
+from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition
 

@@ -10,7 +10,7 @@ import pytest
 from synthetic_run import SyntheticRun
 from tape import Tape
 
-from rftd.daemon.supervisor.registry import Registry
+from rftd.daemon.registry import Registry
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.storage.snapshots import SnapshotFolder

@@ -15,11 +15,9 @@ import pytest
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds, derive
 from rftd.streams import topics
-from rftd.streams.backends import sqlite_schema as schema
-from rftd.streams.backends import wal
-from rftd.streams.backends.checkpointer import Checkpointer
-from rftd.streams.backends.sqlite_store import Store
-from rftd.streams.backends.wal import Blocked, Holder, WalKeeper, holders
+from rftd.streams.backends.sqlite import schema, wal
+from rftd.streams.backends.sqlite.store import Store
+from rftd.streams.backends.sqlite.wal import Blocked, Checkpointer, Holder, WalKeeper, holders
 from rftd.streams.envelope import Draft
 from rftd.streams.topics import Partition
 

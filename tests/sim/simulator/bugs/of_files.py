@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 from rftd.storage.checkpoints import mark_latest, put_back
-from rftd.storage.garbage import OF_ONE_TRAINER, garbage, kept_of, ours, remove
-from rftd.workers.trainer import saving, trainer
-from rftd.workers.trainer.publishing import DURABLE, Publisher
+from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
+from rftd.workers.training import saving, trainer
+from rftd.workers.training.publishing import DURABLE, Publisher
 from rftd.workers.weights import checkpoint
 from simulator.bugs.bug import Bug, instead
 from simulator.loop import PROCESS
@@ -22,7 +22,7 @@ def _list_and_remove(lease: Any, state: Any, spec: Any) -> None:
     for committed in state.checkpoints.values():
         put_back(Path(committed.path))
     own = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER]
-    for each in garbage(own, kept_of(state), before_ns=lease._clock.now_ns()):
+    for each in unreferenced(own, referenced_by(state), before_ns=lease._clock.now_ns()):
         remove([each.path])
 
 

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
-from rftd.daemon.supervisor.controller import Controller
-from rftd.daemon.supervisor.obstacle import REFUSALS, Trouble, of_refusal
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs
 from rftd.streams import patience
 from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchAbandoned
-from rftd.streams.folds.ledger import Ledger
+from rftd.streams.folds.replay_buffer import ReplayBuffer
 from rftd.streams.folds.spine import Status
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.obstacle import REFUSALS, Trouble, of_refusal
 from simulator.bugs.bug import Bug, instead
 
 
@@ -53,8 +53,8 @@ def _believe_strangers(refused: Any) -> Callable[[Controller], Trouble | None]:
     return believing
 
 
-def _lose_what_returns(_abandoned: Any) -> Callable[[Ledger, BatchAbandoned], dict[Any, Any]]:
-    def losing(self: Ledger, event: BatchAbandoned) -> dict[Any, Any]:
+def _lose_what_returns(_abandoned: Any) -> Callable[[ReplayBuffer, BatchAbandoned], dict[Any, Any]]:
+    def losing(self: ReplayBuffer, event: BatchAbandoned) -> dict[Any, Any]:
         items = self._items.pop(event.batch, {})
         self._book(self._stage_of.pop(event.batch, 0), items, -1)
         return {}
@@ -79,7 +79,7 @@ BUGS = (
     Bug(
         "the items of an abandoned batch do not return",
         "given_up_is_gone",
-        instead(Ledger, "_abandoned", _lose_what_returns),
+        instead(ReplayBuffer, "_abandoned", _lose_what_returns),
         within_seeds=200,
     ),
 )

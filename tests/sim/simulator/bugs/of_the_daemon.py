@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.orders import Order
 from rftd.ops.clock import RecordedClock
@@ -17,16 +16,17 @@ from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import GroupClosed, TaskRetried
-from rftd.streams.folds.ledger import Changes, Ledger
+from rftd.streams.folds.replay_buffer import Changes, ReplayBuffer
 from rftd.streams.group_id import group_id
-from rftd.workers.dispatcher import dispatcher, leasing, windows
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.dispatcher.windows import Begin
-from rftd.workers.planner import planner
-from rftd.workers.planner.planner import Planner
-from rftd.workers.policies.paced import Paced
-from rftd.workers.policies.pool import Pool
+from rftd.workers.control import dispatcher, leasing, planner, windows
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.holds import Decided, NoTrainer
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.planner import Planner
+from rftd.workers.control.policies.buffer_index import BufferIndex
+from rftd.workers.control.policies.paced import Paced
+from rftd.workers.control.windows import Begin
 from simulator.bugs.bug import Bug, instead
 
 
@@ -83,7 +83,7 @@ def _write_the_retry(decide: Any) -> Any:
 
     def deciding(self: Controller, *args: Any, **more: Any) -> Any:
         planted = self._state.__dict__.pop("planted", None)
-        return [planted] if planted is not None else decide(self, *args, **more)
+        return Decided([planted]) if planted is not None else decide(self, *args, **more)
 
     return deciding
 
@@ -132,7 +132,7 @@ def _take_the_newest(begin: Any) -> Any:
 
 def _stall(decide: Any) -> Any:
     def deciding(self: Planner, positions: Any, now_ns: int) -> Any:
-        return () if self._state.spine.planned >= 2 else decide(self, positions, now_ns)
+        return Decided((), NoTrainer()) if self._state.spine.planned >= 2 else decide(self, positions, now_ns)
 
     return deciding
 
@@ -142,10 +142,12 @@ def _plan_experiences_again(decide: Any) -> Any:
 
     def deciding(self: Any, positions: Any, now_ns: int) -> Any:
         plans = self.__dict__.setdefault("first_plans", {})
-        return [
+        decided = decide(self, positions, now_ns)
+        events = [
             _made_of(plans.setdefault(event.stage, event), event) if _is_plan(event) and event.experiences else event
-            for event in decide(self, positions, now_ns)
+            for event in decided.events
         ]
+        return decided._replace(events=events)
 
     return deciding
 
@@ -160,17 +162,18 @@ def _made_of(first: BatchPlanned, plan: BatchPlanned) -> BatchPlanned:
 
 def _plan_twice(decide: Any) -> Any:
     def deciding(self: Planner, positions: Any, now_ns: int) -> Any:
-        return [each for event in decide(self, positions, now_ns) for each in (event,) * (1 + _is_plan(event))]
+        decided = decide(self, positions, now_ns)
+        twice = [each for event in decided.events for each in (event,) * (1 + _is_plan(event))]
+        return decided._replace(events=twice)
 
     return deciding
 
 
 def _observe_nothing(decide: Any) -> Any:
     def deciding(self: Planner, positions: Any, now_ns: int) -> Any:
-        return [
-            msgspec.structs.replace(event, observed=()) if _is_plan(event) else event
-            for event in decide(self, positions, now_ns)
-        ]
+        decided = decide(self, positions, now_ns)
+        blind = [msgspec.structs.replace(event, observed=()) if _is_plan(event) else event for event in decided.events]
+        return decided._replace(events=blind)
 
     return deciding
 
@@ -184,7 +187,7 @@ def _repeat_rows(rows: Any) -> Any:
 
 
 def _count_plans_twice(planned: Any) -> Any:
-    def counting(self: Ledger, event: BatchPlanned) -> None:
+    def counting(self: ReplayBuffer, event: BatchPlanned) -> None:
         before = self.books.planned
         planned(self, event)
         self.books.planned += self.books.planned - before
@@ -195,14 +198,14 @@ def _count_plans_twice(planned: Any) -> Any:
 def _forget_the_limit(planned: Any) -> Any:
     """What was planned for the last time is kept, as if there were no limit of uses."""
 
-    def counting(self: Ledger, event: BatchPlanned) -> Any:
+    def counting(self: ReplayBuffer, event: BatchPlanned) -> Any:
         return planned(self, msgspec.structs.replace(event, max_uses=0 if event.max_uses > 1 else event.max_uses))
 
     return counting
 
 
 def _never_rest(change: Any) -> Any:
-    def changing(self: Pool, experiences: Changes) -> None:
+    def changing(self: BufferIndex, experiences: Changes) -> None:
         awake = {id: entry and msgspec.structs.replace(entry, eligible_at_ns=0) for id, entry in experiences.items()}
         change(self, awake)
 
@@ -212,7 +215,7 @@ def _never_rest(change: Any) -> Any:
 def _keep_a_changed_priority_to_oneself(prioritized: Any) -> Any:
     """Nobody who keeps an order is told."""
 
-    def changing(self: Ledger, event: Any) -> Any:
+    def changing(self: ReplayBuffer, event: Any) -> Any:
         prioritized(self, event)
         return {}
 
@@ -222,7 +225,7 @@ def _keep_a_changed_priority_to_oneself(prioritized: Any) -> Any:
 def _forget_a_changed_priority(closed: Any) -> Any:
     """Where the change is read before the group closes."""
 
-    def closing(self: Ledger, event: GroupClosed, decoded: Any) -> Any:
+    def closing(self: ReplayBuffer, event: GroupClosed, decoded: Any) -> Any:
         kept, self._priorities = self._priorities, {}
         found = closed(self, event, decoded)
         self._priorities = kept
@@ -231,11 +234,11 @@ def _forget_a_changed_priority(closed: Any) -> Any:
     return closing
 
 
-def _end_early(_done: Any) -> Any:
-    def done(self: Controller) -> bool:
-        return self._state.spine.version >= self._state.spine.last_version - 1
+def _end_early(lacks: Any) -> Any:
+    def lacking(self: Controller) -> Any:
+        return None if self._state.spine.version >= self._state.spine.last_version - 1 else lacks(self)
 
-    return done
+    return lacking
 
 
 def _despair(failure: Any) -> Any:
@@ -302,20 +305,28 @@ BUGS = (
     Bug(
         "an experience is used more often than its limit",
         "verify: books-balance",
-        instead(Ledger, "_planned", _forget_the_limit),
+        instead(ReplayBuffer, "_planned", _forget_the_limit),
     ),
-    Bug("an experience is used before it has rested", "verify: books-balance", instead(Pool, "change", _never_rest)),
+    Bug(
+        "an experience is used before it has rested",
+        "verify: books-balance",
+        instead(BufferIndex, "change", _never_rest),
+    ),
     Bug(
         "a changed priority changes no order",
         "ranked",
-        instead(Ledger, "_prioritized", _keep_a_changed_priority_to_oneself),
+        instead(ReplayBuffer, "_prioritized", _keep_a_changed_priority_to_oneself),
     ),
     Bug(
         "a changed priority is lost if the group closes later",
         "ranked",
-        instead(Ledger, "_close", _forget_a_changed_priority),
+        instead(ReplayBuffer, "_close", _forget_a_changed_priority),
     ),
-    Bug("the planner does not wait", "patient", instead(Planner, "_waits", lambda _: lambda _self, _version: False)),
+    Bug(
+        "the planner does not wait",
+        "patient",
+        instead(Planner, "_waits", lambda _: lambda _self, _step, _version: None),
+    ),
     Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
     Bug(
         "a plan rests on what it did not read",
@@ -328,12 +339,14 @@ BUGS = (
         "verify: staleness-bounded",
         instead(Paced, "oldest_allowed", lambda _: lambda _self, _view: 0),
     ),
-    Bug("a repetition counts again", "confluent", instead(Ledger, "_new", lambda _: lambda _self, _decoded: True)),
-    Bug("a plan counts twice in the books", "balanced", instead(Ledger, "_planned", _count_plans_twice)),
+    Bug(
+        "a repetition counts again", "confluent", instead(ReplayBuffer, "_new", lambda _: lambda _self, _decoded: True)
+    ),
+    Bug("a plan counts twice in the books", "balanced", instead(ReplayBuffer, "_planned", _count_plans_twice)),
     Bug(
         "a stage ends before its last step",
         "verify: completed-is-complete",
-        instead(Controller, "_stage_is_done", _end_early),
+        instead(Controller, "_lacks", _end_early),
     ),
     Bug(
         "a fork leaps over groups",

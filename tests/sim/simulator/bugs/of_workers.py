@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rftd.daemon import external_worker
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import derive
 from rftd.storage.checkpoints import Staged
@@ -17,8 +18,8 @@ from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.fencing import FenceView
 from rftd.streams.folds.weights import Weights
 from rftd.streams.role import RoleLease
-from rftd.workers.dispatcher import leasing
-from rftd.workers.trainer import history, saving, trainer
+from rftd.workers.control import leasing
+from rftd.workers.training import history, saving, trainer
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
 from simulator.loop import PROCESS
@@ -133,6 +134,11 @@ BUGS = (
         "a role writes under an epoch that no fence began",
         "verify: fences-come-first",
         instead(RoleLease, "acquire", _warn_under_the_next_epoch),
+    ),
+    Bug(
+        "a worker that nobody ordered stays where it has nothing to do",
+        "liveness",
+        instead(external_worker, "stranded", lambda _stranded: lambda *_: False),
     ),
     Bug("a fence admits all", "fenced", instead(FenceView, "admit", _admit_all), mode="zombies"),
     Bug(

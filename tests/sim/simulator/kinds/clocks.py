@@ -10,7 +10,7 @@ from unittest import mock
 
 import msgspec
 
-from rftd.workers.planner.planner import Planner
+from rftd.workers.control.planner import Planner
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:

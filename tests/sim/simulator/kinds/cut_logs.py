@@ -17,8 +17,8 @@ from rftd.storage.checkpoint_witness import read_witness
 from rftd.storage.snapshots import FOLDER
 from rftd.storage.survivors import LossesFile
 from rftd.streams import topics
-from rftd.streams.backends.heads_file import FILE_NAME, read_heads
 from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.backends.sqlite.heads_file import FILE_NAME, read_heads
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.codec import decode, decode_head
 from rftd.streams.envelope import Record

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 def given_up_is_gone(world: World) -> Iterator[str]:
     """What was given up is in no plan that stands and was made after that, and the books of all that ended balance."""
     for state in (world.state, world.fork_state):
-        if state.ledger.counts()["balance"]:
-            yield f"the books of {state.experiment} do not balance: {state.ledger.counts()}"
-        late = [id for id in state.ledger.given_up if id in state.ledger.waiting or id in state.ledger.cooling]
+        if state.replay_buffer.counts()["balance"]:
+            yield f"the books of {state.experiment} do not balance: {state.replay_buffer.counts()}"
+        late = [
+            id
+            for id in state.replay_buffer.given_up
+            if id in state.replay_buffer.waiting or id in state.replay_buffer.cooling
+        ]
         if late and world.over(state) and str(state.spine.status) == "completed":
             yield f"{late[0]} was given up and still waits"
 
@@ -63,8 +67,8 @@ class GivenUp(Kind):
 def _open(world: World, *, planned: bool) -> list[UUID]:
     """Experiences that nobody trained: of plans, or those that wait and rest."""
     world.observe()
-    ledger, spine = world.state.ledger, world.state.spine
+    replay_buffer, spine = world.state.replay_buffer, world.state.spine
     if not planned:
-        return sorted((*ledger.waiting, *ledger.cooling))
+        return sorted((*replay_buffer.waiting, *replay_buffer.cooling))
     plans = [plan.event for step, plan in spine.plans.items() if step > spine.furthest]
     return sorted({item.experience for plan in plans for item in plan.experiences})

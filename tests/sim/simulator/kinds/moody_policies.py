@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
-from rftd.workers.policies.paced import Paced
+from rftd.workers.control.policies.paced import Paced
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:

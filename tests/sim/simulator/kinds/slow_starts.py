@@ -11,7 +11,8 @@ from unittest import mock
 
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops import limits
-from rftd.workers.executors.executor import Executor, Handle, WorkerOrder
+from rftd.streams.folds.run_state import RunState
+from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:
@@ -114,10 +115,9 @@ class SlowStarts(Kind):
         """Gives each fleet such an executor, and less patience."""
         make = Fleet.__init__
 
-        def made(fleet: Fleet, *args: Any, **more: Any) -> None:
-            state, spec, executor, *rest = args
+        def made(fleet: Fleet, state: RunState, executor: Executor, *args: Any, **more: Any) -> None:
             late = LateExecutor(executor, world, plot)
-            make(fleet, state, spec, late, *rest, start_timeout_s=START_TIMEOUT_S, **more)
+            make(fleet, state, late, *args, start_timeout_s=START_TIMEOUT_S, **more)
 
         assert START_TIMEOUT_S < limits.WORKER_START_TIMEOUT_S
         return mock.patch.object(Fleet, "__init__", made)

@@ -14,7 +14,7 @@ from rftd.streams import topics
 from rftd.streams.codec import decode
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.topics import partition_of
-from rftd.workers.explorer.explorer import Explorer
+from rftd.workers.rollout.explorer import Explorer
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,9 +12,10 @@ import pytest
 from house import House
 from sqlalchemy import text
 
-from rftd.streams.backends.wal import Blocked, Holder
+from rftd.streams.backends.sqlite.wal import Blocked, Holder
 
 pytestmark = pytest.mark.anyio
+GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: House) -> None:
@@ -68,6 +71,12 @@ async def test_a_reader_in_the_way_of_the_log_is_named_everywhere(client: httpx.
 
 async def test_version(client: httpx.AsyncClient) -> None:
     assert set((await client.get("/version")).json()) == {"version", "python"}
+
+
+async def test_the_document_is_what_clients_were_promised(client: httpx.AsyncClient) -> None:
+    """If a change is meant: tests/golden/make_openapi.py, and a line in CHANGELOG."""
+    promised = json.loads((GOLDEN / "openapi.json").read_text(encoding="utf-8"))
+    assert (await client.get("/openapi.json")).json() == promised
 
 
 async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient, house: House) -> None:

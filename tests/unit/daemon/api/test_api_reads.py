@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import httpx
-import msgspec
 import pytest
 
-from rftd.daemon.api.place import show
-from rftd.daemon.client.replies import Page
+from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.streams.events.weights import WeightsOverdue
 
 pytestmark = pytest.mark.anyio
@@ -43,10 +42,10 @@ async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.A
     late = WeightsOverdue(stage=1, window=2, wanted=4, version=-1, waited_s=60.0, reason="late")
     house.run.tape.write(late, house.run.id, role="dispatcher")
     [position] = await house.log.append(house.run.tape.drafts[-1:])
-    told = await get(client, "/v1/experiments/small", after=show(position))
-    page = msgspec.convert(told, Page)
+    told = await get(client, "/v1/experiments/small", after=str(position))
+    page = from_wire(told, ExperimentPage)
     assert [(row.window, row.version, row.reason) for row in page.overdue] == [(2, -1, "late")]
-    assert page.overdue_windows == 1 and page.overdue[0].overdue_at.endswith("Z")
+    assert page.overdue_windows == 1 and to_wire(page) == told
 
 
 async def test_steps_are_paged(client: httpx.AsyncClient) -> None:

@@ -51,7 +51,9 @@ async def test_the_same_key_is_the_same_submission(client: httpx.AsyncClient, ke
 
 
 async def test_a_priority_is_changed_by_an_event(client: httpx.AsyncClient) -> None:
-    path = f"/v1/experiments/{(await submit(client, priority=4)).json()['id']}"
+    receipt = (await submit(client, priority=4)).json()
+    path = f"/v1/experiments/{receipt['id']}"
+    assert (await client.get(f"{path}/summary", params={"after": receipt["position"]})).json()["priority"] == 4
     problem(await client.post(f"{path}/prioritize", json={}), 422, "RFTD-USE-001")
     problem(await client.post(f"{path}/prioritize", json={"priority": "high"}), 422, "RFTD-USE-001", "priority")
     changed = await client.post(f"{path}/prioritize", json={"priority": 9}, headers={"Idempotency-Key": "k"})

@@ -13,7 +13,7 @@ from house import House
 from log_operations import LogOperations
 from until import until
 
-from rftd.daemon.dlq.gauge import watch_dead_letters
+from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.storage.database import open_database, sqlite_url
@@ -24,7 +24,7 @@ from rftd.streams.deadletters import DeadLetterBox
 from rftd.streams.events.worker import RecordDropped
 from rftd.streams.folds.letters import HOME
 from rftd.streams.verify.checker import verify
-from rftd.streams.verify.report import Report
+from rftd.streams.verify.report import VerifyReport
 
 pytestmark = pytest.mark.anyio
 CLOCK = SystemClock()
@@ -143,7 +143,7 @@ async def _applied(house: House, drafts: list[Any]) -> None:
         await house.projector.wait_for(position.partition, position.offset, 10.0)
 
 
-def _ours(report: Report) -> list[str]:
+def _ours(report: VerifyReport) -> list[str]:
     """Findings of the rules about retries and verdicts."""
     rules = {"retries-have-a-cause", "verdicts-name-a-letter", "groups-close-once", "no-task-skipped"}
     return [finding.what for finding in report.findings if finding.rule in rules]

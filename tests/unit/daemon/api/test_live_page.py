@@ -12,10 +12,10 @@ import pytest
 from synthetic_run import SyntheticRun
 from tape import Tape
 
-from rftd.daemon.api import live_page
-from rftd.daemon.api.live_page import LivePage
-from rftd.daemon.api.pages import ExperimentPage
+from rftd.daemon.api import stream
 from rftd.daemon.api.services import Services
+from rftd.daemon.api.stream import LivePage
+from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
@@ -87,7 +87,7 @@ async def test_nothing_is_read_while_nothing_is_written(watched: Watched) -> Non
 async def test_many_experiences_are_counted_seldom_but_in_the_end(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_page, "COUNTED_PER_S", 1)
+    monkeypatch.setattr(stream, "COUNTED_PER_S", 1)
     await watched.look()
     watched.run.explore()
     await watched.write()
@@ -101,7 +101,7 @@ async def test_many_experiences_are_counted_seldom_but_in_the_end(
 
 
 async def test_books_are_new_when_the_state_is(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_page, "COUNTED_PER_S", 1)
+    monkeypatch.setattr(stream, "COUNTED_PER_S", 1)
     await watched.look()
     watched.run.explore()
     watched.run.finish()

@@ -74,7 +74,8 @@ def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
     assert json.loads(rftd("experiences", "ls", "small", "--reward", ">1", "--json").out)["items"] == []
     assert "retired (stale)" in rftd("experiences", "ls", "small", "--state", "retired").out
     shown = rftd("experiences", "show", "small", good[0]["id"], "--tokens")
-    assert "drawn by    version" in shown.out and "-1.0000" in shown.out
+    assert "drawn by    version" in shown.out and "  -1.0000  processed   -0.5000" in shown.out
+    assert "sampling    temperature 1, top_p 0.95, top_k -1, min_p 0.1: response tokens 0 to" in shown.out
     for wrong in (("--step", "x"), ("--reward", "much"), ("--staleness", ">>1")):
         refused = rftd("experiences", "ls", "small", *wrong)
         assert refused.status == 2 and wrong[0] in refused.err

@@ -17,7 +17,7 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.storage.database import open_database
 from rftd.storage.projector import Projector
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.deadletters import DeadLetterBox
 

@@ -7,14 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
+import synthetic_run
 from command_line import Rftd
+from msgspec.structs import replace
 from synthetic_run import SyntheticRun
 from tape import Tape
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.errors import ConflictError
 from rftd.streams.backends.lock_file import LockFile
-from rftd.streams.backends.sqlite import SqliteLog
+from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.spec import ExperimentSpec, LoraSpec, TasksetSpec, TrainerSpec
 
 
 def filled(root: Path, *runs: SyntheticRun) -> DataFolder:
@@ -131,3 +134,35 @@ def test_no_daemon_starts_on_half_an_import(
     assert rftd("import", file, "--data", str(folder.root)).status == 0
     folder.prepare()
     assert rftd("verify", "--data", str(folder.root)).status == rftd("verify", "--data", str(ended.root)).status
+
+
+def test_an_import_names_every_input_that_is_not_here(
+    rftd: Rftd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter, a teacher and a reward model are read as the model is: those that --map finds are not missing."""
+
+    usual = synthetic_run.spec_of
+
+    def spec_of(name: str, rft_steps: int, job_dir: str) -> ExperimentSpec:
+        spec = usual(name, rft_steps, job_dir)
+        stage = replace(
+            spec.stages[1],
+            model=replace(spec.stages[1].model, lora=LoraSpec(path="/old/lora")),
+            trainer=TrainerSpec(critic_path="/old/critic", teacher_path="/old/teacher"),
+            taskset=TasksetSpec(name="t", path="/old/rows.jsonl", reward_args={"path": "/old/judge"}),
+        )
+        return replace(spec, stages=(spec.stages[0], stage))
+
+    run = SyntheticRun(Tape(), name="busy")
+    with monkeypatch.context() as patched:
+        patched.setattr(synthetic_run, "spec_of", spec_of)
+        run.begin()
+    folder, file = filled(tmp_path / "one", run), str(tmp_path / "busy.rftd")
+    assert rftd("export", "busy", "-o", file, "--data", str(folder.root)).status == 0
+    said = rftd("import", file, "--json", "--data", str(tmp_path / "two"))
+    names = ("critic", "judge", "lora", "rows.jsonl", "teacher")
+    assert json.loads(said.out)["missing"] == ["/model", *(f"/old/{name}" for name in names)]
+    for name in names[:3]:
+        (tmp_path / "new" / name).mkdir(parents=True)
+    moved = rftd("import", file, "--map", f"/old={tmp_path}/new", "--json", "--data", str(tmp_path / "three"))
+    assert json.loads(moved.out)["missing"] == ["/model", f"{tmp_path}/new/rows.jsonl", f"{tmp_path}/new/teacher"]

@@ -12,7 +12,7 @@ from tape import Tape
 from until import until
 
 from rftd.daemon.patience import opened_in_time, persistently
-from rftd.daemon.supervisor.registry import Entry, Registry
+from rftd.daemon.registry import Entry, Registry
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.why.wait import Wait
 from rftd.ops.clock import SystemClock

@@ -16,7 +16,7 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import NotFoundError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams.backends.kafka.settings import parse_kafka
+from rftd.streams.backends.backend import log_url
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.chain import Heads
 
@@ -50,7 +50,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> LateLog:
 
 
 def options(folder: Path, *, accept_loss: tuple[str, ...] = ()) -> ServiceOptions:
-    return ServiceOptions(data=folder, port=0, kafka=parse_kafka("kafka://127.0.0.1:1"), accept_loss=accept_loss)
+    return ServiceOptions(data=folder, port=0, log_at=log_url("kafka://127.0.0.1:1"), accept_loss=accept_loss)
 
 
 async def test_the_log_is_waited_for(tmp_path: Path, late: LateLog) -> None:

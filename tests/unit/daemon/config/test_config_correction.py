@@ -8,7 +8,7 @@ import pytest
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import CorrectionPart, CorrectionSpec
-from rftd.workers.algorithms.corrections.registry import CORRECTIONS
+from rftd.workers.training.corrections.registry import CORRECTIONS
 
 SECTION = "algorithm.rollout_correction"
 
@@ -92,3 +92,16 @@ def test_a_penalty_and_its_arguments(load: Any) -> None:
     (stage,) = load(overrides=overrides).spec.stages
     assert (stage.algorithm.kl_penalty, stage.algorithm.kl_penalty_args) == ("k3", {"kl_coef": 0.01})
     assert load(overrides=["trainer.max_nonfinite_steps=7"]).spec.stages[0].trainer.max_nonfinite_steps == 7
+
+
+def test_where_a_kl_penalty_is_taken_from(load: Any, errors: Any) -> None:
+    given = "algorithm.kl_penalty_fn=k1"
+    before = "algorithm.kl_penalty_place=before"
+    assert load(overrides=[given]).spec.stages[0].algorithm.kl_penalty_place == "after"
+    assert load(overrides=[given, before]).spec.stages[0].algorithm.kl_penalty_place == "before"
+    (text,) = errors(overrides=[before])
+    assert "algorithm.kl_penalty_place" in text and "there is no KL penalty" in text
+    (text,) = errors(overrides=[given, before, "algorithm.advantage_fn=reinforceplusplus"])
+    assert "algorithm.kl_penalty_place" in text and "tells tokens apart" in text
+    (text,) = errors(overrides=[given, before, "algorithm.advantage_fn=opo"])
+    assert "more than the rewards" in text

@@ -118,8 +118,8 @@ def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, smal
         (
             [f"{BUFFER}.replay_buffer={{enable: true, priority_fn_args: {{decai: 1}}}}"],
             "priority_fn_args",
-            "does not take its arguments",
-            "correct the arguments",
+            "takes no argument 'decai'",
+            "did you mean 'decay'?",
         ),
         *(
             (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.halves import difference
-from rftd.workers.policies.schedule import explorer_interval, trainer_interval
+from rftd.streams.schedule import explorer_interval, trainer_interval
+from rftd.streams.split_submission import difference
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -239,28 +239,6 @@ def test_deterministic_means_in_order(load: Load, errors: Errors) -> None:
     assert "sync_offset" in text
 
 
-@pytest.mark.parametrize(
-    ("given", "method"),
-    [
-        (["sync_method=memory", "memory_dir=/run/shm"], "memory"),
-        (["sync_method=checkpoint"], "checkpoint"),
-        (["sync_method=nccl"], "checkpoint"),
-    ],
-)
-def test_the_weight_channel_is_the_one_asked_for_where_it_can_be(load: Load, given: list[str], method: str) -> None:
-    sync = load(overrides=[f"synchronizer.{each}" for each in given]).spec.stages[0].sync
-    assert sync.method == method
-    assert sync.memory_dir == ("/run/shm" if method == "memory" else "")
-
-
-def test_pinned_versions_between_two_announcements_must_outlive_a_reboot(load: Load, errors: Errors) -> None:
-    memory = ["deterministic=true", "synchronizer.sync_method=memory"]
-    assert load(overrides=memory).spec.stages[0].sync.method == "memory"
-    assert load(overrides=[*memory, "synchronizer.sync_interval=2"]).spec.stages[0].sync.method == "checkpoint"
-    (text,) = errors(overrides=["synchronizer.memory_dir=shm"])
-    assert "must be an absolute path" in text
-
-
 def test_colocated_sides_take_turns_on_one_device(load: Load, errors: Errors) -> None:
     submission = load(overrides=["mode=colocate"])
     stage = submission.spec.stages[0]
@@ -280,10 +258,10 @@ def test_colocated_sides_take_turns_on_one_device(load: Load, errors: Errors) ->
 
 
 def test_engines_of_the_guide_run_on_torch_without_a_gpu(load: Load) -> None:
-    submission = load(overrides=["trainer.engine_args={threads: 2, lr_scale: 3}", "trainer.trainer_type=verl"])
+    submission = load(overrides=["trainer.engine_args={threads: 2, critic_lr: 3}", "trainer.trainer_type=verl"])
     stage = submission.spec.stages[0]
     assert (stage.rollout.engine, stage.trainer.engine) == ("torch", "torch")
-    assert (stage.trainer.threads, stage.trainer.engine_args) == (2, {"lr_scale": 3})
+    assert (stage.trainer.threads, stage.trainer.engine_args) == (2, {"critic_lr": 3})
     assert sum("torch" in warning for warning in submission.spec.warnings) == 2
     quiet = load(overrides=["trainer.trainer_type=fake", "explorer.rollout_model.engine_type=fake"])
     assert quiet.spec.stages[0].rollout.engine == quiet.spec.stages[0].trainer.engine == "fake"

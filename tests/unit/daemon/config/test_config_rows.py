@@ -28,9 +28,19 @@ def test_rows_are_what_the_algorithm_takes(load: Load, algorithm: str) -> None:
     assert load(overrides=of(algorithm, rows=f"path: /rows.jsonl, schema_type: {algorithm}")).spec.stages[0] == stage
 
 
+def test_rows_of_kto_are_pairs_or_have_labels(load: Load) -> None:
+    schemas = []
+    for rows in ("path: /r", "path: /r, schema_type: dpo", "path: /r, schema_type: kto"):
+        stage = load(overrides=of("kto", rows=rows)).spec.stages[0]
+        assert stage.dataset is not None and stage.algorithm.policy_loss == "kto"
+        schemas.append(stage.dataset.schema)
+    assert schemas == ["dpo", "dpo", "kto"]
+
+
 def test_the_format_of_rows_reaches_them(load: Load) -> None:
     form = (
         "{prompt_type: messages, messages_key: m, tools_key: t, chosen_key: c, rejected_key: r, "
+        "completion_key: d, label_key: l, "
         "enable_concatenated_multi_turn: true, chat_template: x, enable_thinking: false}"
     )
     spec = load(overrides=of("sft", rows=f"path: /rows.jsonl, format: {form}")).spec
@@ -40,6 +50,8 @@ def test_the_format_of_rows_reaches_them(load: Load) -> None:
         tools_key="t",
         chosen_key="c",
         rejected_key="r",
+        completion_key="d",
+        label_key="l",
         enable_concatenated_multi_turn=True,
         chat_template="x",
         enable_thinking=False,
@@ -64,15 +76,43 @@ def test_preferences_have_two_responses_and_a_reference_of_their_own(load: Load)
         ([*TRAIN, "algorithm={algorithm_type: dpo}"], "experience_buffer.path", "needs the path"),
         ([*of("dpo"), "buffer.train_batch_size=0"], "buffer.train_batch_size", "how many rows"),
         (of("dpo", rows="path: /r, schema_type: sft"), "experience_buffer.schema_type", "takes dpo"),
+        (of("dpo", rows="path: /r, schema_type: kto"), "experience_buffer.schema_type", "takes dpo"),
+        (of("kto", rows="path: /r, schema_type: cpt"), "experience_buffer.schema_type", "takes dpo or kto"),
+        (
+            [*of("kto", rows="path: /r, schema_type: kto"), "algorithm.policy_loss_fn=simpo"],
+            "experience_buffer.schema_type",
+            "simpo compares two",
+        ),
+        ([*of("sft"), "algorithm.policy_loss_fn=kto"], "algorithm.policy_loss_fn", "which responses are the good ones"),
+        ([*of("kto"), "algorithm.policy_loss_fn=sft"], "algorithm.policy_loss_fn", "learn the rejected"),
         ([*of("dpo"), "algorithm.policy_loss_fn=sft"], "algorithm.policy_loss_fn", "learn the rejected"),
         ([*of("sft"), "algorithm.policy_loss_fn=dpo"], "algorithm.policy_loss_fn", "no such pairs"),
+        ([*of("dpo"), "algorithm.policy_loss_fn=ppo"], "algorithm.policy_loss_fn", "compares with"),
         ([*of("dpo"), "algorithm.policy_loss_fn_args={beta: 0}"], "algorithm.policy_loss_fn_args", "beta is 0"),
-        ([*of("dpo"), "algorithm.policy_loss_fn_args={betta: 1}"], "algorithm.policy_loss_fn_args", "betta"),
+        (
+            [*of("dpo"), "algorithm.policy_loss_fn_args={betta: 1}"],
+            "algorithm.policy_loss_fn_args.betta",
+            "no argument",
+        ),
     ],
 )
 def test_what_contradicts_the_rows_is_refused(errors: Errors, overrides: list[str], field: str, what: str) -> None:
     found = errors(overrides=overrides)
     assert any(f"{field}: " in text and what in text for text in found), found
+
+
+@pytest.mark.parametrize("name", ["dpo", "ipo", "simpo", "orpo", "kto"])
+def test_each_type_of_preferences_takes_pairs_and_the_loss_of_another(load: Load, name: str) -> None:
+    stage = load(overrides=of(name)).spec.stages[0]
+    assert stage.dataset is not None and stage.dataset.schema == "dpo" and stage.algorithm.policy_loss == name
+    other = load(overrides=[*of("dpo"), f"algorithm.policy_loss_fn={name}"]).spec.stages[0].algorithm
+    assert (other.kind, other.policy_loss) == ("dpo", name)
+
+
+@pytest.mark.parametrize("more", [[], ["algorithm.policy_loss_fn_args={ipo_mask_low: 0.2}"]])
+def test_who_names_the_clip_of_probabilities_as_it_was_called_is_told_its_name(errors: Errors, more: list[str]) -> None:
+    found = errors(overrides=["algorithm.algorithm_type=grpo", "algorithm.policy_loss_fn=ipo", *more])
+    assert any("algorithm.policy_loss_fn: " in text and "probability_clip" in text for text in found), found
 
 
 def test_what_is_for_rows_has_no_effect_on_tasks_and_says_so(load: Load) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from rftd.daemon.config.loading import Submission
+from rftd.streams.stored_path import inputs_of
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
@@ -58,6 +60,35 @@ def test_an_error_names_the_stage_or_the_global_field(errors: Errors, small: str
     assert all("model.max_model_len" in text for text in texts) and len(texts) == 1
     (text,) = errors(small + TWO.replace("/rows.jsonl", "sqlite:///x.db"))
     assert "stages[0].buffer.trainer_input.experience_buffer.path" in text
+
+
+def test_each_path_of_the_file_is_made_whole_where_it_is_declared(load: Load, tmp_path: Path) -> None:
+    """Those of a stage's teacher stayed relative; the daemon has another working directory."""
+    text = """
+    project: p
+    name: n
+    checkpoint_root_dir: c
+    model:
+      {model_path: ./m, critic_model_path: ./critic, max_model_len: 64, lora_configs: [{name: a, path: ./adapter}]}
+    buffer:
+      batch_size: 2
+      total_steps: 5
+      explorer_input:
+        taskset: {path: ./t.jsonl, default_workflow_type: math_workflow}
+        eval_tasksets:
+          - path: ./e.jsonl
+            default_workflow_type: math_workflow
+            default_reward_fn_type: reward_model
+            reward_fn_args: {path: ./judge}
+    stages:
+      - stage_name: only
+        algorithm: {algorithm_type: on_policy_distill}
+        explorer: {auxiliary_models: [{model_path: ./teacher}]}
+    """
+    spec = load(text).spec
+    names = {"m", "adapter", "t.jsonl", "e.jsonl", "judge", "teacher"}
+    assert inputs_of(spec) == {str(tmp_path / name) for name in names}
+    assert spec.config["model"]["critic_model_path"] == str(tmp_path / "critic")
 
 
 def test_two_stages_need_two_names(errors: Errors, small: str) -> None:

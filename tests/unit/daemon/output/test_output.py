@@ -8,7 +8,7 @@ import math
 from rftd.daemon.output.failure import as_json, as_text, leaves
 from rftd.daemon.output.quantity import age, number, short, size
 from rftd.daemon.output.sparkline import sparkline
-from rftd.ops.clock import ManualClock, iso
+from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, NotFoundError
 
 
@@ -28,7 +28,7 @@ def test_sparkline_is_never_wider_than_asked() -> None:
 
 def test_quantities() -> None:
     clock = ManualClock()
-    then = iso(clock.now_ns())
+    then = clock.now_ns()
     for seconds, text in ((0, "0s"), (100, "100s"), (120, "2m"), (7200, "2h"), (200_000, "2d")):
         later = ManualClock(clock.now_ns() + seconds * 10**9)
         assert age(then, later) == text

@@ -14,12 +14,12 @@ from rftd.daemon.supervisor.disk_guard import (
     Reading,
     judge,
 )
-from rftd.daemon.supervisor.obstacle import DISK_BUDGET, DISK_FULL
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.disk import LocalDisk, Volume
+from rftd.workers.control.obstacle import DISK_BUDGET, DISK_FULL
 
 MIB = limits.MIB
 DATA = Path("/data")

@@ -11,13 +11,13 @@ import pytest
 from desk import Desk
 
 from rftd.daemon.supervisor.fleet import Fleet
-from rftd.daemon.supervisor.obstacle import WORKER_FAILS
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.streams.events.worker import Heartbeat, WorkerLost, WorkerStarted, WorkerStopped
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.obstacle import WORKER_FAILS
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 pytestmark = pytest.mark.anyio
 
@@ -87,13 +87,13 @@ class Harbour:
         self.liveness = Liveness(1e9)
         self.fleet = Fleet(
             self.desk.state,
-            msgspec.structs.replace(spec, job_dir="/nowhere"),
             self.processes,
             self.liveness,
             clock=self.clock,
             log=logger(),
             start_timeout_s=START_S,
         )
+        self.fleet.take_up(msgspec.structs.replace(spec, job_dir="/nowhere"))
 
     def join(self, process: Process, **identity: Any) -> WorkerStarted:
         """The process announces itself."""

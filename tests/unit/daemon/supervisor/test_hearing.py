@@ -11,8 +11,8 @@ import pytest
 from synthetic_run import SyntheticRun
 from tape import Tape
 
+from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.hearing import Hearing
-from rftd.daemon.supervisor.registry import Registry
 from rftd.ops import limits
 from rftd.ops.errors import LogLossError
 from rftd.ops.logs import logger

@@ -21,7 +21,7 @@ from rftd.streams import topics
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.losses import Witness
 from rftd.streams.topics import partition_of
-from rftd.workers.executors.local import LocalExecutor
+from rftd.workers.launcher.local import LocalExecutor
 
 pytestmark = pytest.mark.anyio
 

@@ -10,18 +10,18 @@ from uuid import UUID
 import pytest
 from desk import Desk, stage_of
 
-from rftd.daemon.supervisor.controller import Controller
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import derive
 from rftd.ops.logs import logger
+from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.roster import Gone
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.evaluation import due_evals, eval_id
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.executors.executor import Handle, WorkerOrder
+from rftd.workers.control.controller import Controller
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.launcher.executor import Handle, WorkerOrder
 
 
 class Unscanned(dict[UUID, Gone]):
@@ -73,10 +73,11 @@ async def test_nobody_looks_at_all_who_left(tmp_path: Path) -> None:
     roster.gone = Unscanned(roster.gone)
     liveness = Liveness()
     assert state.spine.spec is not None
-    fleet = Fleet(state, state.spine.spec, Ending(), liveness, clock=clock, log=logger())
+    fleet = Fleet(state, Ending(), liveness, clock=clock, log=logger())
+    fleet.take_up(state.spine.spec)
     controller, dispatcher = Controller(state), Dispatcher(state, liveness)
     for _ in range(3):
-        list(controller.decide(None))
+        controller.decide(None)
         dispatcher.decide(clock.monotonic_s())
         fleet.tend()
         clock.advance(10.0)
@@ -91,7 +92,7 @@ def test_evaluations_that_are_completed_are_looked_at_once(monkeypatch: pytest.M
         asked.append(version)
         return eval_id(experiment, number, version, taskset)
 
-    monkeypatch.setattr("rftd.workers.dispatcher.evaluation.eval_id", counting)
+    monkeypatch.setattr("rftd.streams.evaluations.eval_id", counting)
     state.spine.furthest = 500
 
     def due() -> Iterator[tuple[int, int]]:

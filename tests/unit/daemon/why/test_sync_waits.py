@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from desk import REPEAT, Desk, stage_of
 
-from rftd.daemon.why.dispatching import dispatcher_wait
+from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Level, Wait
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
-from rftd.streams.halves import ROLES
 from rftd.streams.spec import PolicySpec, SyncSpec
-from rftd.workers.dispatcher.closing import close_groups
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.planner.planner import Planner
+from rftd.streams.split_submission import ROLES
+from rftd.workers.control.closing import close_groups
+from rftd.workers.control.deciders import asked
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.planner import Planner
 
 
 def dispatcher_of(desk: Desk) -> Wait:
     """The dispatcher's wait now."""
+    liveness = Liveness()
     scene = Scene(
         name="n",
         state=desk.state,
-        liveness=Liveness(),
+        said=lambda: asked(desk.state, liveness, now_s=0.0, now_ns=0),
+        liveness=liveness,
         processes=(),
         roles=ROLES,
         phase=Phase.LEADING,
@@ -31,7 +34,7 @@ def dispatcher_of(desk: Desk) -> Wait:
         now_s=0.0,
         now_ns=0,
     )
-    return dispatcher_wait(scene)
+    return next(wait for wait in waits_of(scene) if wait.role == "dispatcher")
 
 
 def test_explorers_wait_at_a_sync_point() -> None:
@@ -39,7 +42,7 @@ def test_explorers_wait_at_a_sync_point() -> None:
     desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=9, max_inflight_batches=3)))
     desk.join()
     dispatcher = Dispatcher(desk.state, Liveness())
-    leases = desk.obey(dispatcher.decide(1.0))
+    leases = desk.obey(dispatcher.decide(1.0).decisions)
     wait = dispatcher_of(desk)
     assert (wait.state, wait.level, wait.on_whom) == ("sync_point", Level.WAITS, "explorers")
     assert "before window 1" in wait.waiting_for and "2 groups" in wait.waiting_for
@@ -47,7 +50,7 @@ def test_explorers_wait_at_a_sync_point() -> None:
         assert isinstance(lease, TaskLeased)
         desk.produce(lease, range(REPEAT))
     desk.obey(close_groups(desk.state, stage_over=False))
-    desk.obey(dispatcher.decide(2.0))
+    desk.obey(dispatcher.decide(2.0).decisions)
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom) == ("answer", "trainer")
     assert "sync_timeout (60 s) passes" in wait.unblock and "step under way" in wait.unblock
@@ -58,13 +61,13 @@ def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
     desk = Desk(stage_of(sync=sync, policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=3)))
     desk.join()
     dispatcher = Dispatcher(desk.state, Liveness())
-    for lease in desk.obey(dispatcher.decide(1.0)):
+    for lease in desk.obey(dispatcher.decide(1.0).decisions):
         assert isinstance(lease, TaskLeased)
         desk.produce(lease, range(REPEAT))
-    desk.obey(dispatcher.decide(2.0))
-    desk.obey(Planner(desk.state).decide(desk.positions, 0))
+    desk.obey(dispatcher.decide(2.0).decisions)
+    desk.obey(Planner(desk.state).decide(desk.positions, 0).events)
     desk.execute()
-    assert [type(event) for event in desk.obey(dispatcher.decide(3.0))] == [WeightsOverdue]
+    assert [type(event) for event in desk.obey(dispatcher.decide(3.0).decisions)] == [WeightsOverdue]
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom, wait.unblock) == ("weights", "trainer", "it is trained and published")
     assert "nothing older may be trained (max_staleness 0)" in wait.waiting_for

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from desk import BATCH, REPEAT, Desk, stage_of
 
-from rftd.daemon.supervisor.registry import Entry
+from rftd.daemon.registry import Entry
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.life import Line, entry_waits
 from rftd.daemon.why.scene import Phase, Process, Scene
@@ -22,27 +22,30 @@ from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.spine import Spine, Status
-from rftd.streams.halves import ROLES
 from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
-from rftd.workers.dispatcher.dispatcher import Dispatcher
-from rftd.workers.dispatcher.liveness import Liveness
-from rftd.workers.planner.planner import Planner
+from rftd.streams.split_submission import ROLES
+from rftd.workers.control.deciders import asked
+from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.planner import Planner
 
 NOBODY = UUID(int=5)
 
 
 def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> Scene:
+    known, now_ns = liveness or Liveness(), desk.tape.clock.now_ns()
     scene = Scene(
         name="n",
         state=desk.state,
-        liveness=liveness or Liveness(),
+        said=lambda: asked(desk.state, known, now_s=10.0, now_ns=now_ns),
+        liveness=known,
         processes=(),
         roles=ROLES,
         phase=Phase.LEADING,
         append_s=0.0,
         failure=None,
         now_s=10.0,
-        now_ns=desk.tape.clock.now_ns(),
+        now_ns=now_ns,
     )
     return replace(scene, **changes)
 
@@ -56,7 +59,7 @@ def name_of(desk: Desk, role: str, **changes: Any) -> str:
 
 
 def plan(desk: Desk) -> None:
-    desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()))
+    desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events)
 
 
 def train(desk: Desk, steps: int) -> None:
@@ -125,11 +128,11 @@ def test_the_dispatcher() -> None:
     desk.join(0, capacity=REPEAT)
     assert name_of(desk, "dispatcher") == "leases"
     dispatcher = Dispatcher(desk.state, Liveness())
-    desk.obey(dispatcher.decide(1.0))
+    desk.obey(dispatcher.decide(1.0).decisions)
     wait = wait_of(scene_of(desk), "dispatcher")
     assert (wait.state, wait.on_whom) == ("credits", "explorers") and "8 rollouts" in wait.waiting_for
     desk.join(1)
-    desk.obey(dispatcher.decide(2.0))
+    desk.obey(dispatcher.decide(2.0).decisions)
     wait = wait_of(scene_of(desk), "dispatcher")
     assert (wait.state, wait.on_whom) == ("policy", "trainer") and "24 in flight" in wait.waiting_for
 
@@ -166,7 +169,7 @@ def test_the_controller() -> None:
     lease = desk.lease(99, NOBODY)
     assert name_of(desk, "controller") == "groups_close"
     desk.produce(lease, range(REPEAT), version=1)
-    desk.obey(Dispatcher(desk.state, Liveness()).decide(0.0))
+    desk.obey(Dispatcher(desk.state, Liveness()).decide(0.0).decisions)
     assert name_of(desk, "controller") == "books_close"
 
 
@@ -176,7 +179,7 @@ def test_evaluations() -> None:
     assert name_of(desk, "evaluation") == "explorers"
     desk.join()
     assert name_of(desk, "evaluation") == "explorer_free"
-    desk.obey(Dispatcher(desk.state, Liveness()).decide(0.0))
+    desk.obey(Dispatcher(desk.state, Liveness()).decide(0.0).decisions)
     wait = wait_of(scene_of(desk), "evaluation")
     assert (wait.state, wait.level) == ("scores", Level.WORKS) and "0 of 3 rows" in wait.waiting_for
     bare = Desk(stage_of(evals=(held,), eval_on_startup=True))
@@ -377,9 +380,9 @@ def test_every_state_of_a_heartbeat_is_named() -> None:
     from rftd.daemon.why.workers import _SAID
 
     workers = Path(limits.__file__).parents[1] / "workers"
-    sources = "\n".join((workers / name).read_text() for name in ("trainer/trainer.py", "membership.py"))
+    sources = "\n".join((workers / name).read_text() for name in ("training/trainer.py", "membership.py"))
     said = set(re.findall(r'state(?:: str)? = "(\w+)"', sources)) | set(re.findall(r'else "(\w+)"', sources))
-    explorer = (workers / "explorer" / "explorer.py").read_text()
+    explorer = (workers / "rollout" / "explorer.py").read_text()
     said |= set(re.findall(r'"(\w+)"', explorer.partition("def _doing")[2].partition("def _stage")[0]))
     assert said >= {"load", "busy", "wait_batch", "wait_tasks", "publish"} and said <= set(_SAID), said - set(_SAID)
 

@@ -10,10 +10,9 @@ import pytest
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import SeededIds
-from rftd.streams.backends.kafka.headers import envelope_of, headers_of, key_of, sum_of
-from rftd.streams.backends.kafka.pressure import PATIENCE_S, Pressure
-from rftd.streams.backends.kafka.quiet import Quiet
-from rftd.streams.backends.kafka.seen import Window
+from rftd.streams.backends.kafka.connect import Quiet
+from rftd.streams.backends.kafka.records import IdWindow, envelope_of, headers_of, key_of, sum_of
+from rftd.streams.backends.kafka.tailing import PATIENCE_S, Pressure
 from rftd.streams.codec import Writer, decode_head
 from rftd.streams.envelope import Record
 from rftd.streams.events.experiment import ExperimentPaused
@@ -27,7 +26,7 @@ def record(offset: int, size_bytes: int = 100) -> Record:
 
 
 def test_a_window_knows_the_first_offset_of_recent_identities() -> None:
-    window = Window(records=3)
+    window = IdWindow(records=3)
     assert window.admit(b"a", 10) and window.admit(b"a", 10)
     assert not window.admit(b"a", 11)
     assert window.find(b"a") == 10 and window.find(b"z") is None

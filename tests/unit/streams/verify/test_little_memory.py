@@ -13,13 +13,13 @@ from tape import Tape
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.verify import books, facts, identities
 from rftd.streams.verify.checker import verify
-from rftd.streams.verify.report import Report
+from rftd.streams.verify.report import VerifyReport
 from rftd.streams.verify.scratch import Table
 
 pytestmark = pytest.mark.anyio
 
 
-async def checked(seed: int) -> Report:
+async def checked(seed: int) -> VerifyReport:
     """What a check says of a log with several experiments, some things in them being wrong."""
     tape = Tape(seed)
     for number in range(3):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
 import numpy as np
 import pytest
 
-from rftd.ops.errors import ConfigError
+from rftd.ops.errors import ConfigError, TrainError
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms.advantages import ADVANTAGES, ClosedGroup, advantages_of
 from rftd.workers.algorithms.advantages.advantage import Substituting
@@ -127,6 +128,114 @@ def test_asymre_shifts_the_mean() -> None:
     assert values("asymre", group(*REWARDS), group(2.0)) == [near([r - shifted for r in REWARDS]), [2.0]]
 
 
+def test_grpo_without_a_std_is_the_reward_less_the_mean() -> None:
+    """Dr. GRPO."""
+    expected = [r - statistics.mean(REWARDS) for r in REWARDS]
+    assert values("grpo", group(*REWARDS), group(2.0), std_cal_level="none") == [near(expected), [2.0]]
+
+
+def test_overlong_responses_lose_reward_in_the_last_tokens_before_the_limit() -> None:
+    """DAPO, equation 13: nothing up to 16 tokens, a part up to 20, all of the penalty from there."""
+    lengths = [3, 16, 17, 19, 20, 50]
+    rewards = [1.0, 1.0, 1.0, 0.0, 1.0, 0.0]
+    long = ClosedGroup(rewards=np.array(rewards, np.float32), lengths=np.array(lengths))
+    punished = []
+    for reward, length in zip(rewards, lengths, strict=True):
+        if length <= 20 - 4:
+            punished.append(reward)
+        elif length <= 20:
+            punished.append(reward + 0.5 * ((20 - 4) - length) / 4)
+        else:
+            punished.append(reward - 0.5)
+    expected = [(r - statistics.mean(punished)) / (statistics.stdev(punished) + 1e-6) for r in punished]
+    given = {"max_response_tokens": 20, "overlong_buffer": 4, "overlong_penalty": 0.5}
+    assert values("grpo", long, **given) == [near(expected)]
+    function = ADVANTAGES.open("grpo", {**given, "std_threshold": 0.0})
+    assert function.member_fields == {"lengths"}
+    right = ClosedGroup(rewards=np.ones(2, np.float32), lengths=np.array([3, 50]))
+    assert not function.informative(right), "with equal rewards a group teaches nothing but brevity"
+    assert not function.advantages([right])[0].any()
+
+
+def test_opo_weighs_the_baseline_by_length() -> None:
+    lengths = [10, 1, 4, 25]
+    long = ClosedGroup(rewards=np.array(REWARDS, np.float32), lengths=np.array(lengths))
+    baseline = sum(n * r for n, r in zip(lengths, REWARDS, strict=True)) / sum(lengths)
+    single = ClosedGroup(rewards=np.array([3.0], np.float32), lengths=np.array([7]))
+    assert values("opo", long, single) == [near([r - baseline for r in REWARDS]), [3.0]]
+    empty = ClosedGroup(rewards=np.array([1.0, 0.0], np.float32), lengths=np.array([0, 0]))
+    assert values("opo", empty) == [[0.5, -0.5]]
+    assert ADVANTAGES.open("opo").member_fields == {"lengths"}
+
+
+def test_gpg_makes_up_for_groups_without_a_gradient() -> None:
+    """Of 4 + 3 + 2 + 1 experiences 5 are in groups of equal rewards."""
+    mean = statistics.mean(REWARDS)
+    got = values("gpg", group(*REWARDS), group(0.1, 0.1, 0.1), group(0.0, 0.0), group(0.5))
+    scale = 10 / 5
+    assert got == [near([scale * (r - mean) for r in REWARDS]), [0.0] * 3, [0.0] * 2, near([scale * 0.5])]
+    assert values("gpg", group(1.0, 1.0)) == [[0.0, 0.0]]
+
+
+def test_gdpo_normalises_each_part_in_its_group_and_their_sum_in_the_batch() -> None:
+    """As TRL's normalize_then_sum: what one has no part of is not in that part's mean."""
+    nan = math.nan
+    batch = [
+        {"accuracy": [1.0, 0.0, 0.0, 1.0], "format": [0.1, 0.1, nan, 0.2], "remark": [5.0, 1.0, 1.0, 1.0]},
+        {"accuracy": [1.0, 1.0], "format": [0.0, 0.2], "remark": [0.0, 0.0]},
+    ]
+    weights = {"accuracy": 1.0, "format": 0.5}
+    sums = []
+    for parts in batch:
+        total = [0.0] * len(parts["accuracy"])
+        for name, weight in weights.items():
+            there = [x for x in parts[name] if not math.isnan(x)]
+            for place, x in enumerate(parts[name]):
+                if not math.isnan(x):
+                    total[place] += weight * (x - statistics.mean(there)) / (statistics.stdev(there) + 1e-6)
+        sums.append(total)
+    every = [x for total in sums for x in total]
+    expected = [[(x - statistics.mean(every)) / (statistics.stdev(every) + 1e-6) for x in total] for total in sums]
+    groups = [
+        ClosedGroup(
+            rewards=np.zeros(len(parts["accuracy"]), np.float32),
+            parts={name: np.array(part, np.float32) for name, part in parts.items()},
+        )
+        for parts in batch
+    ]
+    assert values("gdpo", *groups, weights=weights) == [near(each) for each in expected]
+    assert ADVANTAGES.open("gdpo").informative(groups[1]) and ADVANTAGES.open("gdpo").member_fields == {"parts"}
+    with pytest.raises(TrainError, match="acuracy") as raised:
+        ADVANTAGES.open("gdpo", {"weights": {"acuracy": 1.0}}).advantages(groups)
+    assert "accuracy, format, remark" in str(raised.value.fix)
+
+
+def test_gdpo_of_a_reward_without_parts_is_grpo_whitened() -> None:
+    one = values("grpo", group(*REWARDS))[0]
+    assert values("gdpo", group(*REWARDS)) == [near([x / (statistics.stdev(one) + 1e-6) for x in one])]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("right", range(6))
+def test_pass_at_k_is_the_mean_over_all_sets_of_k(k: int, right: int) -> None:
+    rewards = [1.0] * right + [0.0] * (5 - right)
+    sets = list(itertools.combinations(range(5), min(k, 5)))
+    passed = [max(rewards[member] for member in each) for each in sets]
+    mean = statistics.mean(passed)
+    std = statistics.pstdev(passed)
+    expected = []
+    for member in range(5):
+        own = [value for value, each in zip(passed, sets, strict=True) if member in each]
+        expected.append((statistics.mean(own) - mean) / (std + 1e-6))
+    assert values("pass_at_k", group(*rewards), k=k) == [pytest.approx(expected, rel=1e-5, abs=1e-6)]
+
+
+def test_pass_at_k_takes_rewards_above_a_bound_for_right() -> None:
+    assert values("pass_at_k", group(0.9, 0.2, 0.4), k=2) == values("pass_at_k", group(1.0, 0.0, 0.0), k=2)
+    assert values("pass_at_k", group(0.9, 0.2, 0.4), k=1, right_above=0.3)[0][2] > 0
+    assert values("pass_at_k", group(1.0), group(0.0)) == [[0.0], [0.0]]
+
+
 def test_best_chooses_the_best_of_a_group() -> None:
     function = ADVANTAGES.open("best")
     groups = [ClosedGroup(rewards=np.array(each, np.float32)) for each in ([0, 1, 0.5, 1], [1, 1], [0.2])]
@@ -226,6 +335,20 @@ def test_gigpo_takes_a_sparse_reward_with_the_last_step() -> None:
         ("grpo", {"no": 1}),
         ("opmd", {"opmd_baseline": "median"}),
         ("opmd", {"tau": 0.0}),
+        ("grpo", {"overlong_buffer": 4}),
+        ("grpo", {"max_response_tokens": 4}),
+        ("grpo", {"overlong_buffer": 5, "max_response_tokens": 4}),
+        ("grpo", {"overlong_buffer": 0, "max_response_tokens": 4}),
+        ("grpo", {"overlong_buffer": 1, "max_response_tokens": 4, "overlong_penalty": -1.0}),
+        ("gdpo", {"weights": {}}),
+        ("gdpo", {"weights": {"form": 0.0}}),
+        ("gdpo", {"weights": {"form": "1"}}),
+        ("gdpo", {"weights": {"form": math.inf}}),
+        ("gdpo", {"weights": ["form"]}),
+        ("gdpo", {"epsilon": 0.0}),
+        ("pass_at_k", {"k": 0}),
+        ("pass_at_k", {"k": 2.5}),
+        ("pass_at_k", {"epsilon": 0.0}),
         ("rec", {"drop": "all"}),
         ("step_wise_grpo", {"std_cal_level": "run"}),
         ("gigpo", {"fnorm": "mean"}),

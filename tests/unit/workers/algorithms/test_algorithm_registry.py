@@ -22,6 +22,26 @@ def test_grpo_has_the_published_defaults() -> None:
     assert grpo.needs.groups and grpo.needs.old_logprobs and not grpo.needs.critic
 
 
+def test_luspo_gives_each_token_of_a_long_response_as_much_as_one_of_a_short_one() -> None:
+    """Against gspo, whose loss of a response it multiplies with the response's length."""
+    import torch
+
+    from rftd.workers.training.losses import from_tensors
+
+    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
+    old = torch.full((2, 4), -1.0, dtype=torch.float64)
+    given = {"old_logprobs": old, "mask": mask, "advantages": torch.tensor([0.7, -1.0], dtype=torch.float64)}
+    luspo = lookup("luspo")
+    assert (luspo.policy_loss, luspo.advantage) == ("gspo", "grpo")
+    slopes = []
+    for mode in (luspo.policy_loss_args["loss_agg_mode"], lookup("gspo").loss_agg_mode):
+        logprobs = old.clone().requires_grad_()
+        loss, _ = from_tensors.policy_loss("gspo", logprobs=logprobs, loss_agg_mode=mode, **given)
+        slopes.append(torch.autograd.grad(loss, logprobs)[0])
+    lengths = mask.sum(1, keepdim=True)
+    torch.testing.assert_close(slopes[0], slopes[1] * lengths)
+
+
 def test_sft_needs_no_rollouts() -> None:
     assert lookup("sft").policy_loss == "sft"
     assert not lookup("sft").needs.rollouts
@@ -45,7 +65,7 @@ def test_an_algorithm_of_a_third_party_is_found(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from rftd.ops.errors import ConfigError\n"
         "from rftd.workers.algorithms.registry import lookup, names\n"
-        "import rftd.workers.algorithms.objective\n"
+        "import rftd.workers.training.losses.objective\n"
         "assert lookup('mine').name == 'mine' and 'mine' in names()\n"
         "try:\n    lookup('odd')\n"
         "except ConfigError as error:\n    assert 'int' in error.what\n"
@@ -58,7 +78,7 @@ def test_an_algorithm_of_a_third_party_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_part_of_an_algorithm_takes_its_default_arguments(name: str) -> None:
     from rftd.streams.spec import AlgorithmSpec
-    from rftd.workers.algorithms.objective import Objective
+    from rftd.workers.training.losses.objective import Objective
 
     found = lookup(name)
     ADVANTAGES.open(found.advantage, found.advantage_args)

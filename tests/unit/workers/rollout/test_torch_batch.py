@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, MAX_LEN, make_model, network_of, prompts_of, run, running
+from structlog.testing import capture_logs
+from tiny_models import ARCHITECTURES, MAX_LEN, MOVING, make_model, network_of, prompts_of, run, running
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError
+from rftd.workers.rollout.engines.torch.alone import Way
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.network import Network
 from rftd.workers.rollout.engines.torch.trial import try_model
@@ -20,8 +22,8 @@ from rftd.workers.rollout.engines.torch.trial import try_model
 ModelOf = Callable[[str], Path]
 
 
-def batch_of(network: Network, *, slots: int = 8, deterministic: bool = False) -> Batch:
-    batch = Batch(network, slots=slots, max_len=MAX_LEN, deterministic=deterministic)
+def batch_of(network: Network, *, slots: int = 8, deterministic: bool = False, ahead: bool = False) -> Batch:
+    batch = Batch(network, slots=slots, max_len=MAX_LEN, deterministic=deterministic, ahead=ahead)
     batch.swapped((0, 0))
     return batch
 
@@ -33,8 +35,8 @@ def logprobs_of(model: torch.nn.Module, prompt: tuple[int, ...], tokens: tuple[i
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_greedy_tokens_equal_generate(model_of: ModelOf, architecture: str, deterministic: bool) -> None:
+@pytest.mark.parametrize(("deterministic", "ahead"), [(False, False), (True, False), (False, True)])
+def test_greedy_tokens_equal_generate(model_of: ModelOf, architecture: str, deterministic: bool, ahead: bool) -> None:
     folder = model_of(architecture)
     network = network_of(folder)
     try_model(network)
@@ -45,7 +47,7 @@ def test_greedy_tokens_equal_generate(model_of: ModelOf, architecture: str, dete
         running(i, prompt, temperature=0.0, max_tokens=length)
         for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
     ]
-    found = run(batch_of(network, deterministic=deterministic), requests)
+    found = run(batch_of(network, deterministic=deterministic, ahead=ahead), requests)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         with torch.no_grad():
             output = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=length)
@@ -139,14 +141,58 @@ def test_deterministic_bits_do_not_depend_on_neighbours(model_of: ModelOf) -> No
     assert run(used, again) == alone
 
 
-def test_a_swap_between_two_tokens(model_of: ModelOf, tmp_path: Path) -> None:
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_steps_that_begin_ahead_of_the_last_ones_tokens_draw_the_same(model_of: ModelOf, deterministic: bool) -> None:
+    """As a GPU is driven: responses that end, stop texts, newcomers, and requests that leave in between."""
+    network = network_of(model_of("qwen2"))
+    prompts = prompts_of(40, seed=11)
+    stop = tuple(network.tokenizer.decode([token]) for token in (20, 31, 42))
+
+    def drawn(ahead: bool) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
+        batch = batch_of(network, slots=6, deterministic=deterministic, ahead=ahead)
+        waiting = [
+            running(i, prompt, max_tokens=4 + i % 30, min_tokens=i % 5, stop=stop if i % 3 == 0 else ())
+            for i, prompt in enumerate(prompts)
+        ]
+        done = []
+        total = 0
+        with torch.inference_mode():
+            while waiting or batch.live:
+                if count := min(batch.free, len(waiting)):
+                    done += batch.join(waiting[:count])
+                    del waiting[:count]
+                if leaving := [one for one in batch.live if one.request.id.int % 7 == 3 and len(one.tokens) > 2]:
+                    done += batch.caught_up()
+                    batch.drop(leaving)
+                if batch.live:
+                    done += batch.step()
+        found = {}
+        for one in done:
+            assert not isinstance(one.result, RolloutError)
+            total += len(one.result.tokens)
+            if one.running.request.id.int % 7 != 3:
+                found[one.running.request.id.int] = (one.result.tokens, one.result.logprobs)
+        assert batch.tokens_total >= total
+        return found
+
+    plain = drawn(False)
+    ahead = drawn(True)
+    assert set(ahead) == set(plain) == {i for i in range(40) if i % 7 != 3}
+    for i, (tokens, logprobs) in plain.items():
+        assert ahead[i][0] == tokens
+        assert ahead[i][1] == pytest.approx(logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_swap_between_two_tokens(model_of: ModelOf, tmp_path: Path, ahead: bool) -> None:
     old = AutoModelForCausalLM.from_pretrained(model_of("qwen2"))
     new = AutoModelForCausalLM.from_pretrained(make_model(tmp_path / "new", "qwen2", seed=9))
     network = network_of(model_of("qwen2"))
-    batch = batch_of(network)
+    batch = batch_of(network, ahead=ahead)
 
     def swap(step: int) -> None:
-        if step == 5:
+        if step == 5 - ahead:  # then a sixth token was under way, and is taken
+            assert not batch.caught_up()
             network.assign(new.state_dict())
             batch.swapped((1, 0))
 
@@ -208,16 +254,113 @@ def test_a_broken_number_fails_its_request_only(model_of: ModelOf) -> None:
     assert len(results[0].tokens) == 20
 
 
+@pytest.mark.parametrize(
+    ("deterministic", "ahead", "ends"),
+    [
+        (False, False, "broken"),
+        (True, False, "broken"),
+        (False, True, "broken"),
+        (False, True, "before it is read"),
+    ],
+)
+def test_keys_that_are_no_numbers_do_not_reach_who_has_the_row_next(
+    model_of: ModelOf, deterministic: bool, ahead: bool, ends: str
+) -> None:
+    network = network_of(model_of("gpt2"))
+    batch = batch_of(network, slots=2, deterministic=deterministic, ahead=ahead)
+    sampling = {"max_tokens": 30, "min_tokens": 30, "ignore_eos": True, "temperature": 0.0}
+    stays = running(0, (20,) * 5, **sampling)
+    if ends == "broken":
+        gone = running(1, (20,) * 38, **sampling)
+    else:  # a step ahead of its end computes the token after it
+        gone = running(1, (20,) * 39, max_tokens=30, min_tokens=1, logit_bias=((2, 100.0),))
+    follows = running(2, (30, 31), max_tokens=10, min_tokens=10)
+    expected = run(batch_of(network, slots=2), [copy.deepcopy(follows)])[2]
+    with torch.inference_mode():
+        network.model.transformer.wpe.weight[40] = float("nan")
+        assert not batch.join([stays])
+        assert not batch.join([gone])
+        done = []
+        while not done:
+            done = batch.step()
+        assert [one.running for one in done] == [gone]
+        assert isinstance(done[0].result, RolloutError) is (ends == "broken")
+        for _ in range(4):
+            assert not batch.step()
+        done = batch.join([follows])
+        while follows in batch.live:
+            done += batch.step()
+    assert [one.running for one in done] == [follows]
+    assert not isinstance(done[0].result, RolloutError), done[0].result
+    assert done[0].result.tokens == expected.tokens
+
+
+def test_a_broken_prompt_leaves_nothing_in_its_row(model_of: ModelOf) -> None:
+    network = network_of(model_of("gpt2"))
+    batch = batch_of(network, slots=2)
+    with torch.inference_mode():
+        network.model.transformer.wpe.weight[40] = float("nan")
+        stays = running(0, (20,) * 5, max_tokens=30, min_tokens=30)
+        assert not batch.join([stays])
+        (broken,) = batch.join([running(1, (20,) * 45, max_tokens=9)])
+    assert isinstance(broken.result, RolloutError)
+    assert all(torch.isfinite(stored).all() for stored in (*batch._cache._keys, *batch._cache._values))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2", "mistral_sliding", "gemma2", "llama4_chunked"])
+def test_float64_is_as_exact_as_it_says(model_of: ModelOf, architecture: str) -> None:
+    network = network_of(model_of(architecture), dtype="float64")
+    assert try_model(network) is Way.SLOTS
+    prompts = prompts_of(6)
+    sampling = {"temperature": 0.0, "max_tokens": 12}
+    together = run(batch_of(network), [running(i, prompt, **sampling) for i, prompt in enumerate(prompts)])
+    single = network_of(model_of(architecture))
+    alone = run(batch_of(single, slots=1), [running(i, prompt, **sampling) for i, prompt in enumerate(prompts)])
+    assert {i: one.tokens for i, one in together.items()} == {i: one.tokens for i, one in alone.items()}
+
+
 def test_what_cannot_be_run_is_said_at_opening(model_of: ModelOf, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no model folder"):
         network_of(tmp_path / "absent")
-    with pytest.raises(DataError, match="cannot be loaded"):
+    with pytest.raises(DataError, match=r"config\.json cannot be read"):
         network_of(tmp_path)
     with pytest.raises(DataError, match="no dtype 'float31'"):
         network_of(tmp_path, dtype="float31")
     network = network_of(model_of("llama"))
     try_model(network)
-    assert network._fused is not None
-    network._fused._cos.mul_(0.5)  # stands for an architecture whose arithmetic the lean forward does not know
-    with pytest.raises(RolloutError, match="cannot run LlamaForCausalLM: its logits differ"):
+    assert network.fused is not None
+    network.fused._cos.mul_(0.5)  # stands for an architecture whose arithmetic the lean forward does not know
+    with capture_logs() as logs:
+        assert try_model(network) is Way.OWN_CACHE
+    assert logs[0]["event"] == "rollout.slower_way"
+    assert logs[0]["model_type"] == "llama"
+    assert logs[0]["because"].startswith("its logits differ by ")
+    network.model.register_forward_hook(by_length)
+    with pytest.raises(RolloutError, match=r"cannot run llama models \(LlamaForCausalLM\): its logits differ"):
         try_model(network)
+
+
+def by_length(_model: object, _arguments: object, output: Any) -> Any:
+    """Logits that depend on how many tokens are computed at once: no way of computing them by token is exact."""
+    output.logits = output.logits * (1 + output.logits.shape[1])
+    return output
+
+
+@pytest.mark.parametrize("turning", MOVING)
+def test_rotations_that_depend_on_length_are_refused_beyond_their_own(tmp_path: Path, turning: str) -> None:
+    """A prompt would be computed otherwise beside a longer one, and a token otherwise when it is trained."""
+    for tokens, beyond in ((MAX_LEN - 1, True), (MAX_LEN, False)):
+        network = network_of(make_model(tmp_path / str(tokens), MOVING[turning](tokens), seed=4))
+        if not beyond:
+            try_model(network)
+            continue
+        with pytest.raises(RolloutError, match=f"its rotary embedding '{turning}' .* longer than {tokens} ") as raised:
+            try_model(network)
+        assert raised.value.fix == f"set model.max_model_len to at most {tokens}, or use another model"
+
+
+def test_positions_that_a_model_counts_itself_are_computed_alone_where_they_matter(tmp_path: Path) -> None:
+    settings = {**ARCHITECTURES["llama4_chunked"], "floor_scale": MAX_LEN}
+    with capture_logs() as logs:
+        assert try_model(network_of(make_model(tmp_path, settings, seed=4))) is Way.OWN_CACHE
+    assert logs[0]["because"].startswith(f"from token {MAX_LEN} on it scales")

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from rftd.workers.rollout.engine import Sampling
 from rftd.workers.rollout.engines.torch.draw import Draw
@@ -64,6 +65,128 @@ def test_top_k_and_top_p_keep_the_heaviest() -> None:
     assert shares(count=500, top_k=1)[0] == 1.0
     assert shares(count=500, top_p=1e-6)[0] == 1.0
     assert torch.allclose(shares(top_k=100), probabilities, atol=0.012)
+
+
+def test_min_p_is_a_share_of_the_likeliest() -> None:
+    probabilities = torch.softmax(LOGITS, -1)
+    kept = probabilities * (probabilities >= 0.3 * probabilities.max())
+    assert int((kept > 0).sum()) == 3
+    assert torch.allclose(shares(min_p=0.3), kept / kept.sum(), atol=0.012)
+    assert shares(count=500, min_p=1.0)[0] == 1.0
+    # Before top_p: a share of what is left.
+    assert torch.allclose(shares(min_p=0.3, top_p=0.75), shares(top_k=2), atol=0.012)
+
+
+def test_biases_and_penalties_are_those_of_transformers() -> None:
+    """Token by token, over a text that grows; the temperature divides what they leave."""
+    rows = [
+        sampling(repetition_penalty=1.7, seed=1),
+        sampling(presence_penalty=1.5, temperature=0.5, seed=2),
+        sampling(logit_bias=[[5, 6.0], [0, -100.0]], repetition_penalty=0.8, seed=3),
+        sampling(temperature=0.0, repetition_penalty=3.0),
+        sampling(seed=4),
+    ]
+    prompts = [[0, 3], [0, 4], [2], [1], [0]]
+    drawn = [[] for _ in rows]  # type: ignore[var-annotated]
+    texts = [(prompt, tokens) for prompt, tokens in zip(prompts, drawn, strict=True)]
+    draw = Draw(rows, [key_of(r.seed) for r in rows], [0] * 5, eos=NO_END, device=CPU, texts=texts)
+    order = np.arange(5)
+    for position in range(40):
+        expected = []
+        for number in order:
+            row = rows[number]
+            logits = LOGITS.clone()
+            for token, bias in row.logit_bias:
+                logits[token] += bias
+            processor = RepetitionPenaltyLogitsProcessor(row.repetition_penalty)
+            logits = processor(torch.tensor([[*prompts[number], *drawn[number]]]), logits[None])[0]  # type: ignore[arg-type]
+            logits[sorted(set(drawn[number]))] -= row.presence_penalty
+            if row.temperature == 0:
+                expected.append(int(logits.argmax()))
+                continue
+            share = torch.softmax(logits / row.temperature, -1).double().cumsum(-1)
+            keys = np.array([key_of(row.seed)], np.uint64)
+            at = np.array([position], np.uint64)
+            expected.append(int(torch.searchsorted(share, torch.from_numpy(uniforms(keys, at)), right=True)))
+        tokens, logprobs = draw(LOGITS.expand(5, -1))
+        assert tokens.tolist() == expected
+        for place, number in enumerate(order):
+            heat = rows[number].temperature or 1.0
+            assert logprobs[place] == torch.log_softmax(LOGITS * (1 / heat), -1)[tokens[place]], "the model's own"
+            drawn[number].append(int(tokens[place]))
+        if position == 20:
+            turned = np.array([4, 2, 0, 3, 1])
+            draw = draw.of(turned)
+            order = order[turned]
+    assert len(set(drawn[3])) > 1, "greedy text repeats itself without the penalty"
+
+
+def kept_logprobs(logits: torch.Tensor, row: Sampling, drawn: list[int], end: int) -> torch.Tensor:
+    """A plain float64 loop over the whole vocabulary; the prompt is empty  # [V] -> [V]"""
+    scores = logits.double().tolist()
+    for token, bias in row.logit_bias:
+        scores[token] += bias
+    for token in set(drawn):
+        scores[token] *= row.repetition_penalty if scores[token] < 0 else 1 / row.repetition_penalty
+        scores[token] -= row.presence_penalty
+    weights = torch.softmax(torch.tensor(scores, dtype=torch.float64) / row.temperature, -1)
+    if len(drawn) < row.min_tokens:
+        weights[end] = 0.0
+    order = weights.argsort(descending=True)
+    kept = [token for token in order.tolist() if weights[token] >= row.min_p * weights.max()]
+    kept = kept[: row.top_k] if row.top_k > 0 else kept
+    nucleus = []
+    mass = 0.0
+    for token in kept:
+        if mass < row.top_p * float(weights[kept].sum()):
+            nucleus.append(token)
+            mass += float(weights[token])
+    left = torch.full_like(weights, float("-inf"))
+    left[nucleus] = (weights[nucleus] / weights[nucleus].sum()).log()
+    return left
+
+
+def test_processed_logprobs_are_those_of_the_distribution_drawn_from() -> None:
+    asked = {"processed_logprobs": True}
+    rows = [
+        sampling(seed=1, **asked),
+        sampling(seed=2, top_p=0.7, temperature=0.8, **asked),
+        sampling(seed=3, top_k=3, min_tokens=20, **asked),
+        sampling(seed=4, min_p=0.2, top_p=0.9, presence_penalty=0.7, **asked),
+        sampling(seed=5, repetition_penalty=1.6, logit_bias=[[5, 6.0], [0, -1.0]], top_k=4, top_p=0.8, **asked),
+    ]
+    end = 0
+    drawn = [[] for _ in rows]  # type: ignore[var-annotated]
+    texts = [((), tokens) for tokens in drawn]
+    draw = Draw(rows, [key_of(r.seed) for r in rows], [0] * 5, eos=torch.tensor([end]), device=CPU, texts=texts)
+    order = np.arange(5)
+    for position in range(40):
+        logits = torch.randn(5, 6, generator=torch.Generator().manual_seed(position)) * 2
+        tokens, logprobs = draw(logits)
+        assert draw.processed is not None
+        for place, number in enumerate(order):
+            row = rows[number]
+            token = int(tokens[place])
+            expected = kept_logprobs(logits[place], row, drawn[number], end)[token]
+            assert abs(float(draw.processed[place]) - float(expected)) < 1e-5
+            own = torch.log_softmax(logits[place].double() / row.temperature, -1)[token]
+            assert abs(float(logprobs[place]) - float(own)) < 1e-5, "the raw ones stay"
+            drawn[number].append(token)
+        if position == 20:
+            turned = np.array([4, 2, 0, 3, 1])
+            draw = draw.of(turned)
+            order = order[turned]
+
+
+def test_a_token_drawn_greedily_was_certain() -> None:
+    alone = [sampling(temperature=0.0, processed_logprobs=True)]
+    for rows in (alone, [*alone, sampling(top_k=2, seed=1)]):
+        draw = Draw(rows, [0] * len(rows), [0] * len(rows), eos=NO_END, device=CPU)
+        draw(LOGITS.expand(len(rows), -1))
+        assert draw.processed is not None and draw.processed[0] == 0.0
+    usual = Draw([sampling(top_k=2)], [0], [0], eos=NO_END, device=CPU)
+    usual(LOGITS[None])
+    assert usual.processed is None
 
 
 def test_each_row_has_its_own_settings() -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from families import FAMILIES
+from tiny_models import make_model
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import DataError, RolloutError
+from rftd.workers.devices.device_turn import Resting
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.workers.rollout.engines.torch import network
+from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
@@ -27,8 +32,9 @@ async def opened(folder: Path, **settings: object) -> TorchRolloutEngine:
     return await TorchRolloutEngine.open(str(folder), **arguments)  # type: ignore[arg-type]
 
 
-def weights_of(folder: Path, to: Path) -> WeightsRef:
+def weights_of(folder: Path, to: Path, *, sharper: float = 1.0) -> WeightsRef:
     tensors = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    tensors = {name: tensor * sharper for name, tensor in tensors.items()}
     written = checkpoint.export(bytes_of(tensors), to, version=0, generation=0)
     return WeightsRef(version=0, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum)
 
@@ -115,3 +121,70 @@ async def test_requests_made_together_end_as_they_would_alone(model_of: ModelOf,
         await engine.close()
         some = await answers.some()
     assert len(some) == 5 and all(isinstance(error, RolloutError) for _, error in some)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
+async def test_an_engine_that_rests_between_requests_answers_as_one_that_never_does(
+    model_of: ModelOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    folder = model_of(architecture)
+    read_model = network.read_model
+
+    def copied(*args: Any, **options: Any) -> Any:
+        """A model mapped from its file, whose memory cannot be given up, has memory of its own on a device."""
+        model = read_model(*args, **options)
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()
+        return model
+
+    monkeypatch.setattr(network, "read_model", copied)
+    first = weights_of(folder, tmp_path / "v0")
+    later = weights_of(model_of("llama"), tmp_path / "v1", sharper=1.5) if architecture == "llama" else first
+    plain = await opened(folder)
+    engine = await opened(folder)
+    assert isinstance(engine, Resting)
+    engine._loop.rest.possible = True  # a CPU's memory is the host's: here it is parked there all the same
+    for each in (plain, engine):
+        await each.load_weights(first)
+    parameters = list(engine._network.model.parameters())
+    for number, weights in enumerate((None, later, None)):
+        answers = [await each.generate(request(number)) for each in (plain, engine)]
+        assert answers[0] == answers[1]
+        await engine.rest()
+        assert all(parameter.untyped_storage().nbytes() == 0 for parameter in parameters)
+        assert isinstance(engine._loop._batch, Batch)
+        assert not engine._loop._batch._cache._keys, "keys and values are gone, too"
+        if weights is not None:
+            for each in (plain, engine):
+                await each.load_weights(weights)
+            assert parameters[0].untyped_storage().nbytes() == 0, "weights that arrive at rest go to rest"
+        await engine.wake()
+    for each in (plain, engine):
+        await each.close()
+    with pytest.raises(RolloutError, match="closed"):
+        await engine.rest()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("family", ["lfm2", "openai-gpt"])
+async def test_a_model_that_is_computed_alone_answers_and_takes_new_weights(tmp_path: Path, family: str) -> None:
+    folder = make_model(tmp_path / "model", FAMILIES[family], seed=4)
+    engine = await opened(folder)
+    await engine.load_weights(weights_of(folder, tmp_path / "v0"))
+    together = await asyncio.gather(*(engine.generate(request(number, 9)) for number in range(3)))
+    assert together == [await engine.generate(request(number, 9)) for number in range(3)]
+    await engine.load_weights(weights_of(folder, tmp_path / "v1", sharper=1.5))
+    other = await engine.generate(request(0, 9))
+    assert other.logprobs != together[0].logprobs and len(other.tokens) == 9
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused_at_opening(model_of: ModelOf) -> None:
+    folder = model_of("gpt2")
+    last = AutoModelForCausalLM.from_pretrained(folder).config.vocab_size - 1
+    await (await opened(folder, biased=[last])).close()
+    with pytest.raises(RolloutError, match=f"logit_bias names token {last + 1}") as refused:
+        await opened(folder, biased=[last, last + 1])
+    assert refused.value.fix == f"name token ids of this model, 0 to {last}"

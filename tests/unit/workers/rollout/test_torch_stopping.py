@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rftd.daemon.demo.model import make_tokenizer
-from rftd.workers.rollout.engines.torch.stopping import StopTexts
+from rftd.workers.rollout.engines.torch.responses import StopTexts
 
 
 def test_a_text_over_several_tokens() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
-from rftd.workers.chat.message import Message
+from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task, make_task
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]

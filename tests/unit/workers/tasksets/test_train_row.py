@@ -9,9 +9,9 @@ import pytest
 
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
-from rftd.workers.chat.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.chat.message import Message
-from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.tasksets.train_row import TrainRow
 from rftd.workers.tasksets.train_rows import make_train_rows
 

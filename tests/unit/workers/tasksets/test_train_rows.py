@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 from rftd.daemon.demo.model import CHAT_TEMPLATE, make_tokenizer
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
-from rftd.workers.chat.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.chat.hf_tokenizer import HfTokenizer, open_tokenizer
-from rftd.workers.chat.message import Message
-from rftd.workers.chat.tokenizer import Tokenizer
+from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.tasksets.hf_tokenizer import HfTokenizer, open_tokenizer
+from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.tasksets.train_row import TrainRow
 from rftd.workers.tasksets.train_rows import make_train_rows
 
@@ -195,9 +195,47 @@ def test_of_a_text_every_token_is_learned(folder: str) -> None:
     assert (row.tokens.tolist(), row.cut) == ([*b"abcd"], "response")
 
 
+@pytest.mark.parametrize("completion", [[CHOSEN], CHOSEN, json.dumps([CHOSEN])], ids=["list", "object", "json"])
+@pytest.mark.parametrize(("label", "desirable"), [(True, True), (False, False), (1, True), (0, False)])
+def test_a_labelled_answer_is_one_row(folder: str, completion: Any, label: Any, desirable: bool) -> None:
+    record = {"prompt": TURNS[:1], "completion": completion, "label": label}
+    (row,) = rows(record, demo(folder), schema="kto", messages_key="prompt")
+    assert shown(row, make_tokenizer()) == "<bos><|user|>1+2<|assistant|>|[3<eos>]"
+    assert row.desirable is desirable
+
+
+def test_a_plain_labelled_answer_is_texts() -> None:
+    form = {"schema": "kto", "prompt_type": "plaintext"}
+    (row,) = rows({"prompt": "1+2=", "completion": "3", "label": False}, ByteTokenizer(), **form)
+    assert (row.tokens.tolist(), row.prompt_tokens, row.desirable) == ([*b"1+2=3", EOS], 4, False)
+    form |= {"prompt_key": "q", "completion_key": "a", "label_key": "thumb"}
+    (row,) = rows({"q": "1+2=", "a": "3", "thumb": True}, ByteTokenizer(), length=4, **form)
+    assert (row.cut, row.loss_mask.tolist(), row.desirable) == ("prompt", [0], True)
+
+
+PLAIN_KTO = {"prompt": "a", "completion": "b", "label": True}
+
+
 @pytest.mark.parametrize(
     ("schema", "record", "form", "field", "message"),
     [
+        *(
+            ("kto", {**PLAIN_KTO, "label": label}, {"prompt_type": "plaintext"}, "label", f"has {shown} under 'label'")
+            for label, shown in (("yes", '"yes"'), (2, "2"), (1.5, "1.5"), ([True], r"\[true\]"), ("y" * 99, '"y{39}…'))
+        ),
+        ("kto", {**PLAIN_KTO, "label": None}, {"prompt_type": "plaintext"}, "label", "no value under 'label'"),
+        ("kto", {"prompt": "a", "label": True}, {"prompt_type": "plaintext"}, "completion", "no value under 'comple"),
+        ("kto", {**PLAIN_KTO, "prompt": ""}, {"prompt_type": "plaintext"}, "completion", "empty prompt"),
+        ("kto", {"message": TURNS[:1], "completion": TURNS[0], "label": 1}, {}, "completion", "no answer"),
+        ("kto", {"completion": [CHOSEN], "label": True}, {}, "message", "no value under 'message'"),
+        (
+            "kto",
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            {"prompt_type": "plaintext"},
+            "completion",
+            "leave schema_type out",
+        ),
+        ("dpo", PLAIN_KTO, {"prompt_type": "plaintext"}, "chosen", "write schema_type: kto"),
         ("dpo", {"prompt": "a", "chosen": "b"}, {"prompt_type": "plaintext"}, "rejected", "no value under 'rejected'"),
         ("dpo", {"prompt": "a", "chosen": [CHOSEN], "rejected": "c"}, {"prompt_type": "plaintext"}, "chosen", "a list"),
         ("dpo", {"message": TURNS[:1], "chosen": "b", "rejected": "c"}, {}, "chosen", "not a list of objects"),

@@ -1,0 +1,185 @@
+"""Arguments that the schema leaves open act or are refused: engines, strategies, and settings of later stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+CONTROL = ["algorithm.sample_strategy=staleness_control", "synchronizer.sync_style=fully_async"]
+BOTH = """
+stages:
+  - stage_name: one
+    mode: both
+  - stage_name: two
+    mode: both
+    SECTION
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "says", "fix"),
+    [
+        ("explorer.rollout_model.extra_engine_args={thread: 2}", "extra_engine_args.thread", "is 2", "'threads'"),
+        ("explorer.rollout_model.extra_engine_args={swap: 4}", "extra_engine_args.swap", "torch engine", "threads"),
+        ("trainer.engine_args={divice: cpu}", "trainer.engine_args.divice", "is 'cpu'", "'device'"),
+        ("trainer.engine_args={device: gpu}", "trainer.engine_args.device", "is 'gpu'", "auto, cpu, cuda"),
+        ("trainer.engine_args={critic_lr: fast}", "trainer.engine_args.critic_lr", "expected `float`, got `str`", ""),
+        ("trainer.engine_args={dtype: float8}", "trainer.engine_args.dtype", "is 'float8'", "float32"),
+        ("trainer.engine_args={dtype: [a]}", "trainer.engine_args.dtype", "is ['a']", "float32"),
+    ],
+)
+def test_arguments_that_no_engine_takes_are_refused_at_submission(
+    errors: Errors, override: str, field: str, says: str, fix: str
+) -> None:
+    (text,) = errors(overrides=[override])
+    assert field in text and says in text and fix in text, text
+
+
+def test_a_wrong_argument_of_an_engine_is_found_in_its_line(errors: Errors, small: str) -> None:
+    (text,) = errors(small + "trainer:\n  engine_args:\n    prefix_sharin: never\n")
+    assert "exp.yaml:20:5" in text and "did you mean 'prefix_sharing'?" in text, text
+
+
+def test_arguments_of_engines_reach_the_specification(load: Load) -> None:
+    trainer = load(overrides=["trainer.engine_args={device: cpu, critic_lr: 1, threads: 2}"]).spec.stages[0].trainer
+    assert (trainer.engine_args, trainer.threads) == ({"device": "cpu", "critic_lr": 1}, 2)
+    fake = ["explorer.rollout_model.engine_type=fake", "explorer.rollout_model.extra_engine_args={latency_s: 0.5}"]
+    assert load(overrides=fake).spec.stages[0].rollout.engine_args == {"latency_s": 0.5}
+    auto = load(overrides=["explorer.rollout_model.dtype=auto"]).spec.stages[0].rollout
+    assert auto.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "says", "fix"),
+    [
+        (
+            [*CONTROL, "algorithm.sample_strategy_args={max_stalenes: 2}"],
+            "algorithm.sample_strategy_args.max_stalenes",
+            "is 2, and sample_strategy staleness_control takes no argument 'max_stalenes'",
+            "did you mean 'max_staleness'?",
+        ),
+        (
+            ["algorithm.sample_strategy_args={max_staleness: 2}"],
+            "algorithm.sample_strategy_args.max_staleness",
+            "sample_strategy default takes no argument",
+            "leave it out",
+        ),
+        (
+            [*CONTROL, "algorithm.sample_strategy_args={max_staleness: many}"],
+            "algorithm.sample_strategy_args.max_staleness",
+            "is 'many'",
+            "",
+        ),
+        (
+            [*CONTROL, "algorithm.sample_strategy_args={max_staleness: 4}", "policy={kind: areal, max_staleness: 6}"],
+            "algorithm.sample_strategy_args.max_staleness",
+            "is 4, and policy.max_staleness is 6",
+            "keep one of them",
+        ),
+        (
+            ["algorithm.sample_strategy=mix", "algorithm.sample_strategy_args={sft_dataset_name: 3}"],
+            "algorithm.sample_strategy_args.sft_dataset_name",
+            "is 3",
+            "the name of an auxiliary buffer",
+        ),
+    ],
+)
+def test_arguments_of_a_strategy_act_or_are_refused(
+    errors: Errors, overrides: list[str], field: str, says: str, fix: str
+) -> None:
+    (text,) = errors(overrides=overrides)
+    assert field in text and says in text and fix in text, text
+
+
+@pytest.mark.parametrize(
+    ("section", "overrides", "field", "says"),
+    [
+        ("explorer: {rollout_model: {engine_type: fake}}", [], "engine_type", "is 'fake' here and 'torch' in stage"),
+        ("explorer: {rollout_model: {dtype: bfloat16}}", [], "dtype", "is 'bfloat16' here and 'float32'"),
+        ("explorer: {rollout_model: {extra_engine_args: {threads: 2}}}", [], "threads", "is 2 here and 1"),
+        (
+            "explorer: {rollout_model: {extra_engine_args: {latency_s: 2}}}",
+            ["explorer.rollout_model.engine_type=fake"],
+            "extra_engine_args.latency_s",
+            "is 2 here and 0.0",
+        ),
+        ("trainer: {trainer_type: fake}", [], "trainer_type", "is 'fake' here and 'torch' in stage 'one'"),
+        ("trainer: {engine_args: {device: cpu}}", [], "engine_args.device", "is 'cpu' here and 'auto'"),
+        ("trainer: {engine_args: {lora_publish: adapter}}", [], "lora_publish", "is 'adapter' here and 'merged'"),
+    ],
+)
+def test_a_later_stage_cannot_have_an_engine_of_its_own(
+    errors: Errors, small: str, section: str, overrides: list[str], field: str, says: str
+) -> None:
+    (text,) = errors(small + BOTH.replace("SECTION", section), overrides)
+    assert "stages[1]." in text and field in text and says in text and "opened once for all stages" in text, text
+
+
+def test_a_later_stage_may_have_its_own_places_threads_and_critic(load: Load, small: str) -> None:
+    own = "{explorer: {runner_per_model: 3}, trainer: {engine_args: {threads: 2, prefix_sharing: never}}}"
+    text = small + BOTH.replace("mode: both\n    SECTION", own[1:-1].replace(", trainer", "\n    trainer"))
+    one, two = load(text).spec.stages
+    assert (one.rollout.concurrency, two.rollout.concurrency) == (8, 3)
+    assert (one.trainer.threads, two.trainer.threads) == (1, 2)
+    assert two.trainer.engine_args == {"prefix_sharing": "never"}
+
+
+def test_a_stage_that_only_learns_has_no_say_in_the_engine_of_those_after_it(load: Load, small: str) -> None:
+    rows = "buffer: {train_batch_size: 3, trainer_input: {experience_buffer: {path: /rows.jsonl}}}"
+    first = "mode: train\n    algorithm: {algorithm_type: sft}\n    " + rows
+    section = "explorer: {rollout_model: {dtype: bfloat16}}"
+    text = small + BOTH.replace("mode: both", first, 1).replace("SECTION", section)
+    assert load(text).spec.stages[1].rollout.dtype == "bfloat16"
+
+
+def test_a_stage_with_another_strategy_or_loss_inherits_no_arguments_of_the_first(load: Load, small: str) -> None:
+    section = "algorithm: {sample_strategy: default, policy_loss_fn: gspo}"
+    given = [*CONTROL, "algorithm.sample_strategy_args={max_staleness: 3}", "algorithm.policy_loss_fn=ppo"]
+    given += ["algorithm.policy_loss_fn_args={clip_range: 0.1}"]
+    one, two = load(small + BOTH.replace("SECTION", section), given).spec.stages
+    assert (one.policy.max_staleness_versions, two.algorithm.sample_strategy_args) == (3, {})
+    assert one.algorithm.policy_loss_args["clip_range"] == 0.1 and "clip_range" not in two.algorithm.policy_loss_args
+
+
+def test_a_seed_of_the_rollout_engine_alone_is_said_to_have_no_effect(load: Load) -> None:
+    spec = load(overrides=["explorer.rollout_model.seed=5", "seed=7"]).spec
+    (text,) = [text for text in spec.warnings if "rollout_model.seed" in text]
+    assert "the experiment's seed" in text
+    assert not any("rollout_model.seed" in text for text in load(overrides=["seed=7"]).spec.warnings)
+
+
+SCORED = "buffer.explorer_input.taskset.default_reward_fn_type=reward_model"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "says", "fix"),
+    [
+        ([SCORED, "A={path: /rm, batch_sise: 4}"], "A.batch_sise", "takes no argument 'batch_sise'", "'batch_size'"),
+        ([SCORED, "A={path: /rm, batch_size: 0}"], "A.batch_size", "is 0: expected `int` >= 1", "leave it out"),
+        ([SCORED, "A={path: /rm, device: gpu}"], "A.device", "is 'gpu'", "leave it out"),
+        ([SCORED, "A={batch_size: 4}"], "A.path", "is not given", "reward reward_model needs it"),
+        (["A={path: /rm}"], "A.path", "reward math_reward takes no argument 'path'", "leave it out"),
+    ],
+)
+def test_arguments_that_a_reward_does_not_take_are_refused_at_submission(
+    errors: Errors, overrides: list[str], field: str, says: str, fix: str
+) -> None:
+    place = "buffer.explorer_input.taskset.reward_fn_args"
+    (text,) = errors(overrides=[each.replace("A=", f"{place}=") for each in overrides])
+    assert field.replace("A.", f"{place}.") in text and says in text and fix in text, text
+
+
+def test_a_rewards_path_is_whole_wherever_it_is_opened(load: Load, tmp_path: Path) -> None:
+    args = load(overrides=[SCORED, "buffer.explorer_input.taskset.reward_fn_args={path: ./rm}"]).spec.stages[0].taskset
+    assert args is not None and args.reward_args == {"path": str(tmp_path / "rm")}
+
+
+def test_a_stop_text_without_text_is_refused(errors: Errors) -> None:
+    (text,) = errors(overrides=["buffer.explorer_input.taskset.rollout_args.stop=['']"])
+    assert "rollout_args.stop[0]" in text

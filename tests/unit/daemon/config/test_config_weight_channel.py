@@ -1,0 +1,49 @@
+"""`synchronizer.sync_method`: the channel that is asked for, where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from doc_package import install_packed_weights
+
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        (["sync_method=memory", "memory_dir=/run/shm"], "memory"),
+        (["sync_method=checkpoint"], "checkpoint"),
+        (["sync_method=nccl"], "checkpoint"),
+    ],
+)
+def test_the_weight_channel_is_the_one_asked_for_where_it_can_be(load: Load, given: list[str], method: str) -> None:
+    sync = load(overrides=[f"synchronizer.{each}" for each in given]).spec.stages[0].sync
+    assert sync.method == method
+    assert sync.memory_dir == ("/run/shm" if method == "memory" else "")
+
+
+def test_the_weight_channel_of_a_third_party_is_known_once_it_is_installed(
+    load: Load, errors: Errors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = "synchronizer.sync_method=packed"
+    (text,) = errors(overrides=[packed])
+    assert "unknown weight channel 'packed'; known: checkpoint, memory" in text and "'rftd.weight_channels'" in text
+    (text,) = errors(overrides=["synchronizer.sync_method=memroy"])
+    assert "did you mean 'memory'" in text
+    install_packed_weights(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load(overrides=[packed]).spec.stages[0].sync.method == "packed"
+
+
+def test_pinned_versions_between_two_announcements_must_outlive_a_reboot(load: Load, errors: Errors) -> None:
+    memory = ["deterministic=true", "synchronizer.sync_method=memory"]
+    assert load(overrides=memory).spec.stages[0].sync.method == "memory"
+    assert load(overrides=[*memory, "synchronizer.sync_interval=2"]).spec.stages[0].sync.method == "checkpoint"
+    (text,) = errors(overrides=["synchronizer.memory_dir=shm"])
+    assert "must be an absolute path" in text

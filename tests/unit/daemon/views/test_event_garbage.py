@@ -1,0 +1,39 @@
+"""`rftd events` on a log that holds records of a stranger."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from garbage import garbage
+
+from rftd.daemon.views.event_pages import EventPager
+from rftd.ops.clock import ManualClock
+from rftd.ops.ids import SeededIds
+from rftd.streams import topics
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.codec import Writer
+from rftd.streams.events.experiment import ExperimentPaused
+from rftd.streams.topics import partition_of
+
+EXPERIMENT = UUID(int=77)
+
+
+@pytest.mark.anyio
+async def test_what_claims_to_be_of_the_experiment_is_shown_as_left_out() -> None:
+    clock, log = ManualClock(), MemoryLog()
+    ids = SeededIds(clock, 1)
+    await log.append(garbage(EXPERIMENT, ids, clock))
+    await log.append([Writer(source="t", clock=clock, ids=ids).draft(ExperimentPaused(), experiment=EXPERIMENT)])
+    page = await EventPager(log, EXPERIMENT).page({}, limit=10_000)
+    assert not page.more
+    good = [item for item in page.items if "left_out" not in item.payload]
+    assert [item.type for item in good] == ["experiment.paused"]
+    dead = {item.payload["reason"] for item in page.items if "left_out" in item.payload}
+    assert "no event type 'order.placed'" in dead
+    home = partition_of(topics.EXPERIMENTS, EXPERIMENT)
+    assert any(
+        item.position.startswith(f"{home}@") and "unreadable" in item.payload["reason"]
+        for item in page.items
+        if "left_out" in item.payload
+    )

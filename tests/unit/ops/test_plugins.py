@@ -1,0 +1,44 @@
+"""Named extensions: ours, third parties', and what is said about unknown ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from third_party import install
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
+
+
+def plugins() -> Plugins[Callable[[], object]]:
+    return Plugins("thing", group="rftd.things", table={"ours": "fractions:Fraction", "gone": "no_such_module:X"})
+
+
+def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    things = {"theirs": "third_things:Theirs", "ours": "third_things:Theirs", "broken": "third_things:Missing"}
+    code = "class Theirs:\n    def __init__(self, size=1): self.size = size\n"
+    install(tmp_path, "third_things", code, {"rftd.things": things})
+    assert plugins().names() == ("ours", "gone")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = plugins()
+    assert known.names() == ("ours", "gone", "broken", "theirs")
+    assert vars(known.open("theirs", {"size": 3})) == {"size": 3}
+    assert type(known.open("ours")).__name__ == "Fraction"
+    assert known.builtin("ours") and not known.builtin("theirs")
+    with pytest.raises(ConfigError, match=r"thing 'broken' cannot be imported"):
+        known.open("broken")
+    with pytest.raises(ConfigError, match=r"(?s)'theirs' takes no argument 'sise'.*did you mean 'size'"):
+        known.open("theirs", {"sise": 3})
+    with pytest.raises(ConfigError, match=r"'ours' does not take its arguments \{'numerator': 'x'\}"):
+        known.open("ours", {"numerator": "x"})
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"(?s)unknown thing 'our'; known: ours, gone.*did you mean 'ours'"):
+        plugins().check("our")
+    with pytest.raises(ConfigError, match=r"(?s)unknown thing 'os\.system'.*group 'rftd\.things'"):
+        plugins().open("os.system")
+    with pytest.raises(ConfigError, match="ModuleNotFoundError"):
+        plugins().open("gone")

@@ -1,0 +1,250 @@
+"""Real processes: what a worker started and left running has ended before the next one of its place is started."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+import pytest
+from until import poll
+
+from rftd.ops import limits
+from rftd.streams.events.worker import WorkerStarted
+from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.launcher.local import NOT_STARTED, LocalExecutor
+from rftd.workers.membership import this_process
+
+EXPERIMENT = UUID(int=7)
+ENGINE = """
+import fcntl, os, signal, sys, time
+folder, manner = sys.argv[1:3]
+if manner == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+held = open(f"{folder}/device", "a")
+fcntl.flock(held, fcntl.LOCK_EX)
+open(f"{folder}/engine-{os.getppid()}.tmp", "w").write(str(os.getpid()))
+os.rename(f"{folder}/engine-{os.getppid()}.tmp", f"{folder}/engine-{os.getppid()}")
+time.sleep(600)
+"""
+"""Holds what only one can hold, as the processes of an inference engine hold a device, and does not end by itself."""
+
+WORKER = """
+import fcntl, os, subprocess, sys, time
+folder, manner = sys.argv[1:3]
+try:
+    with open(f"{folder}/device", "a") as device:
+        fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(5)
+bare = {"PATH": os.environ["PATH"]} if manner == "bare" else None
+command = [sys.executable, f"{folder}/engine.py", folder, manner]
+subprocess.Popen(command, start_new_session=manner == "own_session", env=bare)
+time.sleep(600)
+"""
+"""Ends with 5 if somebody holds the device; else starts its engine, and works."""
+
+DAEMON = """
+import json, sys, time
+from pathlib import Path
+from uuid import UUID
+from rftd.workers.launcher.executor import WorkerOrder
+from rftd.workers.launcher.local import LocalExecutor
+folder, manner = sys.argv[1:3]
+executor = LocalExecutor("none", home=folder, command=(sys.executable, f"{folder}/worker.py", folder, manner))
+order = WorkerOrder(experiment=UUID(int=7), role="explorer", slot=0, threads=1, log_path=Path(folder) / "log" / "w.log")
+handle = executor.start(order)
+while handle.pid is None:
+    time.sleep(0.01)
+print(handle.pid, flush=True)
+time.sleep(600)
+"""
+"""A daemon, as far as it starts a worker."""
+
+
+class Machine:
+    """One folder, one place in it, and every process that its workers left."""
+
+    def __init__(self, folder: Path, manner: str = "plain") -> None:
+        self.folder, self.manner = folder, manner
+        (folder / "engine.py").write_text(ENGINE)
+        (folder / "worker.py").write_text(WORKER)
+        (folder / "daemon.py").write_text(DAEMON)
+        self.order = WorkerOrder(
+            experiment=EXPERIMENT, role="explorer", slot=0, threads=1, log_path=folder / "log" / "w.log"
+        )
+        self.executor = self.new_executor()
+
+    def new_executor(self) -> LocalExecutor:
+        command = (sys.executable, str(self.folder / "worker.py"), str(self.folder), self.manner)
+        return LocalExecutor("none", home=str(self.folder), command=command)
+
+    def started(self) -> tuple[Handle, psutil.Process]:
+        """A worker that runs, and its engine."""
+        handle = self.executor.start(self.order)
+        poll(lambda: handle.pid is not None)
+        assert handle.pid is not None
+        return handle, self.engine_of(handle.pid)
+
+    def engine_of(self, pid: int) -> psutil.Process:
+        poll((self.folder / f"engine-{pid}").exists)
+        return psutil.Process(int((self.folder / f"engine-{pid}").read_text()))
+
+    def close(self) -> None:
+        for path in self.folder.glob("engine-*"):
+            for pid in (int(path.read_text()), int(path.name.partition("-")[2])):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def announced(pid: int) -> WorkerStarted:
+    """What the worker of that process wrote when it joined."""
+    name = this_process()
+    return WorkerStarted(
+        worker=UUID(int=pid),
+        role="explorer",
+        slot=0,
+        host=platform.node(),
+        pid=pid,
+        process_start_s=psutil.Process(pid).create_time(),
+        boot_id=name.boot_id,
+        pid_namespace=name.pid_namespace,
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setattr(limits, "LEFTOVER_GRACE_S", 0.2)
+    machine = Machine(tmp_path, getattr(request, "param", "plain"))
+    try:
+        yield machine
+    finally:
+        machine.close()
+
+
+MANNERS = pytest.mark.parametrize("machine", ["plain", "own_session", "deaf", "bare"], indirect=True)
+
+
+@MANNERS
+def test_what_a_killed_worker_left_has_ended_before_its_successor_starts(machine: Machine) -> None:
+    handle, engine = machine.started()
+    assert handle.pid is not None and not gone(engine)
+    os.kill(handle.pid, signal.SIGKILL)
+    poll(lambda: handle.exit_code() == -signal.SIGKILL)
+    after, successor = machine.started()
+    assert gone(engine) and not gone(successor), "the device was free, or the successor would have ended"
+    assert after.exit_code() is None
+    after.kill()
+    poll(lambda: after.exit_code() is not None and gone(successor))
+
+
+@MANNERS
+@pytest.mark.parametrize("adopted", [True, False], ids=["adopted", "killed_while_no_daemon_ran"])
+def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) -> None:
+    daemon = subprocess.Popen(
+        [sys.executable, "-P", str(machine.folder / "daemon.py"), str(machine.folder), machine.manner],
+        stdout=subprocess.PIPE,
+    )
+    assert daemon.stdout is not None
+    pid = int(daemon.stdout.readline())
+    engine, started = machine.engine_of(pid), announced(pid)
+    daemon.kill()
+    daemon.communicate()
+    if adopted:
+        handle = machine.executor.adopt(machine.order, started)
+        assert handle is not None and handle.pid == pid and handle.exit_code() is None
+        os.kill(pid, signal.SIGKILL)
+        poll(lambda: handle.exit_code() is not None)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        poll(lambda: not machine.executor.lives(started))
+        assert machine.executor.adopt(machine.order, started) is None
+    after, successor = machine.started()
+    assert gone(engine) and not gone(successor) and after.exit_code() is None
+
+
+@pytest.mark.parametrize("machine", ["deaf"], indirect=True)
+def test_what_is_waited_for_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEFTOVER_GRACE_S", 1e6)
+    handle, engine = machine.started()
+    assert handle.pid is not None
+    os.kill(handle.pid, signal.SIGKILL)
+    poll(lambda: handle.exit_code() is not None)
+    successor = machine.executor.start(machine.order)
+    poll(lambda: f"{engine.pid} (" in successor.waits_for)
+    assert successor.pid is None and successor.exit_code() is None and not gone(engine)
+    successor.terminate()
+    assert successor.exit_code() == -1, "it was never started"
+    engine.kill()
+    after, _ = machine.started()
+    assert after.exit_code() is None and successor.pid is None
+
+
+def test_processes_of_others_are_left_alone(machine: Machine) -> None:
+    """Of another place, of another daemon's folder, and one that got the number of a worker of old as its session."""
+    handle, engine = machine.started()
+    others = [
+        subprocess.Popen(["sleep", "600"], start_new_session=True, env={**os.environ, "RFTD_WORKER": mark})
+        for mark in ("", f"{EXPERIMENT}/explorer/1@{machine.folder}", f"{EXPERIMENT}/explorer/0@/elsewhere")
+    ]
+    fresh = machine.new_executor()
+    assert handle.pid is not None
+    former = announced(others[0].pid)
+    fresh.adopt(machine.order, former)
+    clearing = fresh.clear(machine.order)
+    assert clearing is not None
+    poll(lambda: clearing.exit_code() is not None)
+    poll(lambda: gone(engine) and handle.exit_code() is not None)
+    assert [each.poll() for each in others] == [None, None, None]
+    for each in others:
+        each.kill()
+        each.wait()
+
+
+def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
+    """Whoever opens this file for writing waits for a reader, as one waits for a remote disk that is away."""
+    machine.order.log_path.parent.mkdir()
+    os.mkfifo(machine.order.log_path)
+    handle = machine.executor.start(machine.order)
+    assert handle.pid is None and handle.exit_code() is None and handle.waits_for == ""
+    handle.kill()
+    assert handle.exit_code() == -1
+    again = machine.executor.start(machine.order)
+    assert again.pid is None and again.exit_code() is None
+    reader = os.open(machine.order.log_path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        poll(lambda: again.pid is not None)
+        assert handle.pid is None or handle.exit_code() is not None
+        again.kill()
+        poll(lambda: again.exit_code() is not None)
+    finally:
+        os.close(reader)
+
+
+def test_one_that_cannot_be_started_says_why(machine: Machine) -> None:
+    (machine.folder / "log").write_text("no folder")
+    handle = machine.executor.start(machine.order)
+    poll(lambda: handle.exit_code() is not None)
+    assert handle.exit_code() == NOT_STARTED and "cannot start the explorer" in handle.waits_for
+
+
+def test_ending_what_is_left_needs_no_turn_of_the_one_that_came_after(machine: Machine) -> None:
+    handle, engine = machine.started()
+    assert handle.pid is not None
+    handle.kill()
+    poll(lambda: handle.exit_code() is not None and gone(engine))
+    after, successor = machine.started()
+    for _ in range(3):
+        assert handle.exit_code() == -signal.SIGKILL
+    assert after.exit_code() is None and not gone(successor)

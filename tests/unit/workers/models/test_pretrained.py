@@ -1,0 +1,39 @@
+"""Models read by several threads at once, and model folders that lack weights."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rftd.daemon.demo.model import make_tiny_model
+from rftd.ops.errors import DataError
+from rftd.workers.models.pretrained import read_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", seed=3, hidden_size=32, heads=2)
+
+
+def test_threads_that_read_at_once_leave_each_other_alone(folder: Path) -> None:
+    def tied(_: int) -> bool:
+        model = read_model(folder)
+        return model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(tied, range(32)))
+
+
+def test_a_folder_without_one_of_the_weights_is_refused(folder: Path, tmp_path: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    lost = sorted(tensors)[3]
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_bytes((folder / "config.json").read_bytes())
+    save_file({name: tensors[name] for name in tensors if name != lost}, damaged / file.name, {"format": "pt"})
+    with pytest.raises(DataError, match=lost):
+        read_model(damaged)

@@ -1,0 +1,234 @@
+"""Rewards: goldens, and every reference solution of GSM8K."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of
+from rftd.workers.rollout.rewards.registry import REWARDS
+from rftd.workers.rollout.rewards.reward import RewardResult
+from rftd.workers.rollout.rewards.words import closing, only_quantity
+from rftd.workers.tasksets.message import Message
+from rftd.workers.tasksets.task import Task
+
+GSM8K = Path(__file__).parents[6] / "shared" / "data" / "gsm8k"
+TASK = Task(
+    taskset="t", row=0, epoch=0, prompt="?", messages=(Message("user", "?"),), truth="", workflow="math_workflow"
+)
+TAGGED = "<think> 16 - 7 = 9, times 2 </think>\n<answer> 18 </answer>"
+
+
+def score(name: str, response: str, truth: str, **arguments: object) -> RewardResult:
+    result = REWARDS.open(name, arguments).score(response, truth, TASK)
+    assert isinstance(result, RewardResult)
+    return result
+
+
+def gsm8k(split: str) -> Iterator[str]:
+    path = GSM8K / f"{split}.jsonl"
+    if not path.is_file():
+        pytest.skip("the GSM8K files are not beside this checkout")
+    with path.open() as lines:
+        for line in lines:
+            yield json.loads(line)["answer"]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_reference_solution_of_gsm8k_scores_one(split: str) -> None:
+    count = 0
+    for solution in gsm8k(split):
+        truth = solution.split("####")[1].strip()
+        assert truth_of(solution) == truth
+        value = float(truth.replace(",", ""))
+        for response in (
+            solution,
+            f"<think> {solution} </think> <answer> ${truth} </answer>",
+            f"<think>{value + 1}</think><answer>{value}</answer>",
+            f"so the result is \\boxed{{{truth}}}, not {value + 1}",
+            f"{value + 1} is wrong, the answer is {truth} dollars.",
+        ):
+            assert accuracy(response, solution) == 1.0, (response, truth)
+        assert accuracy(f"<answer>{value + 1}</answer> {truth}", solution) == 0.0
+        assert accuracy("I do not know.", solution) == 0.0
+        count += 1
+    assert count == {"train": 7473, "test": 1319}[split]
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "accuracy", "form"),
+    [
+        (TAGGED, "#### 18", 1.0, 0.1),
+        (TAGGED, "#### 19", 0.0, 0.1),
+        ("She makes $18 a day", "#### 18", 1.0, -0.1),
+        ("18", "18", 1.0, -0.1),
+        ("", "18", 0.0, -0.1),
+        ("<answer>18</answer>", "18", 1.0, -0.1),
+        ("Sure! " + TAGGED + "\n", "18", 1.0, 0.1),
+        (TAGGED + " Done.", "18", 1.0, -0.1),
+        ("<think>18</think>", "18", 0.0, -0.1),
+        ("<think>18</think> It is 20.", "20", 1.0, -0.1),
+        ("<think>a</think><answer>1</answer> <answer>2</answer>", "2", 1.0, 0.1),
+        ("<think>a</think> so <answer>\\boxed{2}</answer>", "2", 1.0, -0.1),
+        ("<answer>4</answer><think>a</think>", "4", 1.0, -0.1),
+        ("<think>a</think><answer>no idea</answer>", "4", 0.0, 0.1),
+        ("<think>a</think><answer>Paris</answer>", " paris. ", 1.0, 0.1),
+    ],
+)
+def test_math_reward(response: str, truth: str, accuracy: float, form: float) -> None:
+    result = score("math_reward", response, truth)
+    assert result.parts == {"accuracy": accuracy, "format_score": form}
+    assert result.value == pytest.approx(accuracy + form)
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "arguments", "value"),
+    [
+        ("\\boxed{18}", "#### 18", {}, 1.0),
+        ("so 18", "#### 18", {}, 0.0),
+        ("\\boxed{17} no, \\boxed{18}", "18", {}, 1.0),
+        ("\\boxed{18} no, \\boxed{17}", "18", {}, 0.0),
+        ("\\boxed{\\frac{1}{2}}", "0.5", {}, 1.0),
+        ("\\boxed{x^{2}}", "\\boxed{x^{2}}", {}, 1.0),
+        ("\\boxed{\\text{18 dollars}}", "x", {}, 0.0),
+        ("<think>a</think> \\boxed{18}", "18", {"with_think": True}, 1.0),
+        ("\\boxed{18}", "18", {"with_think": True}, 0.9),
+        ("\\boxed{1}", "18", {"with_think": True, "format_score_coef": 0.5}, -0.5),
+    ],
+)
+def test_math_boxed_reward(response: str, truth: str, arguments: dict[str, object], value: float) -> None:
+    assert score("math_boxed_reward", response, truth, **arguments).value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("response", "value"),
+    [
+        ("<think>\na\n</think>\n<answer>\nb\n</answer>", 0.1),
+        ("<think>\na\n</think>\n<answer>\nb</answer>", -0.1),
+        ("<think>a</think> <answer>b</answer>", -0.1),
+        (" <think>\na\n</think>\n<answer>\nb\n</answer>", -0.1),
+        ("<think>\n</answer>", -0.1),
+    ],
+)
+def test_format_reward_wants_tags_on_lines_of_their_own(response: str, value: float) -> None:
+    assert score("format_reward", response, "").value == value
+
+
+@pytest.mark.parametrize(("response", "value"), [("42", 1.0), (" 42\n", 1.0), ("42.", 0.0), ("042", 0.0), ("", 0.0)])
+def test_exact_match_compares_text(response: str, value: float) -> None:
+    assert score("exact_match_reward", response, "42").value == value
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ("1/2", "0.5", True),
+        ("1,000", "1000", True),
+        ("72.0", "72", True),
+        ("$1,234.50", "1234.5", True),
+        ("\\$ 5", "5", True),
+        ("1\\,000", "1000", True),
+        ("1{,}000", "1000", True),
+        ("-\\frac{3}{4}", "-0.75", True),
+        ("\\dfrac12", ".5", True),
+        ("1 1/2", "1.5", True),
+        ("-1 1/2", "-1.5", True),
+        ("50%", "50", True),
+        ("90^\\circ", "90", True),
+        ("18 dollars", "18", True),
+        ("18\\text{ dollars}", "18", True),
+        ("**18**.", "18", True),
+        ("+7", "7", True),
+        ("−7", "-7", True),
+        ("-7", "7", False),
+        ("1/3", "0.333", False),
+        ("1/0", "1", False),
+        ("1,00", "100", False),
+        ("3x+18", "18", False),
+        ("18 or 19", "18", False),
+        ("x + 1", "x+1", True),
+        ("\\text{Paris}", "paris", True),
+        ("London", "Paris", False),
+    ],
+)
+def test_answers_agree_by_value(left: str, right: str, same: bool) -> None:
+    assert agree(left, right) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("from 3 to 5.", None),
+        ("x2 and y3", None),
+        ("16 - 7 = 9, 9*2 = 18 dollars", None),
+        ("it is 1,080, I think", "1080"),
+        ("about 2.50!", "2.5"),
+        ("-3", "-3"),
+        ("none", None),
+    ],
+)
+def test_the_one_number_of_words(text: str, value: str | None) -> None:
+    found = only_quantity(text)
+    assert (None if found is None else found.value) == (None if value is None else Fraction(value))
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        ("16 - 7 = 9, 9*2 = 18 dollars", " 18 dollars"),
+        ("First 3.\nShe has 4. She pays $5.\nGood.", "She pays $5."),
+        ("Answer: 5\nas 2 + 3 = 5", " 5"),
+        ("so x = 1, y = 2", "so x = 1, y = 2"),
+        ("word " * 1000 + "it is 7", "word " * 198 + "it is 7"),
+    ],
+)
+def test_a_response_closes_with_its_answer(response: str, words: str) -> None:
+    assert closing(response).strip() == words.strip()
+
+
+def test_boxed_answers_nest_and_must_close() -> None:
+    assert last_boxed("\\boxed{\\frac{a}{b}} .") == "\\frac{a}{b}"
+    assert last_boxed("\\boxed{1} and \\boxed{2") == "1"
+    assert last_boxed("\\boxed {3}") == "3"
+    assert last_boxed("} {x}") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["\\boxed{" * 20000, "1," + "111," * 30000, "a " * 60000 + "!", "9" * 100000, "<think>" * 20000, "1/" * 60000],
+        *[
+            "(" * 100000,
+            "9^" * 50000,
+            "\\sqrt" * 30000,
+            "answer is " * 20000,
+            "=" * 100000,
+            "5 " * 50000,
+            "1e99" * 20000,
+        ],
+    ],
+)
+def test_hostile_responses_cost_linear_time(text: str) -> None:
+    # A quadratic step over any of these takes minutes and would be seen as a hang.
+    for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model"}:
+        assert score(name, text, "#### 5").value <= 0.0
+        assert score(name, f"<answer>{text}</answer>", "#### 5").value <= 0.0
+
+
+def test_every_reward_is_documented() -> None:
+    page = (Path(__file__).parents[5] / "docs" / "extending.md").read_text(encoding="utf-8")
+    rows = page.partition("### Rewards that are there\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == [n for n in REWARDS.names() if REWARDS.builtin(n)]
+
+
+def test_unknown_rewards_and_arguments_are_named_with_what_is_known() -> None:
+    with pytest.raises(ConfigError, match=r"(?s)math_rewards.*did you mean 'math_reward'"):
+        REWARDS.open("math_rewards")
+    with pytest.raises(ConfigError, match="with_thought"):
+        REWARDS.open("math_boxed_reward", {"with_thought": True})

@@ -1,0 +1,351 @@
+"""What assembling a batch reads: what is far apart apart, and what is used again only once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+from tape import Tape
+
+from rftd.ops.ids import derive
+from rftd.streams import topics
+from rftd.streams.arrays import Array
+from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.envelope import Position, Record
+from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef
+from rftd.streams.events.experience import ExperienceProduced, RunStep, SamplingSpan, Span
+from rftd.streams.events.task import GroupClosed, Member
+from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
+from rftd.streams.topics import Partition
+from rftd.workers.training.assembly import READ_ALONG_RECORDS, Assembly, Reuse, stretches
+from rftd.workers.training.engine import TrainBatch
+from rftd.workers.training.run_samples import Constants, temperatures_of, versions_of
+
+MEMBERS = 4
+EXPERIMENT = derive(UUID(int=1), "experiment")
+HERE, THERE = Partition(topics.EXPERIENCES, 0), Partition(topics.EXPERIENCES, 1)
+
+
+class CountingLog(MemoryLog):
+    """Says what was read from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_records = 0
+
+    async def read(self, partition: Partition, start: int, **most: int) -> list[Record]:
+        found = await super().read(partition, start, **most)
+        self.read_records += len(found)
+        return found
+
+
+def _steps(rollout: int, reward: float) -> tuple[RunStep, ...]:
+    """Two steps of one trained token each: [7], then 8 and the number. The first brings the number."""
+    state = f"begun{rollout % 2}"
+    return (RunStep(1, 0, 9.0, float(rollout), state), RunStep(2, 1, reward, None, "alone" if rollout == 0 else ""))
+
+
+class Closed:
+    """A closed group on the tape."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        number: int,
+        *,
+        rewards: Sequence[float] = range(MEMBERS),
+        steps: bool = False,
+        trained: Sequence[int] = (2,) * MEMBERS,
+        finishes: Sequence[str] = ("stop",) * MEMBERS,
+        parts: Sequence[dict[str, float]] = ({},) * MEMBERS,
+    ) -> None:
+        self._steps = steps
+        self._trained = trained
+        self._finishes = finishes
+        self._parts = parts
+        self.id = derive(EXPERIMENT, "group", number)
+        members = [self._produced(tape, rollout, reward) for rollout, reward in enumerate(rewards)]
+        self.members = [
+            Member(id, i, at.partition.number, at.offset, rewards[i], 0.0, 3, 0, 0)
+            for i, (id, at) in enumerate(members)
+        ]
+        event = GroupClosed(group=self.id, sequence=number, stage=0, members=tuple(self.members), failed=0)
+        self.place = tape.write(event, EXPERIMENT)
+
+    def _produced(self, tape: Tape, rollout: int, reward: float) -> tuple[UUID, Position]:
+        id = derive(self.id, "experience", rollout)
+        event = ExperienceProduced(
+            experience=id,
+            group=self.id,
+            rollout=rollout,
+            stage=0,
+            lease=self.id,
+            tokens=Array.of([7, 8, rollout], "u4"),
+            prompt_tokens=1,
+            loss_mask=Array.of([int(self._trained[rollout] > place) for place in range(2)], "u1"),
+            logprobs=Array.of([-0.5 - rollout, -0.25], "f4"),
+            spans=(Span(0, 0, 0, 2),),
+            reward=reward,
+            finish=self._finishes[rollout],
+            metrics=self._parts[rollout],
+            steps=_steps(rollout, reward) if self._steps else (),
+        )
+        return id, tape.write(event, EXPERIMENT, partition=HERE)
+
+    def items(self, group: int, use: int) -> Iterator[ExperienceItem]:
+        """Its experiences in a plan in which it is the group of that number."""
+        for index, member in enumerate(self.members):
+            yield ExperienceItem(member.experience, member.partition, member.offset, group, index, 0, use)
+
+
+def planned(step: int, groups: Sequence[Closed], use: int, max_uses: int) -> BatchPlanned:
+    """All of these groups as one batch."""
+    return BatchPlanned(
+        batch=derive(EXPERIMENT, "batch", step),
+        step=step,
+        stage=0,
+        experiences=tuple(item for number, group in enumerate(groups) for item in group.items(number, use)),
+        groups=tuple(GroupRef(group.id, group.place.partition.number, group.place.offset) for group in groups),
+        observed=(),
+        decided_at_ns=step,
+        max_uses=max_uses,
+    )
+
+
+def assembly_on(log: MemoryLog, max_uses: int = 1, **algorithm: Any) -> Assembly:
+    """Of an experiment of one stage that uses experiences so often."""
+    objective = AlgorithmSpec(kind="grpo", repeat_times=MEMBERS, advantage="grpo", policy_loss="ppo")
+    stage = StageSpec(
+        name="rft",
+        kind="both",
+        folder="/nowhere",
+        total_steps=9,
+        batch_size=2,
+        train_batch_size=2 * MEMBERS,
+        algorithm=msgspec.structs.replace(objective, **algorithm),
+        model=ModelSpec(path="none", max_model_len=8, max_prompt_tokens=4, max_response_tokens=4),
+        policy=PolicySpec(max_uses=max_uses),
+    )
+    return Assembly(log, ExperimentSpec(project="p", name="n", job_dir="/nowhere", stages=(stage,), config={}))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("max_uses", [2, 0])
+async def test_what_is_used_again_is_read_once(max_uses: int) -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, number) for number in range(2)]
+    await log.append(tape.drafts)
+    assembly = assembly_on(log, max_uses)
+    first = await assembly.batch(planned(1, groups, 1, max_uses), 0)
+    assert log.read_records == 2 * MEMBERS + 2
+    again = await assembly.batch(planned(2, groups, 2, max_uses), 0)
+    assert log.read_records == 2 * MEMBERS + 2
+    for one, other in zip(first.samples, again.samples, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.advantages, other.advantages)
+
+
+@pytest.mark.parametrize(
+    ("spans", "versions"),
+    [
+        ((Span(3, 0, 0, 2), Span(4, 0, 2, 5), Span(6, 1, 5, 6)), [3, 3, 4, 4, 4, 6]),
+        ((Span(3, 0, 0, 2), Span(5, 0, 4, 6)), [3, 3, 3, 3, 5, 5]),
+        ((Span(0, 0, 0, 6),), [0] * 6),
+    ],
+)
+def test_each_token_has_the_version_that_drew_it(spans: tuple[Span, ...], versions: list[int]) -> None:
+    constants = Constants()
+    found = versions_of(spans, 6, constants)
+    assert found is not None and found.tolist() == versions
+    assert versions_of((), 6, constants) is None
+    whole = versions_of(spans[:1], 6, constants)
+    assert whole is not None and whole.tolist() == [spans[0].version] * 6, "what was made before is not changed"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "temperatures"),
+    [
+        ((SamplingSpan(0, 4, 0.6),), [0.6] * 4),
+        ((SamplingSpan(0, 2, 0.6), SamplingSpan(2, 4, 1.4)), [0.6, 0.6, 1.4, 1.4]),
+        ((SamplingSpan(1, 2, 0.0),), [0.8, 0.0, 0.8, 0.8]),
+        ((), [0.8] * 4),
+    ],
+    ids=["all", "each", "some", "an older release's"],
+)
+def test_each_token_has_the_temperature_that_drew_it(
+    sampling: tuple[SamplingSpan, ...], temperatures: list[float]
+) -> None:
+    constants = Constants()
+    for _ in range(2):
+        assert temperatures_of(sampling, 4, 0.8, constants).tolist() == temperatures
+    assert temperatures_of((), 4, 0.8, constants).tolist() == [0.8] * 4, "what was made before is not changed"
+
+
+@pytest.mark.anyio
+async def test_what_is_used_once_is_not_kept() -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, 0)]
+    await log.append(tape.drafts)
+    assembly = assembly_on(log, 1)
+    for step in (1, 2):
+        await assembly.batch(planned(step, groups, 1, 1), 0)
+        assert log.read_records == step * (MEMBERS + 1)
+
+
+@pytest.mark.anyio
+async def test_what_lies_between_is_not_read() -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, number) for number in range(20)]
+    await log.append(tape.drafts)
+    batch = await assembly_on(log, 1).batch(planned(1, [groups[0], groups[-1]], 1, 1), 0)
+    assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert log.read_records <= 2 * MEMBERS + READ_ALONG_RECORDS + 2 < 20 * MEMBERS
+
+
+def advantages_in(batch: TrainBatch) -> list[float]:
+    return [float(sample.advantages[0]) for sample in batch.samples if sample.advantages is not None]
+
+
+@pytest.mark.anyio
+async def test_ranks_are_those_of_the_whole_group_even_if_a_part_of_it_is_trained() -> None:
+    tape, log = Tape(), CountingLog()
+    group = Closed(tape, 0, rewards=[1.0] * MEMBERS)
+    await log.append(tape.drafts)
+    plan = planned(1, [group], 1, 1)
+    assembly = assembly_on(log, advantage_args={"rank_penalty": 0.4})
+    whole = advantages_in(await assembly.batch(plan, 0))
+    assert whole == sorted(whole), "the least likely answer, the last, is worth most"
+    assert whole[0] < 0 < whole[-1]
+    part = msgspec.structs.replace(plan, experiences=plan.experiences[2:3])
+    assert advantages_in(await assembly.batch(part, 0)) == whole[2:3]
+
+
+@pytest.mark.anyio
+async def test_a_baseline_by_length_counts_the_trained_tokens_of_the_whole_group() -> None:
+    tape = Tape()
+    log = CountingLog()
+    group = Closed(tape, 0, rewards=[1.0, 0.0, 0.0, 1.0], trained=[2, 1, 1, 0])
+    await log.append(tape.drafts)
+    plan = planned(1, [group], 1, 1)
+    batch = await assembly_on(log, advantage="opo").batch(plan, 0)
+    assert advantages_in(batch) == [0.5, -0.5, -0.5, 0.5]
+
+
+@pytest.mark.anyio
+async def test_the_parts_of_rewards_are_normalised_each_by_itself() -> None:
+    tape = Tape()
+    log = CountingLog()
+    parts = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 0.01}, {"right": 0.0}, {"right": 1.0, "form": 0.01}]
+    group = Closed(tape, 0, rewards=[sum(each.values()) for each in parts], parts=parts)
+    await log.append(tape.drafts)
+    plan = planned(1, [group], 1, 1)
+    function: dict[str, Any] = {"advantage": "gdpo", "advantage_args": {"weights": {"form": 1.0}}}
+    found = advantages_in(await assembly_on(log, **function).batch(plan, 0))
+    assert found[0] < found[2] < found[1] == found[3], "as the form alone has it; who has none is in the middle"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("steps", [False, True])
+async def test_a_response_that_was_cut_off_is_not_trained_and_counts_in_its_group(steps: bool) -> None:
+    tape = Tape()
+    log = CountingLog()
+    finishes = ["stop", "length", "stop", "length"]
+    group = Closed(tape, 0, rewards=[1.0, 0.0, 0.0, 1.0], finishes=finishes, steps=steps)
+    await log.append(tape.drafts)
+    plan = planned(1, [group], 1, 1)
+    usual = await assembly_on(log).batch(plan, 0)
+    masked = await assembly_on(log, advantage_args={"mask_truncated": True}).batch(plan, 0)
+    assert advantages_in(masked) == advantages_in(usual)
+    each = len(usual.samples) // MEMBERS
+    for number, (sample, before) in enumerate(zip(masked.samples, usual.samples, strict=True)):
+        cut = finishes[number // each] == "length"
+        assert before.loss_mask.any() and sample.loss_mask.tolist() == (before.loss_mask * (not cut)).tolist()
+
+
+@pytest.mark.anyio
+async def test_a_greedy_baseline_is_not_trained() -> None:
+    tape, log = Tape(), CountingLog()
+    plan = planned(1, [Closed(tape, 0, rewards=[0.5, 0.0, 1.0, 0.5])], 1, 1)
+    await log.append(tape.drafts)
+    batch = await assembly_on(log, advantage="remax", greedy_rollouts=1).batch(plan, 0)
+    assert advantages_in(batch) == [0.0, -0.5, 0.5, 0.0]
+    assert [int(sample.loss_mask.sum()) for sample in batch.samples] == [0, 2, 2, 2]
+
+
+@pytest.mark.anyio
+async def test_a_group_that_teaches_nothing_is_replaced_by_another_of_the_batch() -> None:
+    tape, log = Tape(), CountingLog()
+    groups = [Closed(tape, 0), Closed(tape, 1, rewards=[1.0] * MEMBERS), Closed(tape, 2)]
+    await log.append(tape.drafts)
+    plan = planned(1, groups, 1, 1)
+    assembly = assembly_on(log, advantage_args={"std_threshold": 0.0, "duplicate_experiences": True})
+    batch = await assembly.batch(plan, 0)
+    again = await assembly.batch(plan, 0)
+    trained = [sample.group for sample in batch.samples]
+    assert trained in ([0] * 8 + [2] * 4, [0] * 4 + [2] * 8)
+    assert trained == [sample.group for sample in again.samples]
+    assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3] * 3
+    assert batch.metrics["group_advantages/reward_std/min"] == 0.0
+
+
+@pytest.mark.anyio
+async def test_each_step_is_a_sequence_with_the_advantage_of_its_rollout() -> None:
+    tape, log = Tape(), CountingLog()
+    plan = planned(1, [Closed(tape, 0, steps=True)], 1, 1)
+    await log.append(tape.drafts)
+    batch = await assembly_on(log).batch(plan, 0)
+    assert [sample.tokens.tolist() for sample in batch.samples[:4]] == [[7], [8, 0], [7], [8, 1]]
+    assert [sample.prompt_tokens for sample in batch.samples[:2]] == [0, 1]
+    assert list(batch.items) == [2] * MEMBERS, "the steps of a rollout are one item"
+    assert [sample.reward for sample in batch.samples[:2]] == [9.0, 0.0]
+    assert all(len(sample.loss_mask) == 1 for sample in batch.samples)
+    assert [sample.logprobs.tolist() for sample in batch.samples[2:4] if sample.logprobs is not None] == [
+        [-1.5],
+        [-0.25],
+    ]
+    found = advantages_in(batch)
+    assert found[::2] == found[1::2] == sorted(found[::2])
+    again = advantages_in(await assembly_on(log, advantage="step_wise_grpo").batch(plan, 0))
+    assert again == found, "the last step's reward is the rollout's"
+
+
+@pytest.mark.anyio
+async def test_functions_of_steps_see_each_of_them() -> None:
+    tape, log = Tape(), CountingLog()
+    plan = planned(1, [Closed(tape, 0, steps=True)], 1, 1)
+    await log.append(tape.drafts)
+    plain = advantages_in(await assembly_on(log, advantage="step_wise_grpo").batch(plan, 0))
+    halved = assembly_on(log, advantage="step_wise_grpo", advantage_args={"enable_step_norm": True})
+    assert advantages_in(await halved.batch(plan, 0)) == pytest.approx([each / 2 for each in plain])
+    gigpo = advantages_in(await assembly_on(log, advantage="gigpo", advantage_args={"omega": 2.0}).batch(plan, 0))
+    assert gigpo == pytest.approx([-3.5, -1.5, -2.5, -0.5, 2.5, 0.5, 3.5, 1.5], rel=1e-5)
+
+
+def test_stretches_end_where_the_next_place_is_far() -> None:
+    far = 5 + READ_ALONG_RECORDS + 1
+    places = [Position(THERE, 9), Position(HERE, far), Position(HERE, 5), Position(HERE, 3)]
+    assert list(stretches(places)) == [(HERE, [3, 5]), (HERE, [far]), (THERE, [9])]
+    assert list(stretches([])) == []
+
+
+def test_what_is_kept_is_bounded_and_ends_with_its_last_use() -> None:
+    tape = Tape()
+    groups = [Closed(tape, number) for number in range(3)]
+    records = {Position(record.partition, record.offset): record for record in tape.records}
+    sizes = {place: len(record.head) + len(record.value) for place, record in records.items()}
+
+    def of(group: Closed) -> set[Position]:
+        return {group.place, *(Position(HERE, member.offset) for member in group.members)}
+
+    most = sum(sizes[place] for group in groups[1:] for place in of(group))
+    reuse = Reuse(most)
+    for step, group in enumerate(groups, start=1):
+        reuse.note(planned(step, [group], 1, 2), records)
+    assert reuse.size_bytes <= most
+    assert set(reuse.among(records)) == of(groups[1]) | of(groups[2])
+    reuse.note(planned(4, [groups[1]], 2, 2), records)
+    assert set(reuse.among(records)) == of(groups[2]) | {groups[1].place}

@@ -1,0 +1,153 @@
+"""Learning rates of a stage's steps, and what is decayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec import OptimizerSpec
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engines.torch.optimizer import (
+    decays,
+    learning_rate,
+    make_optimizer,
+    restore_state,
+    tensors_in,
+)
+
+
+def test_constant_after_a_linear_warm_up() -> None:
+    spec = OptimizerSpec(lr=1.0, warmup_steps=4)
+    assert [learning_rate(spec, step, 10) for step in (1, 2, 4, 5, 10)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_cosine_begins_at_the_rate_and_reaches_its_minimum_at_the_last_step() -> None:
+    spec = OptimizerSpec(lr=2.0, warmup_steps=2, scheduler="cosine", min_lr_ratio=0.1)
+    rates = [learning_rate(spec, step, 12) for step in range(1, 14)]
+    assert rates[:2] == pytest.approx([1.0, 2.0])
+    assert rates[6] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
+    assert rates[11] == rates[12] == pytest.approx(0.2)
+    assert sorted(set(rates[1:]), reverse=True) == rates[1:12]
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 3, 10])
+@pytest.mark.parametrize("total_steps", [1, 2, 10, 11])
+def test_each_cosine_has_the_whole_rate_once_and_ends_at_its_minimum(warmup_steps: int, total_steps: int) -> None:
+    spec = OptimizerSpec(lr=2.0, warmup_steps=warmup_steps, scheduler="cosine", min_lr_ratio=0.1)
+    rates = [learning_rate(spec, step, total_steps) for step in range(1, total_steps + 1)]
+    if total_steps > max(1, warmup_steps):
+        assert rates[-1] == pytest.approx(0.2)
+        assert rates.count(2.0) == 1
+    else:
+        assert rates[-1] == pytest.approx(2.0 * total_steps / max(1, warmup_steps))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match="lion"):
+        make_optimizer(OptimizerSpec(kind="lion"), {"a": torch.nn.Parameter(torch.zeros(1))})
+    with pytest.raises(ConfigError, match="linear"):
+        learning_rate(OptimizerSpec(scheduler="linear"), 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "decayed"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", (4, 8), True),
+        ("model.embed_tokens.weight", (16, 8), True),
+        ("lm_head.weight", (16, 8), True),
+        ("layers.0.q_proj.lora_A.default.weight", (2, 8), True),
+        ("model.layers.0.mlp.experts.gate_up_proj", (2, 8, 8), True),
+        ("model.layers.0.mlp.up_proj.bias", (4,), False),
+        ("model.norm.weight", (8,), False),
+        ("model.layers.0.self_attn.sinks", (2,), False),
+        ("model.layers.0.self_attn.q_norm.weight", (2, 4), False),
+        ("transformer.h.0.ln_1.weight", (1, 8), False),
+        ("model.layers.0.mlp.experts.gate_up_proj_bias", (2, 8), False),
+    ],
+)
+def test_matrices_are_decayed(name: str, shape: tuple[int, ...], decayed: bool) -> None:
+    assert decays(name, torch.nn.Parameter(torch.zeros(shape))) is decayed
+
+
+Open = Callable[[Any], TorchTrainerEngine]
+Make = Callable[..., Any]
+
+
+def _trained(open_engine: Open, make_stage: Make, make_batch: Make, **optimizer: Any) -> dict[str, torch.Tensor]:
+    engine = open_engine(make_stage(optimizer=OptimizerSpec(lr=0.1, **optimizer)))
+    engine.train(make_batch())
+    return {name: value.clone() for name, value in engine.tensors().items()}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("decay_all", [True, False])
+def test_a_step_of_the_engine_decays_what_it_is_to_decay(
+    open_engine: Open, make_stage: Make, make_batch: Make, kind: str, decay_all: bool
+) -> None:
+    before = {name: value.clone() for name, value in open_engine(make_stage()).tensors().items()}
+    plain = _trained(open_engine, make_stage, make_batch, kind=kind, weight_decay=0.0)
+    decayed = _trained(open_engine, make_stage, make_batch, kind=kind, weight_decay=0.5, decay_all=decay_all)
+    norms = [name for name, value in before.items() if value.ndim == 1]
+    assert norms and len(norms) < len(before)
+    for name, value in before.items():
+        share = 0.0 if name in norms and not decay_all else 0.1 * 0.5
+        torch.testing.assert_close(plain[name] - decayed[name], share * value, rtol=1e-3, atol=1e-6)
+
+
+def test_adams_epsilon_acts(open_engine: Open, make_stage: Make, make_batch: Make) -> None:
+    before = open_engine(make_stage()).tensors()["model.norm.weight"].clone()
+    small = _trained(open_engine, make_stage, make_batch)["model.norm.weight"]
+    large = _trained(open_engine, make_stage, make_batch, eps=1.0)["model.norm.weight"]
+    assert (small - before).abs().max() > 0.05 > (large - before).abs().max() > 0
+
+
+def test_the_optimizer_of_a_checkpoint_goes_on_in_groups(
+    open_engine: Open, make_stage: Make, make_batch: Make, tmp_path: Path
+) -> None:
+    stage = make_stage(optimizer=OptimizerSpec(lr=0.01, weight_decay=0.5))
+    engine = open_engine(stage)
+    engine.train(make_batch(1))
+    engine.save(tmp_path, hf=False)
+    for decay_all in (True, False):
+        optimizer = msgspec.structs.replace(stage.algorithm.optimizer, decay_all=decay_all)
+        other = msgspec.structs.replace(stage, algorithm=msgspec.structs.replace(stage.algorithm, optimizer=optimizer))
+        resumed = open_engine(other)
+        resumed.load(tmp_path, other)
+        resumed.train(make_batch(2))
+        found = {name: value.clone() for name, value in resumed.tensors().items()}
+        if decay_all:
+            engine.train(make_batch(2))
+            assert resumed.checksum() == engine.checksum(), "an older release's checkpoint goes on bit-equal"
+        else:
+            moved = {name for name, value in engine.tensors().items() if not torch.equal(value, found[name])}
+            assert moved == {name for name, value in found.items() if value.ndim == 1}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_adam_is_fused_and_counts_its_steps_where_the_parameters_are(kind: str) -> None:
+    """On a GPU of tensors without numbers. torch.optim.Adam: "fused" wants its counters on the parameters' device."""
+    spec = OptimizerSpec(lr=0.1)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        parameters = {"a": torch.nn.Parameter(torch.empty(3, 2, device=kind))}
+        made = make_optimizer(spec, parameters)
+        assert all(group["fused"] for group in made.param_groups)
+        zeros = {f"{name}.a": torch.zeros(3, 2) for name in ("exp_avg", "exp_avg_sq")}
+        restore_state(made, parameters, zeros | {"step.a": torch.tensor(7.0)})
+        assert {tensor.device.type for tensor in tensors_in(made)} == {kind}
+
+
+def test_counters_of_an_optimizer_that_is_not_fused_stay_on_the_host() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        parameters = {"a": torch.nn.Parameter(torch.empty(3, 2, device="cuda"))}
+        plain = torch.optim.AdamW(list(parameters.values()), foreach=True)
+        restore_state(plain, parameters, {"step.a": torch.tensor(7.0), "exp_avg.a": torch.zeros(3, 2)})
+        placed = plain.state[parameters["a"]]
+        assert placed["step"].device.type == "cpu"
+        assert placed["exp_avg"].device.type == "cuda"

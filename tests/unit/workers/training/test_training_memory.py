@@ -1,0 +1,105 @@
+"""The memory that training takes is known before anything is loaded, and refused with the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from rftd.ops.errors import DeviceMemoryError
+from rftd.streams.spec import ExperimentSpec, LoraSpec, OptimizerSpec, StageSpec
+from rftd.workers.devices import device_memory
+from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
+from rftd.workers.training.engine import TrainBatch
+from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.training.engines.torch.memory import training_needs
+
+MakeStage = Callable[..., StageSpec]
+MakeBatch = Callable[..., TrainBatch]
+
+
+def opened(folder: Path, stage: StageSpec) -> TorchTrainerEngine:
+    engine = TorchTrainerEngine(threads=1)
+    spec = ExperimentSpec(project="p", name="n", job_dir="/nowhere", stages=(stage,), deterministic=True, config={})
+    engine.open(spec, str(folder))
+    return engine
+
+
+def size_of(tensors: Iterable[torch.Tensor | None]) -> int:
+    """The bytes of tensors, each memory once; steps of an optimizer, which are single numbers, are left out."""
+    each = {tensor.data_ptr(): tensor.nbytes for tensor in tensors if tensor is not None and tensor.dim()}
+    return sum(each.values())
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_what_is_said_is_what_a_step_leaves_there(
+    tiny_model: Path, make_stage: MakeStage, make_batch: MakeBatch, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(kl_coef=0.1, optimizer=OptimizerSpec(kind=kind, lr=1e-3))
+    said = {need.what: need.size_bytes for need in training_needs(stage, tiny_model)}
+    engine = opened(tiny_model, stage)
+    engine.begin_stage(stage)
+    gradients: list[int] = []
+    begun = engine._begun()
+    step = begun.optimizer.step
+
+    def stepped() -> None:
+        gradients.append(size_of(value.grad for value in engine._learner.parameters().values()))
+        step()
+
+    monkeypatch.setattr(begun.optimizer, "step", stepped)
+    engine.train(make_batch())
+    parameters = size_of(engine._model.parameters())
+    assert said["weights"] == parameters == 4 * elements_of(tiny_model)
+    assert [said["gradients"]] == gradients
+    moments = size_of(value for state in begun.optimizer.state.values() for value in state.values())
+    assert said.get("the optimizer's moments", 0) == moments == (2 * parameters if kind == "adamw" else 0)
+    assert begun.reference is not None
+    assert said["the reference"] == size_of(begun.reference.tensors().values())
+    engine.close()
+
+
+def test_a_device_without_room_is_refused_before_the_model_is_read(
+    tiny_model: Path, make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage()
+    needed = sum(need.size_bytes for need in training_needs(stage, tiny_model))
+    monkeypatch.setattr(device_memory, "free_on", lambda device: needed - 1)
+    read = torch.nn.Module.__init__
+    monkeypatch.setattr(torch.nn.Module, "__init__", lambda *_, **__: pytest.fail("a model was made"))
+    with pytest.raises(DeviceMemoryError) as refused:
+        opened(tiny_model, stage)
+    monkeypatch.setattr(torch.nn.Module, "__init__", read)
+    said = str(refused.value)
+    weights = shown(4 * elements_of(tiny_model))
+    assert f"(weights {weights} + gradients {weights} + the optimizer's moments" in said
+    assert "activations of 1024 tokens" in said and "cpu has" in said and str(tiny_model) in said
+    monkeypatch.setattr(device_memory, "free_on", lambda device: needed)
+    opened(tiny_model, stage).close()
+
+
+def test_an_adapter_and_half_precision_take_less(tiny_model: Path, make_stage: MakeStage) -> None:
+    stage = make_stage(kl_coef=0.1)
+    lora = LoraSpec(rank=4, alpha=8.0)
+    less = msgspec.structs.replace(stage, model=msgspec.structs.replace(stage.model, lora=lora))
+    whole = {need.what: need.size_bytes for need in training_needs(stage, tiny_model)}
+    adapted = {need.what: need.size_bytes for need in training_needs(less, tiny_model)}
+    assert adapted["weights"] == whole["weights"] and adapted["gradients"] == 0 == adapted["the reference"]
+    half = {need.what: need.size_bytes for need in training_needs(make_stage(dtype="bfloat16"), tiny_model)}
+    assert 2 * half["activations of 1024 tokens"] == whole["activations of 1024 tokens"] > 0
+
+
+def test_a_control_group_is_a_limit_and_cached_files_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "_GROUP", tmp_path)
+    assert free_on("cpu") > 1_000_000, "without a group the machine's memory counts"
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 600000\ninactive_file 50000\n")
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert free_on("cpu") == 350_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_on("cpu") > 1_000_000
+    with pytest.raises(DeviceMemoryError, match=r"1 TiB are needed at least \(weights 1 TiB\)"):
+        check_memory([Need("weights", 1 << 40)], "cpu", where="m", fix="f")
