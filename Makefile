@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench bench-trl torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
+.PHONY: demo test test-fast check bench bench-trl torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
 
 STACK ?= embedded
 
@@ -13,6 +13,9 @@ demo: $(READY)                      ## train a tiny model through the log, about
 test: $(READY)                      ## the whole test suite, two files at a time
 	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
 
+test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
+	$(BIN)/python -P -m pytest -q --fast -n 2 --dist loadfile
+
 check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -20,9 +23,9 @@ check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/lint-imports
 	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
 
-BENCHES := start_up log_append log_size log_socket experience_path rollout_torch train_step projector_apply demo_runs demo_kills \
+BENCHES := start_up log_append log_size log_socket experience_path rollout_torch rollout_penalties train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume experience_path_kafka projector_postgres demo_stacks cluster_faults lineage_why \
-  recovery_time rebuild_million verify_log large_history departed_workers soak hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory
+  recovery_time rebuild_million verify_log large_history departed_workers soak hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about three hours
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
