@@ -46,15 +46,15 @@ VERBS: Final = {
     "gc": Verb(f"{_HERE}.gc:command", "Remove files that no event names."),
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
     "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast an experiment in virtual time: policy and sizes, before paying."),
-    "doctor": Verb(f"{_HERE}.doctor:command", "Check this machine, folder and daemon; each finding with its fix."),
+    "doctor": Verb(f"{_HERE}.installation:doctor", "Check this machine, folder and daemon; each finding with its fix."),
     "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, without a daemon."),
     "replay": Verb(f"{_HERE}.replay:command", "Train an experiment again from the log, and compare the weights."),
     "rebuild": Verb(f"{_HERE}.rebuild:command", "Make the state database anew from the log."),
     "export": Verb(f"{_HERE}.export:command", "Write an experiment, whole, to a file."),
     "import": Verb(f"{_HERE}.import_:command", "Load an exported experiment into this log."),
     "explain": Verb(f"{_HERE}.explain:command", "What an error code means and what to do."),
-    "completion": Verb(f"{_HERE}.completion:command", "Print the completion script of a shell."),
-    "version": Verb(f"{_HERE}.version:command", "Versions of this program and of the daemon."),
+    "completion": Verb(f"{_HERE}.installation:completion", "Print the completion script of a shell."),
+    "version": Verb(f"{_HERE}.installation:version", "Versions of this program and of the daemon."),
     "worker": Verb(f"{_HERE}.worker:command", "Run one worker process; the daemon calls it."),
 }
 """Every verb, in the order of the help; a new one is one file and one line here."""

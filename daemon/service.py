@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.daemon.api.app import make_app
-from rftd.daemon.api.gate import Gate
+from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.daemon.http_server import bind, serving_http, url_of

@@ -4,8 +4,7 @@ sums              the task: datasets, with sums held out
 model             the tiny model and its tokenizer
 experiment.yaml   an ordinary experiment file; examples/demo.yaml is the same
 host              a daemon of its own, restarted if it dies
-progress          what is shown while it runs
 outcome           what came out, read from the API
 report            the last page, and the curve as a picture
-demo              all of it, in order; on a Kafka and a Postgres of its own, if wanted
+demo              all of it, in order, with what is shown meanwhile; on a Kafka and a Postgres of its own, if wanted
 """

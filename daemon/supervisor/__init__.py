@@ -4,10 +4,9 @@ hearing      what survives of a shortened log is heard; whom a loss concerns is 
 intake       takes experiments in, such that weights reach every explorer
 submissions  submit and fork: each once for its key
 forking      a fork's specification, and what it may change
-preflight    what only the daemon can know before it accepts: models, rows, digests
+preflight    what only the daemon can know: models, rows, digests before it accepts, parts of third parties later
 taskset_checks  arguments of workflows and rewards, and biased tokens, by files and third parties
 disk_guard   whether there is space to go on
-parts        whether what it names of third parties is installed
 fleet        its worker processes: start, adopt, restart with back-off, drain
 orders       commands by their meaning: each once, and its answer from the log
 verdicts     dead letters that are retried or dropped: each once

@@ -9,9 +9,8 @@ from uuid import UUID
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.run import STUCK_S, TICK_S
-from rftd.daemon.why.answer import waits_of
+from rftd.daemon.why.answer import Tracker, waits_of
 from rftd.daemon.why.scene import Phase, Scene
-from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled

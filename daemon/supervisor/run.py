@@ -13,12 +13,11 @@ from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.inbox import Inbox, Request
-from rftd.daemon.supervisor.parts import Parts
+from rftd.daemon.supervisor.preflight import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.supervisor.transitions import check_command
-from rftd.daemon.why.answer import waits_of
+from rftd.daemon.why.answer import Tracker, waits_of
 from rftd.daemon.why.scene import Phase, Scene
-from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Wait
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, RecordedClock

@@ -19,15 +19,13 @@ keeping      archive, restore, rm: files of an experiment into an archive, back,
 gc           files that no event names
 config       what an experiment file says
 sim          an experiment in virtual time
-doctor       is this machine fit to work?
 verify       a log against the rules
 replay       an experiment's training, once more
 rebuild      the state database from the log
 export       an experiment into a file
 import_      and out of one
 explain      what an error code means
-completion   scripts for shells
-version      of this program and of the daemon
+installation  doctor, version, completion: is this machine fit to work, which release is this, a script for shells
 names        the NAME argument, completed
 worker       one worker process
 """

@@ -8,7 +8,6 @@ life         the experiment itself, and the log under it
 stragglers   the slowest task that a step waits for
 holds        controller, planner, dispatcher and evaluations, by the hold that each returned
 workers      the trainer and the explorers
-answer       all of them, worst first
-tracker      since when
+answer       all of them, worst first, each with the time since when
 offline      the same from a log without a daemon
 """

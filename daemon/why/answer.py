@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from rftd.daemon.why.holds import deciders_waits
 from rftd.daemon.why.life import experiment_wait, log_wait, untold
@@ -10,6 +12,9 @@ from rftd.daemon.why.scene import Phase, Scene
 from rftd.daemon.why.wait import Wait
 from rftd.daemon.why.workers import worker_waits
 from rftd.workers.membership import explain
+
+_Place = tuple[str, int | None, str | None]
+"""A role, its slot and its worker."""
 
 
 def waits_of(scene: Scene) -> list[Wait]:
@@ -40,3 +45,23 @@ def _waits(scene: Scene) -> Iterator[Wait]:
         yield from deciders_waits(scene)
     if scene.phase in (Phase.LEADING, Phase.DRAINING):
         yield from worker_waits(scene)
+
+
+class Tracker:
+    """Remembers states of one experiment's roles. Fed by the run, now and then and at each question."""
+
+    def __init__(self) -> None:
+        self._since: dict[_Place, tuple[str, int]] = {}
+
+    def dated(self, waits: Sequence[Wait], now_ns: int) -> list[Wait]:
+        """The same with `since_ns`; a role whose state changed begins anew, one that is gone is forgotten."""
+        places = [(wait, (wait.role, wait.slot, wait.worker)) for wait in waits]
+        known = self._since
+        self._since = {
+            place: known[place] if known.get(place, ("", 0))[0] == wait.state else (wait.state, now_ns)
+            for wait, place in places
+        }
+        return [
+            wait if wait.since_ns is not None else msgspec.structs.replace(wait, since_ns=self._since[place][1])
+            for wait, place in places
+        ]

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from rftd.daemon.api.gate import Gate
+from rftd.daemon.api.probes import Gate
 from rftd.ops.errors import UnreachableError
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,9 @@ import pytest
 from desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.registry import Entry
-from rftd.daemon.why.answer import waits_of
+from rftd.daemon.why.answer import Tracker, waits_of
 from rftd.daemon.why.life import Line, entry_waits
 from rftd.daemon.why.scene import Phase, Process, Scene
-from rftd.daemon.why.tracker import Tracker
 from rftd.daemon.why.wait import Level, Wait
 from rftd.ops import limits
 from rftd.ops.errors import LogFullError
