@@ -5,7 +5,7 @@ In reading order, which is the order of the work:
     loading.py        `load_file`, `load_text`, `check_config`: the public calls; read these first
     field_path.py     how a field is named: ('buffer', 'eval_tasksets', 0) and `buffer.eval_tasksets[0]`
     source.py         where each field stands: file, line, column
-    issue.py          one thing that is wrong
+    issue.py          one thing that is wrong, and the notes that a resolver takes
     scalar.py         what a plain YAML word means: `1e-5` is a number, `010` is text
     yaml_source.py    text to plain data, within the limits
     plain.py          the limits again, for data that did not come from a file
@@ -16,7 +16,6 @@ In reading order, which is the order of the work:
     secrets.py        what must travel as `{env: NAME}`
     paths.py          relative paths made absolute, on the client
     schema/           one pydantic model per section of the file
-    trainer_config.py a file of the older spelling's `trainer_config_path`, read on the client
     validation.py     data against the schema
     resolve/          the schema's models to stages that are complete
     report.py         issues to an error that shows the line and the nearest name

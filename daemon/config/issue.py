@@ -1,9 +1,10 @@
-"""One thing that is wrong with an experiment file, and the kinds of it."""
+"""What is wrong with an experiment file: one issue, the kinds of it, and the notes of a resolver."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.source import SourcePlace
@@ -98,3 +99,27 @@ class Issue:
     def under(self, prefix: FieldPath) -> Issue:
         """The same issue of a field below `prefix`."""
         return replace(self, path=prefix + self.path)
+
+
+@dataclass(slots=True)
+class Notes:
+    """Issues name fields as seen from the stage; warnings are sentences, each kept once."""
+
+    issues: list[Issue] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def wrong(self, path: FieldPath, what: str, fix: str | None = None, kind: type[FieldError] = Contradiction) -> None:
+        """A field, or a pair of them, that cannot hold."""
+        self.issues.append(Issue(path, what, fix, kind))
+
+    def unknown(self, path: FieldPath, what: str, known: Iterable[str]) -> None:
+        """A name that nothing takes, with the nearest of those that something does."""
+        known = list(known)
+        near = difflib.get_close_matches(str(path[-1]), known, 1)
+        fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}" if known else "leave it out"
+        self.issues.append(Issue(path, what, fix, UnknownField, at_key=True))
+
+    def warn(self, text: str) -> None:
+        """Something was changed or has no effect."""
+        if text not in self.warnings:
+            self.warnings.append(text)

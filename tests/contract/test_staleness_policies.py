@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from policy_world import PolicyWorld, Sizes
 
-from rftd.daemon.config.resolve.progress import standstill
+from rftd.daemon.config.resolve.policy import standstill
 from rftd.streams.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.policies.registry import POLICIES, keeps_bound, make_policy
 

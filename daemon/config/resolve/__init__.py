@@ -1,26 +1,16 @@
 """The schema's models to complete stages; nothing here reads a disk or a network.
 
 experiment.py  `resolve_experiment`: read this first
-stages.py      global sections and the stage's own, laid over one another
+stages.py      global sections and the stage's own, laid over one another; settings that every stage shares
 stage.py       one stage, complete
-notes.py       collects issues and warnings
 arguments.py   names and values of arguments that the schema leaves open
-plugin_arguments.py  arguments of a reward against what it declares
-once.py        what a later stage cannot have otherwise than the first
-lora.py        the adapter that is trained instead of the model itself
-lengths.py     model, prompt and response lengths
-tasksets.py    tasksets, datasets, workflows and rewards
-algorithm.py   the algorithm's own defaults and the optimizer
-upstream.py    arguments by the names that Trinity-RFT has for them
+model.py       model, prompt and response lengths; the adapter that is trained instead of the model itself
+tasksets.py    the tasks to explore, with workflow, reward and sampling
+rows.py        rows that are trained as they are: of a `train` stage, or an expert's beside the experiences
+algorithm.py   the algorithm's own defaults, arguments by the names that Trinity-RFT has for them, the optimizer
 correction.py  what is done about tokens that older weights drew
-pacing.py      synchronizer to schedule and staleness bound
-mix.py         an expert's rows beside the experiences
-policy.py      policy, replay buffer and capacity to one staleness policy
-progress.py    whether that policy can go on at all
-collecting.py  mode explore without anybody who trains
-colocate.py    mode colocate: explorer and trainer take turns
-companions.py  a critic or a teacher beside the model
-updates.py     how many optimizer steps a batch gives
-engines.py     which engines run it, and on what
-scheduling.py  how rollouts are given out, and what is not waited for
+pacing.py      synchronizer to schedule and staleness bound; the modes colocate and collect_only
+policy.py      policy, replay buffer and capacity to one staleness policy that can go on
+explorer.py    which engine generates, on what, and how rollouts are given out
+trainer.py     which engine trains, the critic or the teacher beside the model, the optimizer steps of a batch
 """

@@ -1,4 +1,4 @@
-"""Mappings of arguments that the schema leaves open, against what takes them."""
+"""Arguments that the schema leaves open, against what takes them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import WrongValue
-from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.ops.decoding import converted
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
 
 
 def check_names(given: Mapping[str, Any], known: Iterable[str], path: FieldPath, taker: str, notes: Notes) -> None:
@@ -51,3 +52,44 @@ def _words(kind: type[msgspec.Struct], name: str) -> str | None:
     """All that the field takes, where that is one of a few words."""
     annotation = get_type_hints(kind)[name]
     return f"one of {', '.join(map(str, get_args(annotation)))}" if get_origin(annotation) is Literal else None
+
+
+def check_declared(
+    plugins: Plugins[Any], name: str | None, given: Mapping[str, Any], path: FieldPath, notes: Notes
+) -> None:
+    """Refuses names, types and values that one of ours does not take, and required arguments that are missing.
+
+    A third party's module is not imported here: the daemon does that before it accepts.
+    """
+    if name is None or not plugins.builtin(name):
+        return
+    try:
+        declaration = plugins.declaration(name)
+    except ConfigError:  # without its extra, which is said elsewhere
+        return
+    if declaration is None:
+        return
+    taker = f"{plugins.kind} {name}"
+    check_names(given, declaration.kind.__struct_fields__, path, taker, notes)
+    for argument, why in declaration.wrong(given):
+        fix = f"correct it, or leave it out for the {plugins.kind}'s own"
+        if argument in declaration.required:
+            fix = f"{taker} needs it"
+        notes.wrong((*path, argument), why, fix, WrongValue)
+
+
+def lifted_counts(
+    args: dict[str, Any], names: tuple[str, ...], path: FieldPath, notes: Notes
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Counts that the specification has a field for, taken out of the engine's own arguments."""
+    rest = dict(args)
+    lifted = {}
+    for name in names:
+        if name not in rest:
+            continue
+        value = rest.pop(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
+            notes.wrong((*path, name), "must be a whole number between 1 and 4096")
+        else:
+            lifted[name] = value
+    return rest, lifted

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Contradiction, Unsupported, WrongValue
-from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.rollout_correction import PluginCorrection, RolloutCorrection
 from rftd.ops.errors import ConfigError

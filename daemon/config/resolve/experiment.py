@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
-from rftd.daemon.config.issue import Issue
-from rftd.daemon.config.resolve.notes import Notes
-from rftd.daemon.config.resolve.once import check_against_first
+from rftd.daemon.config.issue import Issue, Notes
 from rftd.daemon.config.resolve.stage import resolve_stage
-from rftd.daemon.config.resolve.stages import stage_configs
+from rftd.daemon.config.resolve.stages import check_against_first, stage_configs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import without_effect
 from rftd.daemon.config.schema.trainer import Trainer

@@ -1,20 +1,32 @@
-"""`synchronizer` to a schedule, and to what may be trained on."""
+"""`synchronizer` to a schedule, and to what may be trained on; the modes that have a schedule of their own."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
+from typing import Final
+
+import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import WrongValue
-from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.policy import resolve_policy
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops.errors import ConfigError
+from rftd.ops.processors import ALL
 from rftd.streams.schedule import needed_staleness
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, SyncSpec
+from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, SyncSpec, TrainerSpec
 from rftd.workers.weights.registry import CHANNELS
 
 _SYNC: FieldPath = ("synchronizer",)
+_TURNS: Final = {
+    "sync_method": "memory",
+    "sync_style": "fixed",
+    "sync_interval": 1,
+    "explorer_sync_interval": None,
+    "trainer_sync_interval": None,
+    "sync_offset": 0,
+}
+"""Each explore step runs on the weights of the step before it, and waits for them."""
 
 
 def resolve_pacing(
@@ -89,3 +101,64 @@ def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> 
     if floored != asked:
         notes.warn(f"explorer.eval_interval {asked} becomes {floored}, a multiple of the sync interval {interval}")
     return floored
+
+
+def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
+    """The experiment as one device runs it: its schedule, its channel, and all threads for whose turn it is."""
+    given = experiment.synchronizer
+    for name, value in _TURNS.items():
+        if name in given.model_fields_set and (asked := getattr(given, name)) not in (value, None):
+            notes.warn(f"mode colocate: synchronizer.{name} {asked} becomes {value}: explorer and trainer take turns")
+    model = experiment.explorer.rollout_model
+    if model.engine_num != 1:
+        what = f"is {model.engine_num}, and mode colocate has one device"
+        notes.wrong(("explorer", "rollout_model", "engine_num"), what, "write engine_num: 1, or mode: both")
+    slots = (experiment.cluster.node_num or 0) * (experiment.cluster.gpu_per_node or 0)
+    if slots > 1:
+        what = f"{slots} slots, and mode colocate is for one device"
+        notes.wrong(("cluster", "gpu_per_node"), what, "write mode: both, or a cluster of 1 x 1")
+    return experiment.model_copy(update={"synchronizer": given.model_copy(update=_TURNS)})
+
+
+def with_turns(
+    experiment: Experiment, sync: SyncSpec, rollout: RolloutSpec, trainer: TrainerSpec
+) -> tuple[SyncSpec, RolloutSpec, TrainerSpec]:
+    """The stage's parts, taking turns. A deterministic one keeps its threads: the weights' bits depend on them."""
+    sync = msgspec.structs.replace(sync, turns=True)
+    if experiment.deterministic:
+        return sync, rollout, trainer
+    if "threads" not in experiment.explorer.rollout_model.extra_engine_args:
+        rollout = msgspec.structs.replace(rollout, threads=ALL)
+    if "threads" not in experiment.trainer.engine_args:
+        trainer = msgspec.structs.replace(trainer, threads=ALL)
+    return sync, rollout, trainer
+
+
+def collects(experiment: Experiment, notes: Notes) -> bool:
+    """True if the stage is to collect only."""
+    if not experiment.explorer.collect_only:
+        return False
+    if experiment.mode != "explore":
+        what = f"is true, but mode is {experiment.mode}: what explorers do is trained on"
+        notes.wrong(("explorer", "collect_only"), what, "write mode: explore, or collect_only: false")
+        return False
+    return True
+
+
+def collecting(stage: StageSpec, notes: Notes) -> StageSpec:
+    """The same tasks and the same explorers, without steps: it ends when every task has been tried."""
+    if stage.evals:
+        notes.warn("explorer.collect_only: nothing is trained, so eval_tasksets are not evaluated")
+    return msgspec.structs.replace(
+        stage,
+        kind="explore",
+        total_steps=0,
+        collect_groups=stage.total_steps * stage.batch_size,
+        dataset=None,
+        expert_rows=0,
+        evals=(),
+        eval_interval=0,
+        eval_on_startup=False,
+        policy=PolicySpec(min_group_members=stage.policy.min_group_members),
+        sync=SyncSpec(method="checkpoint", style="fully_async"),
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import WrongValue
-from rftd.daemon.config.resolve.notes import Notes
-from rftd.daemon.config.resolve.progress import standstill
+from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.schema.buffer import ExperienceBuffer
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import AnyPolicy, HardBoundPolicy, InOrderPolicy, PluginPolicy
@@ -15,8 +13,9 @@ from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.schedule import explorer_interval, has_windows, trainer_interval, window_steps
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
+from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.priorities import PRIORITIES
-from rftd.workers.control.policies.registry import POLICIES, keeps_bound
+from rftd.workers.control.policies.registry import POLICIES, keeps_bound, make_policy
 
 _POLICY: Final[FieldPath] = ("policy",)
 _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
@@ -26,6 +25,8 @@ _OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_stal
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
 _OLDEST_FIRST: Final = ("in_order", "weight_fifo")
 """Kinds in whose order priorities do not come first."""
+_ENOUGH_STEPS = 64
+"""Between two publications; what goes on so long goes on."""
 
 
 def resolve_policy(
@@ -185,3 +186,38 @@ def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) ->
         what = f"is {buffer.capacity}, but one step trains {batch} experiences: no batch would ever be full"
         notes.wrong((*_BUFFER, "capacity"), what, f"set it to at least {batch}, or lower train_batch_size")
     return buffer.capacity
+
+
+def standstill(spec: PolicySpec, *, interval: int, batch: int, repeat_times: int) -> str | None:
+    """Why no step could be made any more, if so: weights are published every `interval` steps, none before.
+
+    A third party's policy is not imported here, and not asked.
+    """
+    if not POLICIES.builtin(spec.kind):
+        return None
+    try:
+        policy = make_policy(spec)
+    except ConfigError as error:
+        return error.what
+    for step in range(min(interval, _ENOUGH_STEPS)):
+        waiting = 0
+        while waiting < batch:
+            view = PolicyView(
+                version=step,
+                first_version=0,
+                published_version=0,
+                total_steps=10**9,
+                planned_steps=step,
+                batch_size=batch,
+                repeat_times=repeat_times,
+                planned_experiences=step * batch,
+                waiting_experiences=waiting,
+                inflight_rollouts=0,
+            )
+            if not (admitted := policy.admit(view) * repeat_times):
+                return (
+                    f"policy {spec.kind} lets in {waiting} of the {batch} experiences of step {step + 1}, and weights "
+                    f"are published after step {interval}"
+                )
+            waiting += admitted
+    return None

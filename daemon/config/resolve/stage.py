@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from rftd.daemon.config.issue import Unsupported, WrongValue
+from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
-from rftd.daemon.config.resolve.collecting import collecting, collects
-from rftd.daemon.config.resolve.colocate import in_turns, with_turns
-from rftd.daemon.config.resolve.companions import with_companions
-from rftd.daemon.config.resolve.engines import check_cluster, resolve_rollout, resolve_trainer
-from rftd.daemon.config.resolve.lengths import LengthLimits, derive_lengths
-from rftd.daemon.config.resolve.lora import resolve_lora
-from rftd.daemon.config.resolve.mix import resolve_mix
-from rftd.daemon.config.resolve.notes import Notes
-from rftd.daemon.config.resolve.pacing import eval_interval_steps, resolve_pacing
-from rftd.daemon.config.resolve.scheduling import schedule_rollouts
+from rftd.daemon.config.resolve.explorer import check_cluster, resolve_rollout, schedule_rollouts
+from rftd.daemon.config.resolve.model import LengthLimits, derive_lengths, resolve_lora
+from rftd.daemon.config.resolve.pacing import (
+    collecting,
+    collects,
+    eval_interval_steps,
+    in_turns,
+    resolve_pacing,
+    with_turns,
+)
+from rftd.daemon.config.resolve.rows import dataset, resolve_mix
 from rftd.daemon.config.resolve.stages import StageConfig
-from rftd.daemon.config.resolve.tasksets import dataset, eval_tasksets, training_taskset
-from rftd.daemon.config.resolve.updates import with_updates
+from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_taskset
+from rftd.daemon.config.resolve.trainer import resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.schedule import explorer_interval

@@ -1,12 +1,21 @@
-"""Stages: the global sections with the stage's own laid over them, deep."""
+"""Stages: the global sections with the stage's own laid over them, deep, and what every stage must share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import Notes
+from rftd.daemon.config.resolve.explorer import ROLLOUT_ARGS
+from rftd.daemon.config.resolve.trainer import TRAINER_ARGS
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.streams.spec import StageSpec
+from rftd.workers.rollout.engines import registry as rollout_engines
+from rftd.workers.training.engines import registry as trainer_engines
 
 _SECTIONS: Final = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer", "policy")
 _OF_THE_TYPE: Final = frozenset({"repeat_times", "sample_strategy", "loss_agg_mode", "rollout_correction"})
@@ -19,6 +28,11 @@ _REPLACES: Final = (
 
 SINGLE: Final = "main"
 """The stage of a file without `stages`."""
+_ROLLOUT: Final[Mapping[str, FieldPath]] = {
+    "engine": ("explorer", "rollout_model", "engine_type"),
+    "dtype": ("explorer", "rollout_model", "dtype"),
+    "threads": (*ROLLOUT_ARGS, "threads"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +111,49 @@ def _overlay(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{key: _overlay(below.get(key), value) for key, value in above.items()}}
     return above
+
+
+def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: Notes) -> None:
+    """Refuses settings of `stage` that an earlier stage has decided otherwise."""
+    if before:
+        first = before[0]
+        if stage.trainer.engine != first.trainer.engine:
+            _refuse(("trainer", "trainer_type"), stage.trainer.engine, first.trainer.engine, first, notes)
+        names = trainer_engines.opened_with(first.trainer.engine)
+        kind = trainer_engines.arguments_of(first.trainer.engine)
+        _compare(stage.trainer.engine_args, first.trainer.engine_args, kind, names, TRAINER_ARGS, first, notes)
+    if stage.kind == "train":
+        return
+    exploring = next((each for each in before if each.kind != "train"), None)
+    if exploring is None:
+        return
+    for name, path in _ROLLOUT.items():
+        mine = getattr(stage.rollout, name)
+        theirs = getattr(exploring.rollout, name)
+        if mine != theirs:
+            _refuse(path, mine, theirs, exploring, notes)
+    kind = rollout_engines.arguments_of(exploring.rollout.engine)
+    names = kind.__struct_fields__ if kind is not None else ()
+    _compare(stage.rollout.engine_args, exploring.rollout.engine_args, kind, names, ROLLOUT_ARGS, exploring, notes)
+
+
+def _compare(
+    mine: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    kind: type[msgspec.Struct] | None,
+    names: Sequence[str],
+    path: FieldPath,
+    first: StageSpec,
+    notes: Notes,
+) -> None:
+    """Compares arguments by name; one that is not given has its default."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(kind)} if kind is not None else {}
+    for name in names:
+        default = defaults.get(name)
+        if mine.get(name, default) != theirs.get(name, default):
+            _refuse((*path, name), mine.get(name, default), theirs.get(name, default), first, notes)
+
+
+def _refuse(path: FieldPath, mine: Any, theirs: Any, first: StageSpec, notes: Notes) -> None:
+    what = f"is {mine!r} here and {theirs!r} in stage {first.name!r}, and the engine is opened once for all stages"
+    notes.wrong(path, what, "write it in the global section alone, or submit the stages one after another")

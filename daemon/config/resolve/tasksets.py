@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Contradiction, Unsupported
-from rftd.daemon.config.resolve.lengths import LengthLimits
-from rftd.daemon.config.resolve.notes import Notes
-from rftd.daemon.config.resolve.plugin_arguments import check_declared
-from rftd.daemon.config.schema.buffer import ExperienceBuffer, ExplorerInput
+from rftd.daemon.config.issue import Notes, Unsupported
+from rftd.daemon.config.resolve.arguments import check_declared
+from rftd.daemon.config.resolve.model import LengthLimits
+from rftd.daemon.config.resolve.rows import format_spec
+from rftd.daemon.config.schema.buffer import ExplorerInput
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.taskset import Format, Taskset
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import FormatSpec, SamplingSpec, TasksetSpec
-from rftd.workers.algorithms.definition import AlgorithmDefinition
+from rftd.streams.spec import SamplingSpec, TasksetSpec
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
-from rftd.workers.training.losses.registry import compares_pairs
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
@@ -81,56 +79,6 @@ def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -
     return tuple(specs)
 
 
-def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, notes: Notes) -> TasksetSpec | None:
-    """The rows that a `train` stage learns from, of its algorithm's kind; None after saying what is missing."""
-    path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
-    buffer = experiment.buffer.trainer_input.experience_buffer
-    schema = buffer.schema_type if buffer.schema_type in definition.other_rows else definition.rows
-    known = (definition.rows, *definition.other_rows)
-    if schema == "kto" and compares_pairs(loss):
-        what = f"is kto, single responses with a label, and policy_loss_fn {loss} compares two"
-        notes.wrong((*path, "schema_type"), what, "leave policy_loss_fn out, or write schema_type: dpo", Contradiction)
-    return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer", schema=schema, known=known)
-
-
-def rows_of(
-    buffer: ExperienceBuffer,
-    path: FieldPath,
-    seed: int,
-    notes: Notes,
-    *,
-    name: str,
-    schema: str = "sft",
-    known: tuple[str, ...] = ("sft",),
-) -> TasksetSpec | None:
-    """The rows that a buffer names, to be trained as they are; None after saying what is missing.
-
-    `schema` is what they are, `known` all that they might be for who trains on them.
-    """
-    if not isinstance(buffer.path, str) or not buffer.path:
-        notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a folder or .jsonl file")
-        return None
-    if "://" in buffer.path or buffer.storage_type == "sql":
-        what = "rows to train on are read from files"
-        notes.wrong((*path, "path"), what, "set it to a folder or .jsonl file", Unsupported)
-        return None
-    if buffer.schema_type not in ("auto", schema):
-        what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
-        notes.wrong((*path, "schema_type"), what, "leave it out, or change algorithm.algorithm_type")
-    if buffer.format.enable_concatenated_multi_turn and (schema, buffer.format.prompt_type) != ("sft", "messages"):
-        notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
-    return TasksetSpec(
-        name=buffer.name or name,
-        path=buffer.path,
-        subset=buffer.subset_name,
-        split=buffer.split,
-        format=_format(buffer.format),
-        schema=schema,
-        seed=seed,
-        limit_rows=buffer.limit_rows,
-    )
-
-
 def _spec(
     taskset: Taskset,
     path: FieldPath,
@@ -172,7 +120,7 @@ def _spec(
         path=taskset.path,
         subset=taskset.subset_name,
         split=taskset.split,
-        format=_format(taskset.format),
+        format=format_spec(taskset.format),
         repeat_times=repeat_times,
         workflow=workflow,
         workflow_args=taskset.workflow_args,
@@ -193,28 +141,6 @@ def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
         (WORKFLOWS if kind == "workflow" else REWARDS).check(name)
     except ConfigError as error:
         notes.wrong(path, error.what, error.fix, Unsupported)
-
-
-def _format(given: Format) -> FormatSpec:
-    return FormatSpec(
-        prompt_type=given.prompt_type,
-        prompt_key=given.prompt_key,
-        response_key=given.response_key,
-        messages_key=given.messages_key,
-        system_prompt=given.system_prompt,
-        system_prompt_key=given.system_prompt_key,
-        reply_prefix=given.reply_prefix,
-        workflow_key=given.workflow_key,
-        reward_fn_key=given.reward_fn_key,
-        tools_key=given.tools_key,
-        chosen_key=given.chosen_key,
-        rejected_key=given.rejected_key,
-        completion_key=given.completion_key,
-        label_key=given.label_key,
-        enable_concatenated_multi_turn=given.enable_concatenated_multi_turn,
-        chat_template=given.chat_template,
-        enable_thinking=given.enable_thinking,
-    )
 
 
 def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:

@@ -1,5 +1,5 @@
-"""The schema of the experiment file, one file and pydantic model per section, strict; nothing here does anything.
+"""The schema of the experiment file, one file and pydantic model per large section, strict; nothing here does anything.
 
-Read `experiment.py` first (the file as a whole), then `section.py` (what all sections share: how a field is marked
-that rftd reads and does not act on yet), then the section that you look for.
+Read `experiment.py` first (the file as a whole, and its small sections), then `section.py` (what all sections share:
+how a field is marked that rftd reads and does not act on yet), then the section that you look for.
 """

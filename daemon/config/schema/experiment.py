@@ -1,26 +1,161 @@
-"""The experiment file as a whole."""
+"""The experiment file as a whole, and its small sections."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.buffer import Buffer
-from rftd.daemon.config.schema.cluster import Cluster
-from rftd.daemon.config.schema.data_processor import DataProcessor
-from rftd.daemon.config.schema.experiment_name import Mode, Name, OptionalName
 from rftd.daemon.config.schema.explorer import Explorer
-from rftd.daemon.config.schema.log import Log
 from rftd.daemon.config.schema.model import Model
-from rftd.daemon.config.schema.monitor import Monitor
 from rftd.daemon.config.schema.policy import Policy
-from rftd.daemon.config.schema.section import Section, Seed, inert, section
-from rftd.daemon.config.schema.service import Service
-from rftd.daemon.config.schema.stage import Stage
-from rftd.daemon.config.schema.synchronizer import Synchronizer
+from rftd.daemon.config.schema.section import Args, Count, Natural, Seconds, Section, Seed, Url, inert, section, word
 from rftd.daemon.config.schema.trainer import Trainer
+
+_NAME_BYTES = 120
+
+
+def _folder(name: str) -> str:
+    """Any printable text that is the name of one folder."""
+    if name in (".", "..") or "/" in name or "\\" in name or not name.isprintable() or name != name.strip():
+        raise PydanticCustomError("folder_name", "becomes a folder's name: no slash, no '..', no control characters")
+    if len(name.encode("utf-8", "replace")) > _NAME_BYTES:
+        raise PydanticCustomError(
+            "folder_name", "becomes a folder's name: at most {limit} bytes", {"limit": _NAME_BYTES}
+        )
+    return name
+
+
+def _present(name: str) -> str:
+    if not name:
+        raise PydanticCustomError("folder_name", "must not be empty")
+    return _folder(name)
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(_present)]
+OptionalName: TypeAlias = Annotated[str, AfterValidator(_folder)]
+Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
+
+
+class Cluster(Section):
+    """`cluster`; the derived counts of the guide are not fields of the file."""
+
+    ray_address: str = inert("auto")
+    node_num: Natural | None = 0
+    """0 = what there is."""
+    gpu_per_node: Natural | None = 0
+
+
+Level = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+    BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+]
+
+
+class Log(Section):
+    """`log`."""
+
+    level: Level = inert("INFO")
+    group_by_node: bool = inert(False)
+
+
+class Monitor(Section):
+    """`monitor`."""
+
+    monitor_type: Annotated[Literal["tensorboard", "wandb", "mlflow", "swanlab"], word()] = inert("tensorboard")
+    monitor_args: Args | None = inert(None)
+    detailed_stats: bool = inert(False)
+    enable_ray_timeline: bool = inert(False)
+
+
+class DataJuicer(Section):
+    """`service.data_juicer`."""
+
+    server_url: Url = None
+    auto_start: bool = False
+    port: Natural | None = None
+
+
+class Service(Section):
+    """`service`."""
+
+    data_juicer: DataJuicer | None = None
+
+
+Method = Annotated[str, word(online="nccl", offline="checkpoint")]
+"""`nccl`, or the name of a weight channel, which may be a third party's."""
+Style = Annotated[
+    Literal["fixed", "explorer_driven", "trainer_driven", "fully_async"],
+    word(dynamic_by_explorer="explorer_driven", dynamic_by_trainer="trainer_driven"),
+]
+
+
+class Synchronizer(Section):
+    """`synchronizer`."""
+
+    sync_method: Method = "nccl"
+    sync_style: Style = "fixed"
+    sync_interval: Count = 1
+    explorer_sync_interval: Count | None = None
+    trainer_sync_interval: Count | None = None
+    sync_offset: Natural = 0
+    sync_timeout: Seconds = 3600.0
+    memory_dir: str = ""
+    group_name: str = inert("rollout_weight_sync")
+    wait_for_checkpoint: bool = inert(False)
+
+
+class Operator(Section):
+    """One operator and its arguments."""
+
+    name: str
+    args: Args = {}
+
+
+class ExperiencePipeline(Section):
+    """`data_processor.experience_pipeline`."""
+
+    operators: list[Operator] = []
+    save_input: bool = True
+    input_save_path: Url = None
+    inputs: dict[str, Any] = {}
+    output: Any = None
+
+
+class TaskPipeline(Section):
+    """`data_processor.task_pipeline`."""
+
+    operators: list[Operator] = []
+    num_process: Count = 4
+    config_path: str | None = None
+    inputs: list[str] = []
+    output: Any = None
+    target_fields: list[str] = []
+    priority_weights: dict[str, float] = {}
+    top_k: Annotated[int, Field(ge=-1)] = -1
+
+
+class DataProcessor(Section):
+    """`data_processor`."""
+
+    experience_pipeline: ExperiencePipeline | None = None
+    task_pipeline: TaskPipeline | None = None
+
+
+class Stage(Section):
+    """What is not given here is inherited."""
+
+    stage_name: Name
+    mode: Mode | None = None
+    algorithm: Algorithm | None = None
+    buffer: Buffer | None = None
+    data_processor: DataProcessor | None = None
+    explorer: Explorer | None = None
+    trainer: Trainer | None = None
+    policy: Policy | None = None
 
 
 class Experiment(Section):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from rftd.daemon.config.resolve.progress import standstill
+from rftd.daemon.config.resolve.policy import standstill
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
 from rftd.streams.spec import (

@@ -1,26 +1,77 @@
-"""The optimizer steps of a batch: `ppo_epochs`, `ppo_mini_batch_size` and `shuffle`, verl's names."""
+"""Section `trainer`: the models beside the one that is trained, and the optimizer steps of a batch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Contradiction, WrongValue
-from rftd.daemon.config.resolve.companions import fields_of
-from rftd.daemon.config.resolve.notes import Notes
+from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
+from rftd.daemon.config.resolve.arguments import check_struct, lifted_counts
+from rftd.daemon.config.resolve.explorer import TORCH_DTYPE
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, TrainerSpec, UpdatesSpec
+from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.registry import lookup
+from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.workers.training.token_advantages.registry import token_advantage
+from rftd.workers.training.token_advantages.token_advantage import PassField
+
+TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
+_TRAINED_IN: Final = (TORCH_DTYPE, "bfloat16")
+
+MIN_MICRO_BATCH_TOKENS: Final = 4096
+"""The guide's default is twice the model's length; for a tiny one that would make many tiny micro-batches."""
+_CRITIC_ARGS: Final = {
+    ("optim", "lr"): "critic_lr",
+    ("cliprange_value",): "critic_clip",
+    ("grad_clip",): "critic_grad_clip",
+}
+"""What `trainer.trainer_config.critic` says, as the engine calls it."""
 
 _FIELDS: Final = {"ppo_epochs": "epochs", "ppo_mini_batch_size": "mini_batch_items", "shuffle": "shuffle"}
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
+
+
+def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes: Notes) -> TrainerSpec:
+    """The trainer of one stage."""
+    given = experiment.trainer
+    engine: str = given.trainer_type
+    if experiment.model.tinker.enable:
+        engine = "tinker"
+    elif engine == "verl" and not gpus:
+        notes.warn("trainer.trainer_type verl needs a GPU: torch trains instead")
+        engine = "torch"
+    args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
+    ulysses = max(given.ulysses_sequence_parallel_size, 1)
+    if given.ulysses_sequence_parallel_size > 1 and not gpus:
+        notes.warn("trainer.ulysses_sequence_parallel_size has no effect without GPUs")
+    dtype = args.pop("dtype", TORCH_DTYPE)
+    if dtype not in _TRAINED_IN:
+        what = f"is {dtype!r}, and the trainer computes in {' or '.join(_TRAINED_IN)}"
+        notes.wrong((*TRAINER_ARGS, "dtype"), what, f"write {TORCH_DTYPE}", WrongValue)
+        dtype = TORCH_DTYPE
+    if (taken := trainer_engines.arguments_of(engine)) is not None:
+        check_struct(args, taken, TRAINER_ARGS, f"the {engine} engine", notes, beside=("threads", "dtype"))
+    return TrainerSpec(
+        engine=engine,
+        save_interval=given.save_interval,
+        max_checkpoints_to_keep=given.max_checkpoints_to_keep,
+        save_hf=given.save_hf_checkpoint,
+        max_tokens_per_micro_batch=given.max_token_len_per_gpu
+        or max(MIN_MICRO_BATCH_TOKENS, math.ceil(2 * model_tokens / ulysses)),
+        threads=lifted.get("threads", 1),
+        dtype=dtype,
+        max_nonfinite_steps=given.max_nonfinite_steps,
+        engine_args=args,
+    )
 
 
 def with_updates(
@@ -124,3 +175,63 @@ def _has_ratio(algorithm: AlgorithmSpec) -> bool:
     except ConfigError:  # said already, where the part was made
         return True
     return LossNeeds.of(loss).old_logprobs
+
+
+def with_companions(
+    trainer: TrainerSpec, experiment: Experiment, algorithm: AlgorithmSpec, notes: Notes
+) -> TrainerSpec:
+    """The trainer with the critic and the teacher that the advantages need."""
+    needs = fields_of(algorithm)
+    if "values" in needs:
+        args = _critic_args(experiment.trainer.trainer_config, notes) | trainer.engine_args
+        trainer = msgspec.structs.replace(
+            trainer,
+            critic_path=experiment.model.critic_model_path,
+            critic_warmup_steps=experiment.trainer.critic_warmup,
+            engine_args=args,
+        )
+    elif experiment.trainer.critic_warmup or experiment.model.critic_model_path:
+        notes.warn(f"model.critic_model_path, trainer.critic_warmup: {algorithm.kind} has no critic")
+    if "teacher_logprobs" in needs:
+        models = experiment.explorer.auxiliary_models
+        path = models[0].model_path if models else None
+        if not path:
+            what = f"names no teacher, and {algorithm.advantage} learns from one"
+            notes.wrong(
+                ("explorer", "auxiliary_models"), what, "write [{model_path: the folder of the teacher}]", Contradiction
+            )
+        trainer = msgspec.structs.replace(trainer, teacher_path=path or "")
+    elif experiment.explorer.auxiliary_models:
+        notes.warn("explorer.auxiliary_models has no effect yet but as the teacher of an algorithm that has one")
+    return trainer
+
+
+def fields_of(algorithm: AlgorithmSpec) -> frozenset[PassField]:
+    """The fields of a batch that the advantages must know.
+
+    Of a third party's function nothing is known here: its module is not imported.
+    """
+    if not ADVANTAGES.builtin(algorithm.advantage):
+        return frozenset()
+    try:
+        found = token_advantage(algorithm)
+    except ConfigError:  # said already, where the part was made
+        return frozenset()
+    return found.needs if found else frozenset()
+
+
+def _critic_args(config: dict[str, Any] | None, notes: Notes) -> dict[str, Any]:
+    given = (config or {}).get("critic", {})
+    found: dict[str, Any] = {}
+    for path, name in _CRITIC_ARGS.items():
+        value: Any = given
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            where = ("trainer", "trainer_config", "critic", *path)
+            notes.wrong(where, f"is {value!r}", "write a number above 0", WrongValue)
+        else:
+            found[name] = float(value)
+    return found

@@ -1,0 +1,123 @@
+"""Rows that are trained as they are: those of a `train` stage, and those of an expert beside the experiences."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
+from rftd.daemon.config.schema.buffer import ExperienceBuffer
+from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.taskset import Format
+from rftd.streams.spec import AlgorithmSpec, FormatSpec, TasksetSpec
+from rftd.workers.algorithms.definition import AlgorithmDefinition
+from rftd.workers.training.losses.registry import compares_pairs
+
+_ARGS: FieldPath = ("algorithm", "sample_strategy_args")
+_BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
+
+
+def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, notes: Notes) -> TasksetSpec | None:
+    """The rows that a `train` stage learns from, of its algorithm's kind; None after saying what is missing."""
+    path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
+    buffer = experiment.buffer.trainer_input.experience_buffer
+    schema = buffer.schema_type if buffer.schema_type in definition.other_rows else definition.rows
+    known = (definition.rows, *definition.other_rows)
+    if schema == "kto" and compares_pairs(loss):
+        what = f"is kto, single responses with a label, and policy_loss_fn {loss} compares two"
+        notes.wrong((*path, "schema_type"), what, "leave policy_loss_fn out, or write schema_type: dpo", Contradiction)
+    return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer", schema=schema, known=known)
+
+
+def resolve_mix(
+    experiment: Experiment, algorithm: AlgorithmSpec, train_batch: int, notes: Notes
+) -> tuple[TasksetSpec | None, int]:
+    """The expert's dataset and how many items of a batch are its rows: ceil(ratio * batch); none without `mix`."""
+    buffers = experiment.buffer.trainer_input.auxiliary_buffers
+    name = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
+    mixes = algorithm.sample_strategy == "mix"
+    if not isinstance(name, str):
+        notes.wrong((*_ARGS, "sft_dataset_name"), f"is {name!r}", "write the name of an auxiliary buffer", WrongValue)
+        return None, 0
+    if unused := [each for each in buffers if not (mixes and each == name)]:
+        notes.warn(f"auxiliary_buffers.{unused[0]} has no effect: no sample_strategy takes rows of it")
+    if not mixes:
+        return None, 0
+    ratio = algorithm.sample_strategy_args.get("expert_data_ratio", 0.5)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
+        what = f"is {ratio!r}: each batch needs items of both kinds"
+        notes.wrong((*_ARGS, "expert_data_ratio"), what, "set it between 0 and 1, such as 0.5", WrongValue)
+        return None, 0
+    rows = ceil(ratio * train_batch)
+    if rows >= train_batch:
+        what = f"is {ratio}: of {train_batch} items of a batch {rows} are an expert's, and none is explored"
+        notes.wrong((*_ARGS, "expert_data_ratio"), what, "lower it, or raise buffer.train_batch_size")
+        return None, 0
+    if name not in buffers:
+        known = ", ".join(buffers) or "none"
+        what = (
+            f"sample_strategy mix takes its expert's rows from {name!r}, and there is no such buffer (given: {known})"
+        )
+        notes.wrong(_BUFFERS, what, f"set buffer.trainer_input.auxiliary_buffers.{name}.path")
+        return None, 0
+    return rows_of(buffers[name], (*_BUFFERS, str(name)), experiment.seed, notes, name=str(name)), rows
+
+
+def rows_of(
+    buffer: ExperienceBuffer,
+    path: FieldPath,
+    seed: int,
+    notes: Notes,
+    *,
+    name: str,
+    schema: str = "sft",
+    known: tuple[str, ...] = ("sft",),
+) -> TasksetSpec | None:
+    """The rows that a buffer names, to be trained as they are; None after saying what is missing.
+
+    `schema` is what they are, `known` all that they might be for who trains on them.
+    """
+    if not isinstance(buffer.path, str) or not buffer.path:
+        notes.wrong((*path, "path"), "needs the path of a dataset", "set it to a folder or .jsonl file")
+        return None
+    if "://" in buffer.path or buffer.storage_type == "sql":
+        what = "rows to train on are read from files"
+        notes.wrong((*path, "path"), what, "set it to a folder or .jsonl file", Unsupported)
+        return None
+    if buffer.schema_type not in ("auto", schema):
+        what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
+        notes.wrong((*path, "schema_type"), what, "leave it out, or change algorithm.algorithm_type")
+    if buffer.format.enable_concatenated_multi_turn and (schema, buffer.format.prompt_type) != ("sft", "messages"):
+        notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
+    return TasksetSpec(
+        name=buffer.name or name,
+        path=buffer.path,
+        subset=buffer.subset_name,
+        split=buffer.split,
+        format=format_spec(buffer.format),
+        schema=schema,
+        seed=seed,
+        limit_rows=buffer.limit_rows,
+    )
+
+
+def format_spec(given: Format) -> FormatSpec:
+    return FormatSpec(
+        prompt_type=given.prompt_type,
+        prompt_key=given.prompt_key,
+        response_key=given.response_key,
+        messages_key=given.messages_key,
+        system_prompt=given.system_prompt,
+        system_prompt_key=given.system_prompt_key,
+        reply_prefix=given.reply_prefix,
+        workflow_key=given.workflow_key,
+        reward_fn_key=given.reward_fn_key,
+        tools_key=given.tools_key,
+        chosen_key=given.chosen_key,
+        rejected_key=given.rejected_key,
+        completion_key=given.completion_key,
+        label_key=given.label_key,
+        enable_concatenated_multi_turn=given.enable_concatenated_multi_turn,
+        chat_template=given.chat_template,
+        enable_thinking=given.enable_thinking,
+    )
