@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from rftd.ops.errors import ConfigError
 from rftd.workers.training.losses import arguments
 from rftd.workers.training.losses.policy_loss import LossTokens, PolicyLoss, TokenLoss
-from rftd.workers.training.losses.ppo import PpoLoss
 from rftd.workers.training.losses.sft import SftLoss, SftPhiLoss, mode_of
+from rftd.workers.training.losses.token_ratios import PpoLoss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

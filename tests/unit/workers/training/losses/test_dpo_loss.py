@@ -15,8 +15,8 @@ import torch
 from pair_tokens import Pair, pairs_of, tokens_of
 
 from rftd.ops.errors import ConfigError, TrainError
-from rftd.workers.training.losses.dpo import DpoLoss
 from rftd.workers.training.losses.policy_loss import LossTokens
+from rftd.workers.training.losses.preference_losses import DpoLoss
 from rftd.workers.training.losses.registry import POLICY_LOSSES
 
 GOLDEN = Path(__file__).parents[4] / "golden" / "losses" / "trl_dpo.json"

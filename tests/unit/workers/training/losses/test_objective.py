@@ -16,12 +16,12 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.training.losses import aggregation, from_tensors
 from rftd.workers.training.losses.aggregation import Aggregation, TokenWeights
-from rftd.workers.training.losses.dppo import ProbabilityClipLoss
-from rftd.workers.training.losses.ipo import IpoLoss
 from rftd.workers.training.losses.kl_losses import KL_LOSSES
 from rftd.workers.training.losses.objective import Objective
 from rftd.workers.training.losses.policy_loss import LossTokens
+from rftd.workers.training.losses.preference_losses import IpoLoss
 from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.workers.training.losses.token_ratios import ProbabilityClipLoss
 
 MASKS = [np.array(mask, np.uint8) for mask in ([1, 1, 0, 1], [0, 1], [1, 1, 1, 1, 1])]
 DIFFERENCES = [0.0, 0.3, -0.7, 5.0, -30.0, 30.0]

@@ -1,4 +1,8 @@
-"""`clip_cov` and `kl_cov`: few tokens make a policy lose its entropy; they are left out, or held."""
+"""Losses that leave out, or hold, tokens chosen among all of their optimizer step: `m2po`, `clip_cov` and `kl_cov`.
+
+The choice is a correction of scope `mini_batch` (`corrections/`), made before the step by the weights before it. The
+loss itself is computed for every token, masked ones too: the objective applies the masks.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,58 @@ from dataclasses import dataclass
 
 from rftd.workers.training.corrections.correction import Correction
 from rftd.workers.training.corrections.covariance import ClipCov, KlCov
+from rftd.workers.training.corrections.rejection import M2po
 from rftd.workers.training.losses import arguments
-from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss
+from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT, LossTokens, TokenLoss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class M2poLoss:
+    """The loss is -A r, log r clamped to ±log_ratio_clip. The step's mask takes away the tokens of the largest (log
+    r)².
+
+    That mask is made before each optimizer step from all of its tokens, by the weights before it: of the tokens that
+    move away from the weights that drew them, those of the largest (log r)² go until the mean of the others is at most
+    m2_threshold. The authors' code, and AReaL's, makes it for each micro-batch by itself.
+    Source: Zheng et al. 2025, Prosperity before Collapse (M2PO), arXiv 2510.01161.
+    """
+
+    m2_threshold: float = 0.04
+    log_ratio_clip: float = LOG_RATIO_LIMIT
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.at_least(0, m2_threshold=self.m2_threshold)
+        arguments.above(0, log_ratio_clip=self.log_ratio_clip)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The mask of the second moment."""
+        return (M2po(threshold=self.m2_threshold),)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss of every token, masked ones too  # [N]"""
+        log_ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-self.log_ratio_clip, self.log_ratio_clip)
+        return TokenLoss(loss=-tokens.advantages * log_ratio.exp(), metrics={"ppo_kl": -log_ratio.detach()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipCovLoss:
-    """max(-A r, -A clip(r, 1 - low, 1 + high)), without some tokens whose covariance c is large:
+    """The loss is max(-A r, -A clip(r, 1 - low, 1 + high)), without some tokens whose covariance c is large:
     c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
 
     Of those with clip_cov_lb < c < clip_cov_ub that the clip does not stop, clip_cov_ratio of the step's tokens are
     left out, at least one, chosen by chance. They are found before each optimizer step among all of its tokens, by the
-    weights before it; in verl among those of each micro-batch by itself. No dual clip.
+    weights before it; in verl among those of each micro-batch by itself. There is no dual clip.
     Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
     """
 
     clip_range: float = 0.2
     clip_range_low: float | None = None
-    """Instead of `clip_range` below 1."""
+    """The range below 1, if it is not `clip_range`."""
     clip_range_high: float | None = None
-    """Instead of `clip_range` above 1."""
+    """The range above 1, if it is not `clip_range`."""
     clip_cov_ratio: float = 0.0002
     clip_cov_lb: float = 1.0
     clip_cov_ub: float = 5.0
@@ -50,7 +86,7 @@ class ClipCovLoss:
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
-        """The mask."""
+        """The mask of the covariances."""
         chosen = ClipCov(
             ratio=self.clip_cov_ratio,
             low=self.clip_cov_lb,
@@ -72,8 +108,8 @@ class ClipCovLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KlCovLoss:
-    """-A r, and for the tokens of the largest covariance ppo_kl_coef |log r| beside it: c = (A - mean of A) (logprob -
-    mean of logprob), with means over the step's tokens.
+    """The loss is -A r, and for the tokens of the largest covariance ppo_kl_coef |log r| beside it:
+    c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
 
     Those are kl_cov_ratio of the step's tokens, at least one, as far as their covariance is above 0. They are found
     before each optimizer step among all of its tokens, by the weights before it; in verl among those of each
@@ -97,7 +133,7 @@ class KlCovLoss:
         return (KlCov(ratio=self.kl_cov_ratio),)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss, with a pull to the weights that drew the token where it is marked  # [N]"""
+        """The loss of each token, with a pull to the weights that drew it where it is marked  # [N]"""
         log_ratio = tokens.log_ratio()
         loss = -tokens.advantages * log_ratio.exp()
         metrics = {"ppo_kl": -log_ratio.detach()}
