@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
-sys.path.append(str(Path(__file__).parent / "synthetic"))  # writers of logs: `tape`, `synthetic_run`
 sys.path.append(str(Path(__file__).parent))
 
 os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space runs the tests all the same
@@ -43,7 +42,7 @@ def pair(request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.fixture
 def scene(tmp_path: Path, pair: dict[str, str]) -> Iterator[Scene]:
     """A real daemon on a folder of its own; once with files, once on real servers."""
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
     made = Scene(tmp_path, environ=pair)
     with made.host:
@@ -53,7 +52,7 @@ def scene(tmp_path: Path, pair: dict[str, str]) -> Iterator[Scene]:
 @pytest.fixture
 def embedded_scene(tmp_path: Path) -> Iterator[Scene]:
     """A real daemon on a folder of its own, for what is about its files."""
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
     made = Scene(tmp_path)
     with made.host:

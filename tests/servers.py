@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from end_servers import end_servers
+from synthetic.servers.end_servers import end_servers
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
@@ -35,7 +35,7 @@ def servers_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
         pytest.fail("starts a server, and lacks the mark `servers`")
     folder = Path(tempfile.mkdtemp(prefix="rftd-tests-"))
     folder.chmod(0o711)  # a server of root's runs as another user
-    program = Path(__file__).parent / "synthetic" / "end_servers.py"
+    program = Path(__file__).parent / "synthetic" / "servers" / "end_servers.py"
     watcher = subprocess.Popen(
         [sys.executable, "-P", str(program), str(folder)], stdin=subprocess.PIPE, start_new_session=True
     )

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
-from desk import Desk, stage_of
 from figures import tell
+from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import derive

@@ -17,10 +17,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from cluster_scene import Cluster, Fault, fail_network, kill_broker, kill_database
-from scene import EXPERIMENT
+from synthetic.daemon.scene import EXPERIMENT
+from synthetic.servers.cluster_scene import Cluster, Fault, fail_network, kill_broker, kill_database
 
 sys.path.insert(0, str(Path(__file__).parent))
 

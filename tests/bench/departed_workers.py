@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from desk import Desk
 from figures import tell
+from synthetic.worlds.desk import Desk
 
 from rftd.streams.events.worker import WorkerStopped
 from rftd.workers.control.controller import Controller

@@ -13,11 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from killing import IN_ORDER, Killing, trained
-from scene import EXPERIMENT, Scene
-from torch_world import TORCH, torch_files
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.torch_world import TORCH, torch_files
+from synthetic.deaths.killing import IN_ORDER, Killing, trained
 
 sys.path.insert(0, str(Path(__file__).parent))
 

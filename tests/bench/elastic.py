@@ -20,11 +20,11 @@ import time
 from collections import deque
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
-from scene import Scene
+from synthetic.daemon.scene import Scene
 from timed_run import ASYNC, TEXT
 
 from rftd.streams import topics

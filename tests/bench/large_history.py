@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from figures import tell
-from long_history import EXPERIMENT, LongHistory
 from soak import MIB, anonymous_bytes
+from synthetic.log.long_history import EXPERIMENT, LongHistory
 
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.verbs.serve import SWITCH_INTERVAL_S

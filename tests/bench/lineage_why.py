@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from desk import Desk, stage_of
 from figures import tell
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene

@@ -14,11 +14,11 @@ from uuid import UUID
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
-from tape import Tape
+from synthetic.log.tape import Tape
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import derive

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 from projector_apply import write
-from tape import Tape
+from synthetic.log.tape import Tape
 
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import SystemClock

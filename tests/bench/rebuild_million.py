@@ -14,12 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops import limits
 from rftd.streams.backends.sqlite.log import SqliteLog

@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from killing import Killing
-from scene import EXPERIMENT, Scene
-from torch_world import TORCH
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.torch_world import TORCH
+from synthetic.deaths.killing import Killing
 
 sys.path.insert(0, str(Path(__file__).parent))
 

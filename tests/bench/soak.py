@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from recovery_time import Watcher, kill_everything, recovered
-from scene import Scene
+from synthetic.daemon.scene import Scene
 from timed_run import TEXT
 
 from rftd.streams.backends.sqlite.view import SqliteView

@@ -16,9 +16,9 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from scene import Scene
+from synthetic.daemon.scene import Scene
 
 from rftd.ops.two_samples import ks_test
 from rftd.streams import topics

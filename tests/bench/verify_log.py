@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from figures import tell
-from long_history import BATCH, EXPERIMENT, LongHistory
-from synthetic_run import spec_of
+from synthetic.log.long_history import BATCH, EXPERIMENT, LongHistory
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.ids import derive
 from rftd.streams import topics

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from garbage import garbage
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.garbage import garbage
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.crews import Crews
 from rftd.daemon.metrics_feed import MetricsFeed

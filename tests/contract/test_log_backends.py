@@ -8,12 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from command_line import Rftd, Said
-from doc_package import install_rehearsal_log
-from scene import EXPERIMENT
-from synthetic_run import SyntheticRun
-from tape import Tape
-from until import poll
+from synthetic.daemon.command_line import Rftd, Said
+from synthetic.daemon.scene import EXPERIMENT
+from synthetic.docs.package import install_rehearsal_log
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
+from synthetic.until import poll
 
 from rftd.daemon.cli import main
 from rftd.daemon.config.loading import load_text

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
+from synthetic.models.loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.training.corrections.chain import Chain

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from pair_tokens import Pair, pairs_of, tokens_of
+from synthetic.models.pair_tokens import Pair, pairs_of, tokens_of
 
 from rftd.ops.errors import ConfigError, TrainError
 from rftd.workers.training.losses.policy_loss import Labels, TokenLoss

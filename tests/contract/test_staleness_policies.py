@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from policy_world import PolicyWorld, Sizes
+from synthetic.worlds.policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.config.resolve.policy import standstill
 from rftd.streams.spec import PolicySpec, PrioritySpec

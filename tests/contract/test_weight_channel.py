@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from doc_package import install_packed_weights
+from synthetic.docs.package import install_packed_weights
 
 from rftd.ops.errors import ConflictError, WorkError
 from rftd.workers.weights.channel import Exported, WeightChannel, WeightsRef

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from cluster_scene import Cluster, ClusterScene
+    from synthetic.servers.cluster_scene import Cluster, ClusterScene
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def chance(request: Any) -> random.Random:
 @pytest.fixture(scope="session")
 def cluster_of_session(servers_folder: Path) -> Iterator[Cluster]:
     """A Kafka and a Postgres that are killed and cut off, and started again for the next test."""
-    from cluster_scene import Cluster
+    from synthetic.servers.cluster_scene import Cluster
 
     with Cluster(servers_folder / "cluster") as cluster:
         yield cluster

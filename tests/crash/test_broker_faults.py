@@ -7,8 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cluster_scene import Cluster, ClusterScene, kill_broker
-from scene import EXPERIMENT, SHORT
+from synthetic.daemon.scene import EXPERIMENT, SHORT
+from synthetic.servers.cluster_scene import Cluster, ClusterScene, kill_broker
 
 from rftd.ops import limits
 

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.slow
 def test_damaged_files_are_read_as_before_or_refused_with_a_place(chance: random.Random) -> None:
-    from damage import TARGETS, damaged
+    from synthetic.faults.damage import TARGETS, damaged
 
     counts = damaged(TARGETS, chance, cuts=25, flips=25)
     assert counts.broken == []

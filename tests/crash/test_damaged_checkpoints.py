@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
     from rftd.workers.training.record import TrainingRecord
 
@@ -19,7 +19,7 @@ EVERY_TWO = ("stages=[]", "buffer.total_steps=400", "trainer.save_interval=2", "
 
 @pytest.mark.e2e
 def test_the_checkpoint_before_the_damaged_ones_is_taken_up(embedded_scene: Scene) -> None:
-    from scene import EXPERIMENT
+    from synthetic.daemon.scene import EXPERIMENT
 
     from rftd.storage.checkpoints import verify
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from cluster_scene import Cluster, ClusterScene, kill_database
-from scene import EXPERIMENT
+from synthetic.daemon.scene import EXPERIMENT
+from synthetic.servers.cluster_scene import Cluster, ClusterScene, kill_database
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_25_dense_kills_lose_nothing(embedded_scene: Scene, chance: random.Random) -> None:
-    from killing import killed_series
-    from scene import EXPERIMENT
+    from synthetic.daemon.scene import EXPERIMENT
+    from synthetic.deaths.killing import killed_series
 
     memory = embedded_scene.folder / "memory"
     text = EXPERIMENT.replace("sync_method: checkpoint", f"sync_method: memory, memory_dir: {memory}")
@@ -30,8 +30,8 @@ def test_25_dense_kills_lose_nothing(embedded_scene: Scene, chance: random.Rando
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_deterministic_run_killed_20_times_ends_on_the_same_weights(tmp_path: Path, chance: random.Random) -> None:
-    from killing import IN_ORDER, Killing, trained
-    from scene import EXPERIMENT, Scene
+    from synthetic.daemon.scene import EXPERIMENT, Scene
+    from synthetic.deaths.killing import IN_ORDER, Killing, trained
 
     histories = []
     for kills in (0, 20):

@@ -30,9 +30,9 @@ SMALL = (
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_deterministic_run_with_four_deaths_makes_the_weights_of_one_without(tmp_path: Path) -> None:
-    from armed import Armed, armed_run
-    from killing import IN_ORDER
-    from torch_world import TORCH, torch_files
+    from synthetic.daemon.torch_world import TORCH, torch_files
+    from synthetic.deaths.armed import Armed, armed_run
+    from synthetic.deaths.killing import IN_ORDER
 
     def run(name: str, deaths: tuple[tuple[str, int], ...]) -> Armed:
         return armed_run(tmp_path / name, deaths, *TORCH, *IN_ORDER, *SMALL)

@@ -28,7 +28,7 @@ for _ in range(2):
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_death_at_each_point_is_survived_and_each_point_is_passed(tmp_path: Path) -> None:
-    from armed import BY_REFERENCE, REPLACING, SERVING, armed_run, points
+    from synthetic.deaths.armed import BY_REFERENCE, REPLACING, SERVING, armed_run, points
 
     serving = points(*SERVING, "fence.")
     daemon = [(name, 1) for name in serving]

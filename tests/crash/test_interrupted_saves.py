@@ -29,7 +29,7 @@ def committed(folder: Path, content: bytes) -> tuple[FileRef, ...]:
 @STRIKES
 @pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces an older generation's"])
 def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path, how: str, replaces: bool) -> None:
-    from nth_call import strike_each
+    from synthetic.faults.nth_call import strike_each
 
     job = tmp_path / "job"
     before, after = job / "global_step_5", job / "global_step_10"
@@ -69,7 +69,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path, how: str, replaces: 
 
 @STRIKES
 def test_an_artifact_is_whole_or_not_there(tmp_path: Path, how: str) -> None:
-    from nth_call import strike_each
+    from synthetic.faults.nth_call import strike_each
 
     store = ArtifactStore(tmp_path / "store")
     kept = store.put(b"kept")
@@ -96,7 +96,7 @@ def test_an_artifact_is_whole_or_not_there(tmp_path: Path, how: str) -> None:
 @STRIKES
 def test_exported_weights_are_whole_or_not_there(tmp_path: Path, how: str) -> None:
     import torch
-    from nth_call import strike_each
+    from synthetic.faults.nth_call import strike_each
 
     from rftd.workers.weights.checkpoint import export, read
     from rftd.workers.weights.torch_bytes import bytes_of
@@ -126,7 +126,7 @@ def test_exported_weights_are_whole_or_not_there(tmp_path: Path, how: str) -> No
 @STRIKES
 def test_mapped_weights_are_whole_or_not_there(tmp_path: Path, how: str) -> None:
     import numpy as np
-    from nth_call import strike_each
+    from synthetic.faults.nth_call import strike_each
 
     from rftd.ops.errors import DiskFullError, WorkError
     from rftd.workers.weights.channel import Exported, WeightsRef

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.ops.faults import POINTS
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scene import EXPERIMENT, Scene
-from third_party import install
-from until import poll
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.third_party import install
+from synthetic.until import poll
 
 PARTS = '''
 import os, subprocess, sys, threading, time

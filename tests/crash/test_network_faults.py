@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from cluster_scene import NETWORK, Cluster, ClusterScene, fail_network
-from scene import EXPERIMENT
+from synthetic.daemon.scene import EXPERIMENT
+from synthetic.servers.cluster_scene import NETWORK, Cluster, ClusterScene, fail_network
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
 

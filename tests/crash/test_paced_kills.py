@@ -13,7 +13,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.task import TaskLeased
 
 if TYPE_CHECKING:
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 SHORT = ("stages=[]", "buffer.total_steps=16", "explorer.eval_interval=1000", "trainer.engine_args.step_s=0.03")
@@ -23,7 +23,7 @@ SHORT = ("stages=[]", "buffer.total_steps=16", "explorer.eval_interval=1000", "t
 @pytest.mark.slow
 def test_every_pace_survives_kills(embedded_scene: Scene, chance: random.Random) -> None:
     """A kill or two each; the promises of rest, of uses and of windows are among those that `verify` knows."""
-    from killing import PACES, UNBOUNDED, killed_series
+    from synthetic.deaths.killing import PACES, UNBOUNDED, killed_series
 
     overrides = [(*SHORT, *UNBOUNDED, *PACES[name]) for name in ("explorer_driven", "trainer_driven", "fixed")]
     counts = killed_series(embedded_scene, chance, 5, moments=2, overrides=overrides)
@@ -40,8 +40,8 @@ def test_every_pace_survives_kills(embedded_scene: Scene, chance: random.Random)
 @pytest.mark.parametrize("pair", ["production"], indirect=True)
 def test_what_rests_on_kafka_survives_the_daemon(scene: Scene) -> None:
     """It is killed while experiences rest: the next one lets them rest as long, and uses each as often as it may."""
-    from killing import REUSE, UNBOUNDED
-    from scene import EXPERIMENT
+    from synthetic.daemon.scene import EXPERIMENT
+    from synthetic.deaths.killing import REUSE, UNBOUNDED
 
     limited = f"{REPLAY}.priority_fn=decay_limit_randomization"
     name = scene.submit(EXPERIMENT, *SHORT, *UNBOUNDED, *REUSE, limited)

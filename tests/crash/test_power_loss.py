@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.mark.slow
 def test_450_power_cuts_lose_nothing() -> None:
-    from power_loss import LIVES, cut_power
+    from synthetic.faults.power_loss import LIVES, cut_power
 
     counts = cut_power(range(150))
     assert counts.broken == []
@@ -28,7 +28,7 @@ def test_450_power_cuts_lose_nothing() -> None:
 
 def test_a_log_that_does_not_sync_its_commits_is_caught() -> None:
     """Without this, the test above could pass on a disk that loses nothing."""
-    from power_loss import cut_power
+    from synthetic.faults.power_loss import cut_power
 
     counts = cut_power(range(40), synchronous="normal")
     assert len(counts.broken) + len(counts.refused) > 10
@@ -37,7 +37,7 @@ def test_a_log_that_does_not_sync_its_commits_is_caught() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("error", "fail_for"), [(apsw.IOError, 1), (apsw.FullError, 3)])
 def test_every_operation_of_the_disk_may_fail(error: type[apsw.Error], fail_for: int) -> None:
-    from nth_failure import fail_each
+    from synthetic.faults.nth_failure import fail_each
 
     counts = fail_each(error, fail_for=fail_for)
     assert counts.broken == []
@@ -51,8 +51,8 @@ def test_recovery_waits_for_a_checkpoint_that_is_under_way(tmp_path: Path) -> No
 
 
 async def _failed_beside_a_checkpoint(folder: Path) -> None:
-    from log_workload import Oracle, small_checkpoints
-    from shaky_disk import ShakyDisk, _Image
+    from synthetic.faults.log_workload import Oracle, small_checkpoints
+    from synthetic.faults.shaky_disk import ShakyDisk, _Image
 
     begun, go_on = threading.Event(), threading.Event()
 

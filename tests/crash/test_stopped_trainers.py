@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from synthetic_run import spec_of
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.errors import FencedError, RftdError
 from rftd.ops.ids import SeededIds

@@ -15,10 +15,10 @@ from threading import Event
 
 import httpx
 import pytest
-from killing import IN_ORDER, weights_of
-from scene import ENDED, EXPERIMENT, Scene
-from three_brokers import BROKERS, ThreeBrokers, until_in_sync
-from witness import Witness
+from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
+from synthetic.deaths.killing import IN_ORDER, weights_of
+from synthetic.deaths.witness import Witness
+from synthetic.servers.three_brokers import BROKERS, ThreeBrokers, until_in_sync
 
 from rftd.daemon.log_source import log_to_read
 from rftd.daemon.views.experiments import ExperimentPage

@@ -13,8 +13,8 @@ import pytest
 def test_trainers_that_are_struck_within_file_operations_change_nothing_of_their_successors(
     tmp_path: Path, chance: random.Random
 ) -> None:
-    from scene import Scene
-    from zombie_trainers import LOST_AFTER, Zombies
+    from synthetic.daemon.scene import Scene
+    from synthetic.deaths.zombie_trainers import LOST_AFTER, Zombies
 
     scene = Scene(tmp_path, *LOST_AFTER)
     with scene.host:

@@ -18,7 +18,7 @@ from rftd.storage.checkpoints import verify
 from rftd.streams.events.checkpoint import CheckpointCommitted
 
 if TYPE_CHECKING:
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
 
 STEPS = 150
 
@@ -28,7 +28,7 @@ STEPS = 150
 @pytest.mark.parametrize("role", ["trainer", "explorer"])
 def test_a_worker_that_wakes_after_its_replacement_changes_nothing(tmp_path: Path, role: str) -> None:
     """The daemon did not start these processes, so it does not end them: they may wake, as on another machine."""
-    from scene import EXPERIMENT, Scene
+    from synthetic.daemon.scene import EXPERIMENT, Scene
 
     scene = Scene(tmp_path, "--workers", "external", "--worker-lost-after", "3s")
     where = ("--log", f"unix:{scene.data.socket}")
@@ -59,8 +59,8 @@ def test_a_worker_that_wakes_after_its_replacement_changes_nothing(tmp_path: Pat
 @pytest.mark.slow
 def test_a_trainer_that_stops_before_it_places_a_checkpoint_does_not_touch_its_successors(tmp_path: Path) -> None:
     """It looked at its role, and stands still with the exchange as its next act; a folder of that name is there."""
-    from scene import EXPERIMENT, Scene
-    from until import until
+    from synthetic.daemon.scene import EXPERIMENT, Scene
+    from synthetic.until import until
 
     scene = Scene(tmp_path, "--workers", "external", "--worker-lost-after", "3s")
     where = ("--log", f"unix:{scene.data.socket}")
@@ -100,7 +100,7 @@ def test_a_trainer_that_stops_before_it_places_a_checkpoint_does_not_touch_its_s
 @pytest.mark.slow
 def test_a_daemon_that_stands_still_keeps_its_folder(tmp_path: Path) -> None:
     """So nobody can replace it on the embedded log: a second one is refused, and the first goes on when it wakes."""
-    from scene import EXPERIMENT, Scene
+    from synthetic.daemon.scene import EXPERIMENT, Scene
 
     from rftd.ops.errors import ConflictError
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 
 def kills(count: int, seed: int, most_s: float, *, paced: bool = False) -> bool:
@@ -27,8 +27,8 @@ def kills(count: int, seed: int, most_s: float, *, paced: bool = False) -> bool:
 
     `paced` runs use experiences again, or have sides that wait for one another at sync points.
     """
-    from killing import PACES, UNBOUNDED, killed_series
-    from scene import Scene
+    from synthetic.daemon.scene import Scene
+    from synthetic.deaths.killing import PACES, UNBOUNDED, killed_series
 
     with tempfile.TemporaryDirectory(prefix="rftd-") as folder:
         scene = Scene(Path(folder))
@@ -41,9 +41,9 @@ def kills(count: int, seed: int, most_s: float, *, paced: bool = False) -> bool:
 
 def zombies(count: int, seed: int, *, kafka: bool = False) -> bool:
     """Trainers stopped for 5 to 20 s, or killed, at any operation on files. True if no promise was broken."""
-    from cluster_scene import Cluster
-    from scene import Scene
-    from zombie_trainers import LOST_AFTER, Zombies
+    from synthetic.daemon.scene import Scene
+    from synthetic.deaths.zombie_trainers import LOST_AFTER, Zombies
+    from synthetic.servers.cluster_scene import Cluster
 
     with tempfile.TemporaryDirectory(prefix="rftd-") as folder, ExitStack() as stack:
         place = Path(folder) / "run"
@@ -62,7 +62,7 @@ def zombies(count: int, seed: int, *, kafka: bool = False) -> bool:
 
 def power_losses(count: int, seed: int) -> bool:
     """As many logs, each with up to three power cuts. True if nothing acknowledged was lost and every log opened."""
-    from power_loss import cut_power
+    from synthetic.faults.power_loss import cut_power
 
     began_s = time.monotonic()
     counts = cut_power(range(seed, seed + count))
@@ -73,7 +73,7 @@ def power_losses(count: int, seed: int) -> bool:
 
 def damages(flips: int, seed: int) -> bool:
     """Small files of each kind, cut off at every byte, and so many flipped bits each. True if nothing was broken."""
-    from damage import TARGETS, damaged
+    from synthetic.faults.damage import TARGETS, damaged
 
     began_s = time.monotonic()
     counts = damaged(TARGETS, random.Random(seed), cuts=0, flips=flips)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_pages import ROOT, blocks_of, code_of
+from synthetic.docs.pages import ROOT, blocks_of, code_of
 
 from rftd.streams.events.registry import definitions
 
@@ -56,7 +56,7 @@ def test_a_program_is_there(line: str) -> None:
 def test_the_fast_suite_starts_neither_daemon_nor_server(tmp_path: Path) -> None:
     """What names a fixture of theirs is left out, and what starts one on another way fails with the mark it lacks."""
     (tmp_path / "test_unmarked.py").write_text(UNMARKED)
-    paths = [str(ROOT / "tests"), str(ROOT / "tests" / "synthetic")]
+    paths = [str(ROOT / "tests")]
     conftest = (ROOT / "tests" / "conftest.py").read_text()
     (tmp_path / "conftest.py").write_text(f"{conftest}\nsys.path[:0] = {paths}\n")
     done = pytest_of("--fast", "-c", str(ROOT / "pyproject.toml"), str(tmp_path))

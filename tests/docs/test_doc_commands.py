@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from doc_package import install_one_ahead, install_two_tries
-from doc_pages import PAGES, block_named, blocks_of
-from doc_world import World
-from overlaid import overlaid
+from synthetic.daemon.experiment_files import overlaid
+from synthetic.docs.package import install_one_ahead, install_two_tries
+from synthetic.docs.pages import PAGES, block_named, blocks_of
+from synthetic.docs.world import World
 
 COMMANDS = [page for page in PAGES if any("rftd " in block.text for block in blocks_of(page, "bash"))]
 

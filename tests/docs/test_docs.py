@@ -11,10 +11,10 @@ from typing import Any
 import click
 import pytest
 import yaml
-from doc_package import install_one_ahead, install_packed_weights, install_two_tries
-from doc_pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
-from overlaid import overlaid
-from policy_world import PolicyWorld, Sizes
+from synthetic.daemon.experiment_files import overlaid
+from synthetic.docs.package import install_one_ahead, install_packed_weights, install_two_tries
+from synthetic.docs.pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
+from synthetic.worlds.policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.cli import VERBS, rftd
 from rftd.daemon.config.loading import load_text

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 import yaml
-from doc_pages import ROOT, blocks_of, prose_of
+from synthetic.docs.pages import ROOT, blocks_of, prose_of
 
 from rftd.daemon.cli import rftd
 from rftd.daemon.daemon_file import checked_postgres_url

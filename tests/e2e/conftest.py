@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from scene import Scene
-from third_party import install
+from synthetic.daemon.scene import Scene
+from synthetic.daemon.third_party import install
 
 PARTS = '''
 import asyncio

@@ -19,9 +19,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from scene import EXPERIMENT, SHORT, Scene
 from sqlalchemy import text
-from tcp_proxy import TcpProxy
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from synthetic.faults.tcp_proxy import TcpProxy
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer

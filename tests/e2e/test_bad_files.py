@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Said
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.command_line import Said
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.daemon.views import experiments
 

@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.daemon.views.experiments import ExperimentPage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 pytestmark = pytest.mark.e2e
 TASKSET = "buffer.explorer_input.taskset"

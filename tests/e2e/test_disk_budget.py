@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, Scene
 
 BUDGET, BALLAST_BYTES = "256MiB", 256 << 20
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
-from until import poll
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from synthetic.until import poll
 
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 

@@ -7,7 +7,7 @@ import time
 
 import httpx
 import pytest
-from scene import Scene
+from synthetic.daemon.scene import Scene
 
 
 @pytest.mark.e2e

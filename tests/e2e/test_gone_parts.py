@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
-from third_party import install
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.third_party import install
 
 pytestmark = pytest.mark.e2e
 

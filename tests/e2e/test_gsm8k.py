@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scene import Scene
+from synthetic.daemon.scene import Scene
 
 from rftd.daemon.demo.model import make_tiny_model
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.storage.checkpoints import LATEST_CHECKPOINT
 

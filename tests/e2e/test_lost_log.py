@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.daemon.demo.host import DaemonHost
 from rftd.ops.errors import LogLossError

@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 FILES = Path(__file__).parents[1] / "golden" / "data_folder" / "rftd_0.1.tar.xz"
 RECORDS = 176

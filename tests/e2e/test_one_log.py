@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 from rftd.ops.errors import ConflictError, LogCorruptError, LogLossError
 

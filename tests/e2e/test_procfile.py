@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from scene import EXPERIMENT, SHORT
+from synthetic.daemon.scene import EXPERIMENT, SHORT
 
 from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from scene import EXPERIMENT, SHORT, Scene
+from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 STEPS = 6
 

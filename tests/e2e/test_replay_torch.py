@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, Scene
-from torch_world import TORCH, torch_files
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.daemon.torch_world import TORCH, torch_files
 
 from rftd.daemon.demo.model import make_tiny_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.streams.events.worker import WorkerStarted
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from command_line import Said
+from synthetic.daemon.command_line import Said
 
 pytestmark = pytest.mark.e2e
 

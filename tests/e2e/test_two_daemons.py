@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.views.experiments import ExperimentPage

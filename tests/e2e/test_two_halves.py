@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.daemon.stack.kafka import KafkaBroker
 

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "synthetic"))
+sys.path.append(str(HERE.parent))
 
-from house import open_house  # noqa: E402
+from synthetic.daemon.house import open_house  # noqa: E402
 
 
 async def document() -> str:

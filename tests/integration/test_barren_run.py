@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.folds.spine import Status

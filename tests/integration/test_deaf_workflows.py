@@ -12,7 +12,7 @@ from types import ModuleType
 
 import msgspec
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutTimeoutError, WorkError

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fork_desk import ForkDesk
-from third_party import install
-from until import until
+from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.daemon.third_party import install
+from synthetic.until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from fork_desk import STEPS, ForkDesk
-from until import until
+from synthetic.daemon.fork_desk import STEPS, ForkDesk
+from synthetic.until import until
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.supervisor import intake

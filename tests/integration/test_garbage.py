@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from garbage import garbage
 from sqlalchemy import text
+from synthetic.log.garbage import garbage
 
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.run import Run

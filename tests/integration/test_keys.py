@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fork_desk import EXPERIMENT, ForkDesk
-from until import until
+from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
+from synthetic.until import until
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.operations import Done

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from doc_package import install_packed_weights
-from until import until
+from synthetic.docs.package import install_packed_weights
+from synthetic.until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.streams import topics

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from until import until
+from synthetic.until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from until import until
+from synthetic.until import until
 
 from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from fork_desk import STEPS, ForkDesk
+from synthetic.daemon.fork_desk import STEPS, ForkDesk
 
 from rftd.ops.errors import ConflictError, UsageError
 from rftd.storage.portable.experiment import export_experiment, import_experiment

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import msgspec
 import pytest
-from command_line import Rftd, Said
+from synthetic.daemon.command_line import Rftd, Said
 
 from rftd.daemon.cli import main
 from rftd.daemon.supervisor.run import Run

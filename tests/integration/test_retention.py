@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import spec_of
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.ids import SystemIds
 from rftd.storage.checkpoints import commit_folder, put_back

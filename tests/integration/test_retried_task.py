@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run

@@ -7,8 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from fork_desk import ForkDesk
-from until import until
+from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.until import until
 
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.why.wait import Level, Wait

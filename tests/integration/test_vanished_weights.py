@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from until import until
+from synthetic.until import until
 
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog

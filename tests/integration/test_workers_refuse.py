@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fork_desk import ForkDesk
-from until import until
+from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor

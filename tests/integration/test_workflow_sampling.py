@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from third_party import install
+from synthetic.daemon.third_party import install
 from transformers import AutoModelForCausalLM
 
 from rftd.daemon.demo.model import make_tiny_model

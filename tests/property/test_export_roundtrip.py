@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_run import SyntheticRun
-from tape import Tape, interleaved
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError

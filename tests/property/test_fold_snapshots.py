@@ -6,10 +6,10 @@ from unittest import mock
 from uuid import UUID
 
 import msgspec
-from busy_run import fold, seen, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tape import interleaved
+from synthetic.log.busy_run import fold, seen, written
+from synthetic.log.tape import interleaved
 
 from rftd.ops.errors import CodecError
 from rftd.streams.effective import effective, of_experiment

@@ -6,10 +6,10 @@ from collections import Counter
 from uuid import UUID
 
 import numpy as np
-from busy_run import fold, seen, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tape import interleaved
+from synthetic.log.busy_run import fold, seen, written
+from synthetic.log.tape import interleaved
 
 from rftd.streams.envelope import Record
 

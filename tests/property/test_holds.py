@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from desk import REPEAT, stage_of
-from hold_world import HoldWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic.worlds.desk import REPEAT, stage_of
+from synthetic.worlds.hold_world import HoldWorld
 
 from rftd.streams.spec import (
     AlgorithmSpec,

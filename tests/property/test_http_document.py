@@ -6,7 +6,7 @@ The long version is tests/property/torture_http.py.
 from __future__ import annotations
 
 import pytest
-from http_probe import probed
+from synthetic.daemon.http_probe import probed
 
 
 @pytest.mark.slow

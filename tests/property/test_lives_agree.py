@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from busy_run import fold
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from synthetic_run import SyntheticRun, spec_of
-from tape import Tape
+from synthetic.log.busy_run import fold
+from synthetic.log.synthetic_run import SyntheticRun, spec_of
+from synthetic.log.tape import Tape
 
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.ops.clock import ManualClock

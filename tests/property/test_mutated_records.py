@@ -11,10 +11,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from desk import REPEAT, Desk, lease_of, scores_of, stage_of
-from mutation import mutants, whole_run
-from readers import fold_and_decide, of_a_log, quietly, records_of
-from tape import Tape
+from synthetic.log.mutation import mutants, whole_run
+from synthetic.log.readers import fold_and_decide, of_a_log, quietly, records_of
+from synthetic.log.tape import Tape
+from synthetic.worlds.desk import REPEAT, Desk, lease_of, scores_of, stage_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError

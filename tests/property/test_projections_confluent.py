@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
-from busy_run import fold, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rebuilds import rebuilt, tape_of
-from tape import interleaved
+from synthetic.log.busy_run import fold, written
+from synthetic.log.rebuilds import rebuilt, tape_of
+from synthetic.log.tape import interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database

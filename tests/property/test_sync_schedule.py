@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from desk import stage_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sync_model import SyncModel
+from synthetic.worlds.desk import stage_of
+from synthetic.worlds.sync_model import SyncModel
 
 from rftd.streams.schedule import needed_staleness, step_of_window, window_steps
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, StageSpec, SyncSpec, TasksetSpec

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--logs", type=int, default=1000)
     parser.add_argument("--first-seed", type=int, default=0)
     chosen = parser.parse_args()
-    from rebuilds import rebuilt
+    from synthetic.log.rebuilds import rebuilt
 
     began_s, records, different = time.monotonic(), 0, {}
     seeds = range(chosen.first_seed, chosen.first_seed + chosen.logs)

@@ -13,7 +13,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 PHASES = ["examples", "coverage", "fuzzing", "stateful"]
 EXAMPLES = 25
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--first-seed", type=int, default=0)
     chosen = parser.parse_args()
-    from http_probe import probed
+    from synthetic.daemon.http_probe import probed
 
     began_s, requests, failures, rounds = time.monotonic(), 0, {}, 0
     for seed in count(chosen.first_seed):

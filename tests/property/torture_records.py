@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "synthetic"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 MEMORY_MIB = 512
 """The most memory that this process may take beyond what it took before the first log."""
@@ -28,8 +28,8 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--tables", type=float, default=0.1, help="share of the logs that tables and verify read too")
     chosen = parser.parse_args()
-    from mutation import mutants
-    from readers import fold_and_decide, of_a_log, quietly, records_of
+    from synthetic.log.mutation import mutants
+    from synthetic.log.readers import fold_and_decide, of_a_log, quietly, records_of
 
     began_s, seed, made, failures = time.monotonic(), chosen.first_seed, 0, dict[int, str]()
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

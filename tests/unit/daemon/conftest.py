@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from house import House, open_house
+from synthetic.daemon.house import House, open_house
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from desk import lease_of
 from prometheus_client.parser import text_string_to_metric_families
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
+from synthetic.worlds.desk import lease_of
 
 from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics, show

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins

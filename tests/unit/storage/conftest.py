@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.storage.database import open_database, sqlite_url
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
-from synthetic_run import SyntheticRun
-from tape import Tape
-from until import until
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
+from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
 from rftd.storage.database import open_database

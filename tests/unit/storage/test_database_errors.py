@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
-from until import until
+from synthetic.until import until
 
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops import limits

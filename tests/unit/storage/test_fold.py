@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.storage.fold import FenceState, Folded, TableFold
 from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, fences

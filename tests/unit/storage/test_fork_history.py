@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from synthetic_run import SyntheticRun, spec_of
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun, spec_of
+from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.projector import Projector

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
-from synthetic_run import SyntheticRun
-from until import until
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.until import until
 
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import ManualClock, SystemClock

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateSchema, CreateTable
-from synthetic_run import SyntheticRun
+from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
-from synthetic_run import SyntheticRun
-from tape import Tape
-from until import until
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
+from synthetic.until import until
 
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError, LogLossError, WaitTimeoutError

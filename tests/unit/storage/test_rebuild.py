@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
-from synthetic_run import SyntheticRun
+from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, LogLossError, UsageError

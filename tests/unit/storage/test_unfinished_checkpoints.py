@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from synthetic_run import spec_of
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
 from rftd.storage.survivors import of_checkpoints, put_workplaces_aside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from synthetic_run import spec_of
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.storage.shared_memory import shared_folder
 from rftd.storage.unreferenced import GRACE_S, Referenced, ours, remove, remove_empty, remove_empty_memory, unreferenced

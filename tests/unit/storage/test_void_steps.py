@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from busy_run import fold
 from sqlalchemy.ext.asyncio import AsyncEngine
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.busy_run import fold
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, NotFoundError

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from synthetic_run import spec_of
+from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.errors import FencedError
 from rftd.storage import workplace

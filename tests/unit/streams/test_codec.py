@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from desk import scores_of
+from synthetic.worlds.desk import scores_of
 
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from garbage import garbage, garbage_of
+from synthetic.log.garbage import garbage, garbage_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from busy_run import fold, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from long_history import BATCH, EXPERIMENT, LongHistory
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.busy_run import fold, written
+from synthetic.log.long_history import BATCH, EXPERIMENT, LongHistory
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams.backends.memory import MemoryLog

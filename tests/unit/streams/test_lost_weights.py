@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from desk import Desk, published
+from synthetic.worlds.desk import Desk, published
 
 from rftd.streams.codec import Decoded, decode
 from rftd.streams.events.registry import Event

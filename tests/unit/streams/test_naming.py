@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.registry import find_entry
 from rftd.daemon.why.offline import why_offline

@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops.errors import LogCorruptError, NotFoundError
 from rftd.ops.ids import NAMESPACE, derive

@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 import pytest
 import xxhash
-from busy_run import fold, seen
-from long_history import EXPERIMENT, LongHistory
+from synthetic.log.busy_run import fold, seen
+from synthetic.log.long_history import EXPERIMENT, LongHistory
 
 from rftd.daemon.registry import Known
 from rftd.ops.errors import CodecError

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.registry import Registry
 from rftd.ops import limits

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.workers import api
 from rftd.workers.moved import MOVED

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House
+from synthetic.daemon.house import House
 
 pytestmark = pytest.mark.anyio
 HUGE = 10**30

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from house import BASE, House, open_house
+from synthetic.daemon.house import BASE, House, open_house
 
 pytestmark = pytest.mark.anyio
 

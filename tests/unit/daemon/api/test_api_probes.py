@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House
 from sqlalchemy import text
+from synthetic.daemon.house import House
 
 from rftd.streams.backends.sqlite.wal import Blocked, Holder
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import httpx
 import pytest
-from small_config import config
+from synthetic.daemon.experiment_files import config
 
 from rftd.ops import limits
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from garbage import garbage
-from house import House
-from log_operations import LogOperations
-from until import until
+from synthetic.daemon.house import House
+from synthetic.daemon.log_operations import LogOperations
+from synthetic.log.garbage import garbage
+from synthetic.until import until
 
 from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.ops.clock import SystemClock

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import small_config
-from command_line import Rftd, Said, Served
-from house import open_house
+from synthetic.daemon import experiment_files
+from synthetic.daemon.command_line import Rftd, Said, Served
+from synthetic.daemon.house import open_house
 
 from rftd.daemon.cli import main
 from rftd.daemon.http_server import bind, serving_http, url_of
@@ -63,5 +63,5 @@ def rftd(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def experiment_file(tmp_path: Path) -> Path:
     """An experiment file with nothing wrong in it."""
     path = tmp_path / "exp.yaml"
-    path.write_text(small_config.TEXT)
+    path.write_text(experiment_files.TEXT)
     return path

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
-from command_line import Rftd, Served
+from synthetic.daemon.command_line import Rftd, Served
 
 from rftd.daemon import cli
 from rftd.daemon.cli import VERBS, Verb, main

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from command_line import Rftd
+from synthetic.daemon.command_line import Rftd
 
 from rftd.daemon.cli import HIDDEN, VERBS
 from rftd.daemon.cli import rftd as group

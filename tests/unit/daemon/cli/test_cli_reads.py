@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import yaml
-from command_line import Rftd, Served
+from synthetic.daemon.command_line import Rftd, Served
 
 
 def test_ls_and_get(rftd: Rftd) -> None:

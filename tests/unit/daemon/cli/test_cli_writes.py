@@ -9,8 +9,8 @@ from pathlib import Path
 from uuid import uuid5
 
 import pytest
-import small_config
-from command_line import Rftd, Served
+from synthetic.daemon import experiment_files
+from synthetic.daemon.command_line import Rftd, Served
 
 from rftd.ops.ids import NAMESPACE
 
@@ -36,7 +36,7 @@ def test_submit_tells_what_to_do_next(rftd: Rftd, experiment_file: Path) -> None
 
 
 def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(small_config.TEXT))
+    monkeypatch.setattr("sys.stdin", io.StringIO(experiment_files.TEXT))
     assert rftd("submit", "-", "-s", "name=piped").status == 0
     assert rftd("get", "piped").status == 0
 
@@ -56,7 +56,7 @@ def test_the_same_request_id_is_the_same_experiment(rftd: Rftd, experiment_file:
 
 
 def test_every_error_of_a_file_with_its_line(rftd: Rftd, experiment_file: Path) -> None:
-    experiment_file.write_text(small_config.TEXT.replace("repeat_times", "repeat_tims") + "nonsense: 1\n")
+    experiment_file.write_text(experiment_files.TEXT.replace("repeat_times", "repeat_tims") + "nonsense: 1\n")
     said = rftd("submit", str(experiment_file))
     assert said.status == 2 and said.out == ""
     assert f"--> {experiment_file}:6:3" in said.err and "repeat_times" in said.err

@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from command_line import Rftd, Served
-from overlaid import overlaid
-from small_config import config
+from synthetic.daemon.command_line import Rftd, Served
+from synthetic.daemon.experiment_files import config, overlaid
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "bound 0 with offset 2": (

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Rftd, Served
-from garbage import garbage
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.daemon.command_line import Rftd, Served
+from synthetic.log.garbage import garbage
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.clock import SystemClock

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from command_line import Rftd, Served
+from synthetic.daemon.command_line import Rftd, Served
 
 import rftd.ops as ours
 from rftd.daemon.doctor.daemon import check_daemon, check_endpoint

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-import synthetic_run
-from command_line import Rftd
 from msgspec.structs import replace
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.daemon.command_line import Rftd
+from synthetic.log import synthetic_run
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.errors import ConflictError

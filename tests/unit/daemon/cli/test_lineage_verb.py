@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from command_line import Rftd, Served
+from synthetic.daemon.command_line import Rftd, Served
 
 
 def test_a_tree_both_ways(rftd: Rftd) -> None:

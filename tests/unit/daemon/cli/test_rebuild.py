@@ -8,9 +8,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from command_line import Rftd
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.daemon.command_line import Rftd
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.data_folder import DataFolder
 from rftd.ops.clock import SystemClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import Rftd
+from synthetic.daemon.command_line import Rftd
 
 
 def test_an_ended_experiment(rftd: Rftd) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
-from until import until
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
+from synthetic.until import until
 
 from rftd.daemon.patience import opened_in_time, persistently
 from rftd.daemon.registry import Entry, Registry

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doc_package import install_packed_weights
+from synthetic.docs.package import install_packed_weights
 
 from rftd.daemon.config.loading import Submission
 

@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
-from tcp_proxy import TcpProxy
+from synthetic.faults.tcp_proxy import TcpProxy
 
 from rftd.daemon.stack import kafka_jars
 from rftd.daemon.stack.kafka import KafkaBroker

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tcp_proxy import TcpProxy
+from synthetic.faults.tcp_proxy import TcpProxy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from desk import Desk
+from synthetic.worlds.desk import Desk
 
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops import limits

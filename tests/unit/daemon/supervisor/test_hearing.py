@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.registry import Registry
 from rftd.daemon.supervisor.hearing import Hearing

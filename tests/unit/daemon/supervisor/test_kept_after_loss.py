@@ -7,8 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.supervisor import Supervisor

@@ -8,7 +8,7 @@ from typing import NoReturn
 from uuid import UUID
 
 import pytest
-from desk import Desk, stage_of
+from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.ops.clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.report import say_where

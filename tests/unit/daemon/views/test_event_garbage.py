@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from garbage import garbage
+from synthetic.log.garbage import garbage
 
 from rftd.daemon.views.event_pages import EventPager
 from rftd.ops.clock import ManualClock

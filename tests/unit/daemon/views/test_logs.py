@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from house import House
+from synthetic.daemon.house import House
 
 from rftd.daemon.views.logs import TAIL_SIZE_BYTES, mask, since, tail
 

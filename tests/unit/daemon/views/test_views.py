@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 from fastapi import FastAPI
-from house import House
+from synthetic.daemon.house import House
 
 from rftd.daemon.api.routes import declared_routes, router
 from rftd.daemon.api.services import Services

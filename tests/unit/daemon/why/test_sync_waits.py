@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from desk import REPEAT, Desk, stage_of
+from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene

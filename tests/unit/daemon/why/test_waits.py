@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from desk import BATCH, REPEAT, Desk, stage_of
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.registry import Entry
 from rftd.daemon.why.answer import Tracker, waits_of

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import inspect
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ArchiveError

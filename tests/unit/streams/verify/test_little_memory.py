@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from busy_run import BusyRun
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.busy_run import BusyRun
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.verify import books, facts, identities

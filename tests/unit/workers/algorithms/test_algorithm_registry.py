@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages import ADVANTAGES

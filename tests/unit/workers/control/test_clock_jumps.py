@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from desk import Desk, stage_of
+from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.ops.clock import Clock, RecordedClock
 from rftd.streams.events.batch import BatchPlanned

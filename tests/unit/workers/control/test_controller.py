@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from desk import BATCH, REPEAT, Desk, lease_of, scores_of, stage_of
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, lease_of, scores_of, stage_of
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError, NonFiniteLossError, TrainError

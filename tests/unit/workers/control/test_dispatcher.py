@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from desk import BATCH, REPEAT, Desk, stage_of
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.ops import limits
 from rftd.streams.events.registry import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from desk import BATCH, REPEAT, Desk, stage_of
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.supervisor.transitions import check_giving_up
 from rftd.ops.errors import ConflictError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from desk import REPEAT, Desk, stage_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.ops import limits
 from rftd.ops.errors import DeadlyTaskError, DiskFullError, RolloutTimeoutError

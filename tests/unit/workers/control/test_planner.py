@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from desk import BATCH, REPEAT, Desk, stage_of
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.ops.ids import derive
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired, GroupRef

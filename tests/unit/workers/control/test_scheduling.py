@@ -6,7 +6,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import pytest
-from desk import REPEAT, Desk, stage_of
+from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError, StaleFlightError

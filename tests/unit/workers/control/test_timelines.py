@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from desk import stage_of
-from sync_model import SyncModel
+from synthetic.worlds.desk import stage_of
+from synthetic.worlds.sync_model import SyncModel
 
 import rftd.ops as anchor
 from rftd.streams.schedule import needed_staleness, publish_due, window_steps

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from desk import BATCH, REPEAT, Desk, stage_of
-from sync_model import SyncModel
+from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
+from synthetic.worlds.sync_model import SyncModel
 
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import BatchPlanned

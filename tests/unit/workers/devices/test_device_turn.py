@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from until import until
+from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
 from rftd.workers.devices.device_turn import DeviceTurn

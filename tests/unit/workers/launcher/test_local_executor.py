@@ -14,7 +14,7 @@ from uuid import UUID
 
 import psutil
 import pytest
-from until import poll
+from synthetic.until import poll
 
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES
-from tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
+from synthetic.models.families import FAMILIES
+from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tiny_models import MOVING, make_model
+from synthetic.models.tiny_models import MOVING, make_model
 from transformers import (
     AutoModelForCausalLM,
     DiffLlamaConfig,

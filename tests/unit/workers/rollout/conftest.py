@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import make_model
+from synthetic.models.tiny_models import make_model
 
 
 @pytest.fixture(scope="session")

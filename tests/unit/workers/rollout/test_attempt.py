@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from desk import lease_of
+from synthetic.worlds.desk import lease_of
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError, RolloutTimeoutError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import FAMILIES
-from tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
+from synthetic.models.families import FAMILIES
+from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import DeviceMemoryError

@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from until import until
+from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
 from rftd.streams.envelope import Draft, Position

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
-from desk import lease_of
+from synthetic.worlds.desk import lease_of
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError, RolloutTimeoutError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import FAMILIES
-from tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
+from synthetic.models.families import FAMILIES
+from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 
 from rftd.workers.rollout.engines.torch.alone import LoneRequests, Way, batch_of
 from rftd.workers.rollout.engines.torch.trial import try_model

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 from structlog.testing import capture_logs
-from tiny_models import ARCHITECTURES, MAX_LEN, MOVING, make_model, network_of, prompts_of, run, running
+from synthetic.models.tiny_models import (
+    ARCHITECTURES,
+    MAX_LEN,
+    MOVING,
+    make_model,
+    network_of,
+    prompts_of,
+    run,
+    running,
+)
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError

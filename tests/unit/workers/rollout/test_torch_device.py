@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import MAX_LEN, prompts_of, running
+from synthetic.models.tiny_models import MAX_LEN, prompts_of, running
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from families import FAMILIES
-from tiny_models import make_model
+from synthetic.models.families import FAMILIES
+from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.clock import ManualClock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
+from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 from transformers import AutoModelForCausalLM
 
 from rftd.workers.rollout.engines.torch.attention import attend

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import MAX_LEN, network_of, prompts_of, run, running
+from synthetic.models.tiny_models import MAX_LEN, network_of, prompts_of, run, running
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from until import until
+from synthetic.until import until
 
 from rftd.workers.rollout.version_gate import VersionGate
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
-from tape import Tape
+from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams import topics

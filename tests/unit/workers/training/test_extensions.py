@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import ExperimentSpec, StageSpec

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from plain_loops import logprobs_of, near_policy, plain_model, relative, weights_of
+from synthetic.models.plain_loops import logprobs_of, near_policy, plain_model, relative, weights_of
 
 from rftd.ops.errors import ConfigError, TrainError
 from rftd.streams.spec import OptimizerSpec, StageSpec, UpdatesSpec

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tiny_models import MAX_LEN, network_of, prompts_of, run, running
+from synthetic.models.tiny_models import MAX_LEN, network_of, prompts_of, run, running
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.daemon.demo.model import VOCABULARY_TOKENS, make_tokenizer

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tiny_models import MOVING, make_model
+from synthetic.models.tiny_models import MOVING, make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.errors import DataError

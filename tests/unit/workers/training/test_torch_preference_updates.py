@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from plain_loops import logprobs_of, plain_model, relative, weights_of
+from synthetic.models.plain_loops import logprobs_of, plain_model, relative, weights_of
 from torch.nn.functional import logsigmoid
 
 from rftd.streams.spec import AlgorithmSpec, OptimizerSpec, StageSpec, UpdatesSpec

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
+from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
 from rftd.streams.spec import CorrectionPart, CorrectionSpec, OptimizerSpec, StageSpec, UpdatesSpec
 from rftd.workers.training.engine import TrainBatch

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from plain_loops import (
+from synthetic.models.plain_loops import (
     MODES,
     Response,
     in_order,
@@ -22,7 +22,7 @@ from plain_loops import (
     relative,
     weights_of,
 )
-from tiny_models import make_model
+from synthetic.models.tiny_models import make_model
 
 from rftd.storage.checkpoints import commit_folder
 from rftd.streams.spec import CorrectionPart, CorrectionSpec, OptimizerSpec, StageSpec, UpdatesSpec

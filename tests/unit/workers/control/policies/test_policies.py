@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from entries import BATCH, GROUP, entry, numbers, pool_of, view
+from synthetic.worlds.entries import BATCH, GROUP, entry, numbers, pool_of, view
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import PolicySpec

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from entries import entry, numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic.worlds.entries import entry, numbers
 
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.workers.control.policies.buffer_index import BufferIndex, Order, ReadyGroup

@@ -7,8 +7,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from desk import REPEAT, Desk, stage_of
-from entries import entry
+from synthetic.worlds.desk import REPEAT, Desk, stage_of
+from synthetic.worlds.entries import entry
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from desk import stage_of
+from synthetic.worlds.desk import stage_of
 
 from rftd.streams.schedule import checkpoint_due, eval_steps, publish_due, step_of_window, window_of
 from rftd.streams.spec import SyncSpec, TasksetSpec, TrainerSpec

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from third_party import install
+from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import Span

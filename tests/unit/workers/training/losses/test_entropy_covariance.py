@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loss_tokens import make_loss_tokens
+from synthetic.models.loss_tokens import make_loss_tokens
 
 from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.training.corrections.chain import Chain

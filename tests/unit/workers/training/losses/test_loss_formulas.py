@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens
+from synthetic.models.loss_tokens import EXPERTS, LENGTHS, make_loss_tokens
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.training.losses import from_tensors

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
+from synthetic.models.loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from desk import Desk
+from synthetic.worlds.desk import Desk
 
 from rftd.streams.effective import effective
 from rftd.streams.events.registry import Event

@@ -15,7 +15,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import psutil
-from command_line import Said
+from synthetic.daemon.command_line import Said
 
 from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from killing import trained
-from scene import EXPERIMENT, Scene
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.deaths.killing import trained
 
 from rftd.ops.errors import UnreachableError
 from rftd.ops.faults import POINTS

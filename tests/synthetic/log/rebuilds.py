@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from sqlalchemy import text
-from synthetic_run import SyntheticRun
-from tape import Tape, interleaved
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database

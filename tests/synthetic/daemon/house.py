@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 from fastapi import FastAPI
-from log_operations import LogOperations
 from sqlalchemy.ext.asyncio import AsyncEngine
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.daemon.log_operations import LogOperations
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.api.app import make_app
 from rftd.daemon.metrics_feed import MetricsFeed

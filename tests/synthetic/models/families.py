@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tiny_models import ARCHITECTURES, MOVING
+from synthetic.models.tiny_models import ARCHITECTURES, MOVING
 
 _SIZES: Final[dict[str, object]] = {
     **{"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from doc_pages import block_named
-from third_party import install
+from synthetic.daemon.third_party import install
+from synthetic.docs.pages import block_named
 
 
 def install_two_tries(folder: Path) -> None:

@@ -1,10 +1,8 @@
-"""A small experiment on the torch engines: a tiny model, an SFT stage and a GRPO stage, in an experiment file."""
+"""The overrides and the tiny model that put `scene.EXPERIMENT` on the torch engines."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-from scene import EXPERIMENT
 
 from rftd.daemon.demo.model import make_tiny_model
 
@@ -24,8 +22,5 @@ TORCH = (
 
 
 def torch_files(folder: Path, *, seed: int = 3) -> None:
-    """The model that the overrides name."""
+    """A tiny model is written to the place that the overrides name."""
     make_tiny_model(folder / "model", seed=seed, hidden_size=32, heads=2)
-
-
-__all__ = ["EXPERIMENT", "TORCH", "torch_files"]

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import msgspec
 import psutil
-from scene import ENDED, EXPERIMENT, Scene
-from witness import Witness
+from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
+from synthetic.deaths.witness import Witness
 
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.streams.backends.sqlite.view import SqliteView

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import httpx
-from doc_pages import ROOT, block_named
+from synthetic.docs.pages import ROOT, block_named
 
 from rftd.daemon.cli import VERBS, main, rftd
 from rftd.daemon.client.client import Client

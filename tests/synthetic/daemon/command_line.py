@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from house import House
+from synthetic.daemon.house import House
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 import msgspec
-from log_workload import Oracle, small_checkpoints
-from shaky_disk import ShakyDisk
+from synthetic.faults.log_workload import Oracle, small_checkpoints
+from synthetic.faults.shaky_disk import ShakyDisk
 
 from rftd.ops.errors import RftdError
 from rftd.streams.backends.sqlite.log import SqliteLog

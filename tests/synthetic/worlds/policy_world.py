@@ -15,7 +15,7 @@ from itertools import count
 from uuid import UUID
 
 import msgspec
-from entries import entry
+from synthetic.worlds.entries import entry
 
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.schedule import plan_ahead

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from tape import Tape
+from synthetic.log.tape import Tape
 
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, Self
 import asyncpg
 import httpx
 from aiokafka import AIOKafkaConsumer
-from command_line import Said
-from scene import Scene
-from tcp_proxy import TcpProxy
+from synthetic.daemon.command_line import Said
+from synthetic.daemon.scene import Scene
+from synthetic.faults.tcp_proxy import TcpProxy
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import apsw
 import msgspec
-from log_workload import Oracle, random_life, small_checkpoints
-from shaky_disk import ShakyDisk
+from synthetic.faults.log_workload import Oracle, random_life, small_checkpoints
+from synthetic.faults.shaky_disk import ShakyDisk
 
 from rftd.ops.errors import LogError, RftdError
 from rftd.streams.backends.sqlite import schema

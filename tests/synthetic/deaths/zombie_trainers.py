@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from scene import ENDED, EXPERIMENT, Scene
+from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 
 from rftd.daemon.log_source import log_to_read
 from rftd.daemon.registry import find_entry

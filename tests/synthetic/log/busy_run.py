@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
-from synthetic_run import REPEAT, SyntheticRun, group_of
-from tape import Tape
+from synthetic.log.synthetic_run import REPEAT, SyntheticRun, group_of
+from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams.arrays import Array

@@ -15,11 +15,11 @@ from typing import Any, Final, cast
 
 import schemathesis
 from fastapi import FastAPI
-from garbage import garbage
 from schemathesis import engine
 from schemathesis.engine import events
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.log.garbage import garbage
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.daemon.api import services
 from rftd.daemon.api.app import make_app

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
-from tape import Tape
+from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams import topics

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
-from log_workload import PARTITIONS, draft
-from synthetic_run import SyntheticRun
-from tape import Tape
+from synthetic.faults.log_workload import PARTITIONS, draft
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError, RftdError

@@ -11,15 +11,15 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from busy_run import written
-from tape import Tape
+from synthetic.log.busy_run import written
+from synthetic.log.tape import Tape
 
 from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.events.registry import definition_named, definitions
 from rftd.streams.spec import TasksetSpec
 
-GOLDEN: Final = Path(__file__).parents[1] / "golden" / "events"
+GOLDEN: Final = Path(__file__).parents[2] / "golden" / "events"
 INTEGERS: Final = (-1, 0, 1, 2, 3, 7, 100, 99_999, 100_001, 10**6, 1 << 31, 1 << 40, 1 << 53, (1 << 63) - 1, 1 << 63)
 NEGATIVE: Final = (-2, -(10**5), -(1 << 40), -(1 << 63))
 FLOATS: Final = (math.nan, math.inf, -math.inf, -1.0, 0.0, 0.5, 1e-320, 1e9, 1e12, 1e30, 1.7e308, -1.7e308)

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from desk import Desk, scores_of
-from hold_claims import Claims, denied
+from synthetic.worlds.desk import Desk, scores_of
+from synthetic.worlds.hold_claims import Claims, denied
 
 from rftd.daemon.why.answer import waits_of
 from rftd.daemon.why.scene import Phase, Scene

@@ -1,0 +1,24 @@
+"""What tests build instead of real runs: logs, daemons, deciders' worlds, models, and the faults that strike them.
+
+`tests/` is on the path (`tests/conftest.py`; a bench or a torture program appends it), so every reader imports
+`synthetic.<subject>.<file>`. Each folder below is one subject:
+
+    log/        records without a daemon. `tape` is a log on a table, `synthetic_run` writes one small experiment to it,
+                `busy_run` a run that is looked at before its end, `long_history` a run of any length. `garbage` and
+                `mutation` are records that nobody should have written; `readers` and `rebuilds` read them all.
+    worlds/     deciders without processes, in virtual time. `desk` is one experiment's folded state; `entries` what a
+                policy sees; `policy_world`, `sync_model` and `hold_world` let dice take the turns; `hold_claims` counts
+                each hold's claim anew.
+    models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
+                for losses, `plain_loops` that train as the papers write it.
+    daemon/     the daemon in parts and whole. `experiment_files`; `log_operations` and `house` (log, tables and API, no
+                workers), `command_line`, `http_probe`, `fork_desk` (a supervisor on fake engines); `scene` is the real
+                daemon with real worker processes, `torch_world` puts it on torch; `third_party` installs plug-ins.
+    faults/     what breaks below a log. `shaky_disk`, `power_loss`, `nth_failure` and `nth_call` strike the n-th
+                operation, `log_workload` is written meanwhile, `damage` flips bytes, `tcp_proxy` breaks networks.
+    deaths/     processes that end at any moment: `armed` fault points, `killing` with a `witness` of what was
+                acknowledged, `struck_worker` and `zombie_trainers` that wake after their replacement.
+    servers/    real Kafka and Postgres servers: `cluster_scene`, `three_brokers`, and `end_servers`, which leaves none.
+    docs/       the documents as tests: `pages` cuts them, `package` installs their third parties, `world` runs them.
+    until.py    waits for what nothing announces.
+"""
