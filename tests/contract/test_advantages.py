@@ -183,7 +183,8 @@ def test_one_finite_number_for_each_token(name: str, arguments: dict[str, Any]) 
     assert isinstance(function, TokenAdvantage)
     batch = make_batch(1)
     found = function.token_advantages(batch)
-    assert found.shape == batch.old_logprobs.shape and found.dtype == batch.old_logprobs.dtype
+    assert found.shape == batch.old_logprobs.shape
+    assert found.dtype == batch.old_logprobs.dtype
     assert bool(found.isfinite().all())
 
 

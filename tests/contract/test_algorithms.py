@@ -120,7 +120,8 @@ def test_what_masked_tokens_carry_changes_nothing(model: Path, name: str) -> Non
     samples = make_samples(name)
     changed = []
     for sample in samples:
-        assert sample.logprobs is not None and sample.advantages is not None
+        assert sample.logprobs is not None
+        assert sample.advantages is not None
         masked = sample.loss_mask == 0
         changed.append(
             msgspec.structs.replace(

@@ -220,7 +220,8 @@ async def test_reads_that_wait_together_get_each_its_own(settings: KafkaSettings
         assert [each.offset for each in await log.read(A, 5, max_records=9, max_size_bytes=1)] == [5]
         await log.truncate(A, 100)
         lost, kept = await asyncio.gather(log.read(A, 3, max_records=4), log.read(B, 3, max_records=4))
-        assert lost[0].offset == 100 and [record.offset for record in kept] == [3, 4, 5, 6]
+        assert lost[0].offset == 100
+        assert [record.offset for record in kept] == [3, 4, 5, 6]
 
 
 async def test_other_programs_records_are_delivered(settings: KafkaSettings) -> None:
@@ -315,7 +316,8 @@ async def test_records_of_truth_that_somebody_deleted_are_known_at_start_and_to_
         await log.truncate(A, 2)
         assert await log.deleted() == (await missing_records(settings, within_s=30)).gone == [(A, Stretch(0, 2))]
         (loss,) = await deleted_from(log)
-        assert loss.where == f"{A}@1" and "was deleted, and more before it: the first record" in loss.what
+        assert loss.where == f"{A}@1"
+        assert "was deleted, and more before it: the first record" in loss.what
         assert await still_lost(log, [loss]) == {loss.head.ref}
     assert _missing(await KafkaBackend().diagnose(kafka_url(settings))) == f"{A}@0 to 1"
 
@@ -334,12 +336,14 @@ async def test_records_that_were_compacted_away_are_known_to_whoever_reads_past_
                 await asyncio.sleep(0.5)
         await _configured(settings, {})
     ((partition, (first, end)),) = gone
-    assert partition == A and 0 <= first < end <= 9
+    assert partition == A
+    assert 0 <= first < end <= 9
     async with opened(settings) as log:
         assert await deleted_from(log) == [], "nobody has read there"
         await all_of(log, A)
         (loss,) = await deleted_from(log)
-        assert loss.where == f"{A}@{end - 1}" and "was deleted" in loss.what
+        assert loss.where == f"{A}@{end - 1}"
+        assert "was deleted" in loss.what
         assert await still_lost(log, [loss]) == {loss.head.ref}
         subscription = log.subscribe({A: 0})
         assert number_of((await subscription.next(wait_s=30))[0]) == end

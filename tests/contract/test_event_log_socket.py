@@ -198,7 +198,8 @@ async def test_foreign_bytes_end_their_connection_only(path: Path, sent: bytes, 
         reader, writer = await asyncio.open_unix_connection(os.fspath(path))
         writer.write(sent)
         reply = wire.decode_reply((await reader.read())[4:])
-        assert isinstance(reply, wire.Failed) and reply.id == 0
+        assert isinstance(reply, wire.Failed)
+        assert reply.id == 0
         assert isinstance(wire.error_of(reply), CodecError)
         assert expected in reply.what
         writer.close()

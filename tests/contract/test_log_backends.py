@@ -65,7 +65,8 @@ async def opened(text: str) -> EventLog:
 
 def test_verbs_without_a_daemon_work_on_it(said: Rftd, tmp_path: Path) -> None:
     report = json.loads(said("verify", "--log", ONE, "--json").out)
-    assert [each["name"] for each in report["experiments"]] == ["small"] and report["records"] > 100
+    assert [each["name"] for each in report["experiments"]] == ["small"]
+    assert report["records"] > 100
     exported = said("export", "small", "-o", str(tmp_path / "small.rftd"), "--log", ONE, "--json")
     assert exported.status == 0, exported.err
     imported = said("import", str(tmp_path / "small.rftd"), "--log", "rehearsal:two", "--json")
@@ -78,13 +79,17 @@ def test_verbs_without_a_daemon_work_on_it(said: Rftd, tmp_path: Path) -> None:
 def test_the_doctor_and_refusals_speak_of_it(said: Rftd) -> None:
     checks = json.loads(said("doctor", "--log", ONE, "--json").out)["checks"]
     (found,) = [each for each in checks if each["check"] == "a rehearsal"]
-    assert found["status"] == "ok" and "a rehearsal, one" in found["what"]
+    assert found["status"] == "ok"
+    assert "a rehearsal, one" in found["what"]
     dropped = said("serve", "--log", ONE, "--payloads", "until-ended")
-    assert dropped.status == 2 and "no payload can be dropped on a rehearsal" in dropped.err
+    assert dropped.status == 2
+    assert "no payload can be dropped on a rehearsal" in dropped.err
     index = said("verify", "--log", ONE, "--index")
-    assert index.status == 2 and "leave out --index or --log" in index.err
+    assert index.status == 2
+    assert "leave out --index or --log" in index.err
     served = said("serve", "--log", "unix:/run/rftd/log.sock")
-    assert served.status == 2 and "no daemon can serve on unix:/run/rftd/log.sock" in served.err
+    assert served.status == 2
+    assert "no daemon can serve on unix:/run/rftd/log.sock" in served.err
 
 
 @pytest.mark.parametrize("text", ["nowhere:x", "rehearsal", "rehearsal:", "kafka:", ""])

@@ -109,7 +109,8 @@ def test_extreme_ratios_are_finite_in_float32(name: str, log_ratio: float) -> No
     )
     made = POLICY_LOSSES.open(name).per_token(tokens)
     (gradient,) = torch.autograd.grad(made.loss.sum(), tokens.logprobs)
-    assert bool(made.loss.isfinite().all()) and bool(gradient.isfinite().all())
+    assert bool(made.loss.isfinite().all())
+    assert bool(gradient.isfinite().all())
     assert all(bool(value.isfinite().all()) for value in (made.metrics | made.of_responses).values())
 
 
@@ -119,7 +120,8 @@ def test_what_is_reported_is_of_each_token_and_without_gradient(name: str) -> No
     made = POLICY_LOSSES.open(name).per_token(tokens)
     assert made.loss.shape == tokens.logprobs.shape
     for key, value in (made.metrics | made.of_responses).items():
-        assert value.shape == tokens.logprobs.shape and not value.requires_grad, key
+        assert value.shape == tokens.logprobs.shape, key
+        assert not value.requires_grad, key
     for key, value in made.of_responses.items():
         torch.testing.assert_close(tokens.sequence_mean(value), value, msg=key)
 

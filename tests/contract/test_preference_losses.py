@@ -138,7 +138,8 @@ def test_values_and_derivatives_are_those_of_the_formula(
 
     made, gradient = of(name, policy, reference, **arguments)
     at = flat(policy).tolist()
-    assert made.summed and made.loss.sum().item() == pytest.approx(batch(at), rel=1e-9, abs=1e-12)
+    assert made.summed
+    assert made.loss.sum().item() == pytest.approx(batch(at), rel=1e-9, abs=1e-12)
     step = 1e-5
     for place, slope in enumerate(gradient):
         up, down = ([x + sign * step * (n == place) for n, x in enumerate(at)] for sign in (1, -1))
@@ -155,7 +156,8 @@ def test_the_chosen_response_becomes_likelier_than_the_rejected_one(name: str) -
         assert all(next(left) > 0 for _ in rejected)
     assert {f"{name}_loss", "chosen_reward", "rejected_reward", "accuracy_mean"} <= made.metrics.keys()
     for key, value in made.metrics.items():
-        assert value.shape == made.loss.shape and not value.requires_grad, key
+        assert value.shape == made.loss.shape, key
+        assert not value.requires_grad, key
     assert made.metrics[f"{name}_loss"].sum().item() == pytest.approx(made.loss.sum().item())
 
 
@@ -183,7 +185,8 @@ def test_extreme_probabilities_are_finite_in_float32(name: str, chosen: float, r
     logprobs = torch.tensor([chosen, rejected], requires_grad=True)
     made = POLICY_LOSSES.open(name).per_token(tokens_of(logprobs, torch.tensor([-2.0, -2.0]), [1, 1]))
     (gradient,) = torch.autograd.grad(made.loss.sum(), logprobs)
-    assert bool(made.loss.isfinite().all()) and bool(gradient.isfinite().all())
+    assert bool(made.loss.isfinite().all())
+    assert bool(gradient.isfinite().all())
     assert all(bool(value.isfinite().all()) for value in made.metrics.values())
 
 

@@ -100,21 +100,25 @@ def test_equal_batches_make_equal_weights(opened: Open) -> None:
     stage = make_stage()
     one, two = opened(stage), opened(stage)
     assert one.deterministic
-    assert one.checksum() == two.checksum() and one.sha256() == two.sha256()
+    assert one.checksum() == two.checksum()
+    assert one.sha256() == two.sha256()
     history = trained(one, stage, range(1, 5))
     assert trained(two, stage, range(1, 5)) == history
     assert len(set(history)) == 4
-    assert one.sha256() == two.sha256() and len(one.sha256()) == 64
+    assert one.sha256() == two.sha256()
+    assert len(one.sha256()) == 64
 
 
 def test_an_engine_says_what_its_bits_depend_on(opened: Open, kind: str) -> None:
     stage = make_stage()
     found = opened(stage).environment()
-    assert found and found == opened(stage).environment()
+    assert found
+    assert found == opened(stage).environment()
     assert all(type(value) is str and value for value in found.values()), "only plain text can be recorded"
     if kind == "torch":
         assert {"torch", "transformers", "threads", "device", "cpu_capability"} <= found.keys()
-        assert found["device"] == "cpu" and found["deterministic_algorithms"] == "true"
+        assert found["device"] == "cpu"
+        assert found["deterministic_algorithms"] == "true"
 
 
 def test_a_continued_run_equals_an_uninterrupted_one(opened: Open, tmp_path: Path) -> None:
@@ -149,7 +153,8 @@ def test_exports_name_their_checksum(opened: Open, tmp_path: Path) -> None:
     trained(engine, stage, range(1, 2))
     exported = checkpoint.export(engine.snapshot().weights(), tmp_path / "v1-g0", version=1, generation=0)
     assert exported.checksum == engine.checksum()
-    assert (tmp_path / "v1-g0" / "manifest.json").is_file() and exported.size_bytes > 0
+    assert (tmp_path / "v1-g0" / "manifest.json").is_file()
+    assert exported.size_bytes > 0
     again = checkpoint.export(engine.snapshot().weights(), tmp_path / "again", version=1, generation=0)
     assert (again.checksum, again.manifest) == (exported.checksum, exported.manifest)
 

@@ -39,9 +39,11 @@ def test_the_checkpoint_before_the_damaged_ones_is_taken_up(embedded_scene: Scen
     assert embedded_scene.until_ended(name).experiment.summary.state == "cancelled"
     after = _record(embedded_scene)
     started = after.generations[1]
-    assert started.checkpoint == str(path[good]) and started.version == good[0]
+    assert started.checkpoint == str(path[good])
+    assert started.version == good[0]
     for (step, _), says in ((cut, "missing"), (flipped, "other bytes"), (other, "other bytes")):
-        assert f"step {step}: checkpoint file state.json" in started.reason and says in started.reason
+        assert f"step {step}: checkpoint file state.json" in started.reason
+        assert says in started.reason
     assert {step for step, _ in after.state.checkpoints} > {good[0], other[0], flipped[0], cut[0]}
     newest = {event.path: event for _, event in sorted(after.state.checkpoints.items())}
     for folder, event in newest.items():  # what was saved again remembers more of the log than the first time

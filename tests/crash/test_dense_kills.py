@@ -23,7 +23,8 @@ def test_25_dense_kills_lose_nothing(embedded_scene: Scene, chance: random.Rando
     counts = killed_series(embedded_scene, chance, 25, moments=13, text=text)
     assert counts.broken == []
     assert counts.lost == []
-    assert sum(counts.kills.values()) >= 25 and counts.acknowledged > 100
+    assert sum(counts.kills.values()) >= 25
+    assert counts.acknowledged > 100
     assert counts.executions > counts.steps, "no trainer died between two checkpoints"
 
 
@@ -46,5 +47,6 @@ def test_a_deterministic_run_killed_20_times_ends_on_the_same_weights(tmp_path: 
             report = scene.verified()
             assert report.clean, report.findings
             histories.append(trained(scene))
-    assert len(histories[0]) == 45 and all(histories[0])
+    assert len(histories[0]) == 45
+    assert all(histories[0])
     assert histories[1] == histories[0]

@@ -41,7 +41,10 @@ def test_a_deterministic_run_with_four_deaths_makes_the_weights_of_one_without(t
         torch_files(tmp_path / name)
     with ThreadPoolExecutor(2) as both:
         untouched, killed = both.map(run, ("untouched", "killed"), ((), DEATHS))
-    assert untouched.broken == [] and killed.broken == []
+    assert untouched.broken == []
+    assert killed.broken == []
     assert killed.spared == []
-    assert len(untouched.weights) == 8 and len(set(untouched.weights)) == 8 and all(untouched.weights)
+    assert len(untouched.weights) == 8
+    assert len(set(untouched.weights)) == 8
+    assert all(untouched.weights)
     assert killed.weights == untouched.weights

@@ -57,7 +57,8 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path, how: str, replaces: 
             verify(after, new if content == b"ten" else older)
             assert content == b"ten" or replaces
         newest = latest(job)
-        assert newest in (5, 10) and (job / f"global_step_{newest}").is_dir(), number
+        assert newest in (5, 10), number
+        assert (job / f"global_step_{newest}").is_dir(), number
         if newest == 10:
             verify(after, new)
         save()
@@ -82,7 +83,8 @@ def test_an_artifact_is_whole_or_not_there(tmp_path: Path, how: str) -> None:
             assert store.read(new) == data, number
         except NotFoundError:
             assert not store.has(new)
-        assert store.put(data) == new and store.read(new) == data
+        assert store.put(data) == new
+        assert store.read(new) == data
 
     def put() -> None:
         store.put(data)

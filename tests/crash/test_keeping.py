@@ -46,7 +46,8 @@ def test_a_death_at_each_point_of_keeping_is_survived(tmp_path: Path) -> None:
                     break
                 assert said.status == 4, said
             shown = scene.page(name)
-            assert shown is not None and shown.experiment.summary.kept == kept, (said, shown)
+            assert shown is not None, (said, shown)
+            assert shown.experiment.summary.kept == kept, (said, shown)
             checkpoints = [path for path in job.glob("global_step_*")] if job.exists() else []
             assert bool(checkpoints) == (kept == "here"), (verb, checkpoints)
         assert not job.exists()

@@ -85,8 +85,10 @@ def test_no_engine_outlives_its_worker_until_the_next(tmp_path: Path, monkeypatc
         """The worker whose engine was started as that one: it alone lives, and holds the port."""
         tended_until(lambda: len(engines()) >= number)
         *before, (worker, engine, said) = engines()
-        assert len(before) == number - 1 and all(each is None for _, each, _ in before)
-        assert engine is not None and said == "held"
+        assert len(before) == number - 1
+        assert all(each is None for _, each, _ in before)
+        assert engine is not None
+        assert said == "held"
         return worker
 
     def until_adopted(worker: int) -> None:

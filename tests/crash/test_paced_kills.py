@@ -27,8 +27,10 @@ def test_every_pace_survives_kills(embedded_scene: Scene, chance: random.Random)
 
     overrides = [(*SHORT, *UNBOUNDED, *PACES[name]) for name in ("explorer_driven", "trainer_driven", "fixed")]
     counts = killed_series(embedded_scene, chance, 5, moments=2, overrides=overrides)
-    assert counts.broken == [] and counts.lost == []
-    assert counts.experiments >= 3 and sum(counts.kills.values()) >= 5
+    assert counts.broken == []
+    assert counts.lost == []
+    assert counts.experiments >= 3
+    assert sum(counts.kills.values()) >= 5
     uses = Counter(item.use for plan in embedded_scene.events(BatchPlanned) for item in plan.experiences)
     assert uses[2], "nothing was used again"
     assert any(lease.window > 0 for lease in embedded_scene.events(TaskLeased)), "nobody came to a sync point"
@@ -63,4 +65,5 @@ def test_what_rests_on_kafka_survives_the_daemon(scene: Scene) -> None:
             assert item.use == uses[item.experience] <= plan.max_uses == 3
             assert plan.decided_at_ns >= rested_ns.get(item.experience, 0)
             rested_ns[item.experience] = plan.eligible_at_ns
-    assert len(plans) == 16 and max(uses.values()) > 1
+    assert len(plans) == 16
+    assert max(uses.values()) > 1

@@ -90,7 +90,8 @@ class Runs:
         assert len(report.experiments) == len(self.pages)
         made = weights_of(self.scene)
         for summary in report.experiments:
-            assert summary.state == "completed" and summary.steps == STEPS, summary
+            assert summary.state == "completed", summary
+            assert summary.steps == STEPS, summary
             assert summary.executions == STEPS or summary.generations > 1, summary
             assert made[summary.experiment] == weights, summary
         assert self.scene.host.restarts == 0
@@ -161,7 +162,9 @@ def test_each_broker_dies_in_turn_under_two_daemons(brokers: ThreeBrokers, tmp_p
         for future in working:
             future.result()
         [weights] = weights_of(untouched).values()
-        assert len(weights) == STEPS and len(set(weights)) == STEPS and all(weights)
+        assert len(weights) == STEPS
+        assert len(set(weights)) == STEPS
+        assert all(weights)
         for each in runs:
             each.proven(weights)
     for scene, witness in zip(scenes, witnesses, strict=True):
@@ -241,11 +244,13 @@ def test_with_two_of_three_away_nothing_is_acknowledged(
         brokers.start_one(away[0])
         page = scene.until_ended(name, PATIENCE_S)
     assert page.experiment.summary.state == "completed", page.experiment.summary
-    assert witness.failure is None and len(witness.acknowledged) > len(acknowledged)
+    assert witness.failure is None
+    assert len(witness.acknowledged) > len(acknowledged)
     assert lost(scene, witness) == []
     assert asyncio.run(appended(scene, draft)) == 1
     report = scene.verified()
     assert report.clean, report.findings
-    assert report.experiments[0].steps == STEPS and scene.host.restarts == 0
+    assert report.experiments[0].steps == STEPS
+    assert scene.host.restarts == 0
     log = (scene.folder / "daemon.log").read_text()
     assert "Traceback" not in log, log[-4000:]

@@ -22,4 +22,5 @@ def test_trainers_that_are_struck_within_file_operations_change_nothing_of_their
         counts = Zombies(scene, chance, log, asleep_s=(3.0, 6.0)).series(3, per_run=3)
     assert counts.broken == []
     assert counts.stopped + counts.killed + counts.spared == 3
-    assert counts.weights and counts.checkpoints
+    assert counts.weights
+    assert counts.checkpoints

@@ -113,10 +113,12 @@ def test_a_daemon_that_stands_still_keeps_its_folder(tmp_path: Path) -> None:
             refused = scene.rftd("serve", "--port", "0")
         finally:
             os.kill(scene.host.pid, signal.SIGCONT)
-        assert refused.status == ConflictError.exit_status and "Traceback" not in refused.err, refused
+        assert refused.status == ConflictError.exit_status, refused
+        assert "Traceback" not in refused.err, refused
         assert scene.until_ended(name).experiment.summary.state == "completed"
         report = scene.verified()
-        assert report.clean and report.experiments[0].steps == 20, report.findings
+        assert report.clean, report.findings
+        assert report.experiments[0].steps == 20, report.findings
 
 
 def _unfinished(path: Path) -> bool:

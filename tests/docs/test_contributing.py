@@ -50,7 +50,9 @@ def test_a_run_of_some_tests_finds_some(line: str) -> None:
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith(".venv") and " pytest " not in line])
 def test_a_program_is_there(line: str) -> None:
     words = line.split()
-    assert words[:2] == [".venv/bin/python", "-P"] and len(words) == 3 and (ROOT / words[2]).is_file()
+    assert words[:2] == [".venv/bin/python", "-P"]
+    assert len(words) == 3
+    assert (ROOT / words[2]).is_file()
 
 
 def test_the_fast_suite_starts_neither_daemon_nor_server(tmp_path: Path) -> None:
@@ -70,7 +72,8 @@ def test_the_fast_suite_starts_neither_daemon_nor_server(tmp_path: Path) -> None
 
 def test_make_runs_the_fast_suite() -> None:
     recipe = (ROOT / "Makefile").read_text().partition("\ntest-fast:")[2].splitlines()[1]
-    assert " --fast " in recipe and "pytest" in recipe
+    assert " --fast " in recipe
+    assert "pytest" in recipe
 
 
 def test_the_way_of_an_experience_has_fifteen_lines_and_true_events() -> None:
@@ -78,7 +81,8 @@ def test_the_way_of_an_experience_has_fifteen_lines_and_true_events() -> None:
     assert [int(number) for number in re.findall(r"^(\d+)\. \*", text, re.MULTILINE)] == list(range(1, 16))
     known = {definition.name for definition in definitions()}
     events = {code for code in code_of(ARCHITECTURE) if re.fullmatch(r"[a-z]+\.[a-z_]+", code)}
-    assert events and events <= known
+    assert events
+    assert events <= known
 
 
 def test_the_drawing_has_the_numbers_of_the_list() -> None:

@@ -57,7 +57,8 @@ def test_a_third_party_reward_and_workflow_train(tmp_path: Path, monkeypatch: py
         rows = world.run("rftd experiences ls mine --json --order=-reward -n 200")
         assert '"reward"' in rows
         produced = world.run("rftd events mine --type experience.produced -o json -n 500")
-    assert '"right"' in produced and '"length"' in produced
+    assert '"right"' in produced
+    assert '"length"' in produced
 
 
 @pytest.mark.e2e

@@ -83,7 +83,8 @@ def test_daemon_files_load(block: Block, tmp_path: Path) -> None:
     (tmp_path / "rftd.yaml").write_text(block.text)
     context = click.Context(serve)
     take_daemon_file(context, serve.params[0], str(tmp_path / "rftd.yaml"))
-    assert context.default_map and set(context.default_map) == set(yaml.safe_load(block.text))
+    assert context.default_map
+    assert set(context.default_map) == set(yaml.safe_load(block.text))
 
 
 @pytest.mark.parametrize(
@@ -109,13 +110,15 @@ def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "block_of_a_page.py"
     path.write_text(block.text)
     spec = importlib.util.spec_from_file_location("block_of_a_page", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "block_of_a_page", module)
     spec.loader.exec_module(module)
     if "class ShortAnswer" in block.text:
         parts = module.ShortAnswer().score("so it is 12", "12", None)
-        assert parts["right"] == 1.0 and parts["length"] < 0
+        assert parts["right"] == 1.0
+        assert parts["length"] < 0
     if "class SoftOverlong" in block.text:
         for length, expected in ((100, 0.0), (16384, 0.0), (18432, -0.5), (20480, -1.0), (30000, -1.0)):
             turn = Response(text="12", prompt=(1,), tokens=(1,) * length, logprobs=(), spans=(), finish="stop")
@@ -160,7 +163,8 @@ def test_every_rule_of_verify_is_explained() -> None:
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     path = ROOT / "tests" / "golden" / f"make_{name}_page.py"
     spec = importlib.util.spec_from_file_location(f"make_{name}_page", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
     assert (ROOT / "docs" / f"{name}.md").read_text() == page.text(), f"run {path.relative_to(ROOT)}"
@@ -180,7 +184,8 @@ def test_the_policy_and_the_priority_of_the_extending_page_play_a_stage() -> Non
     sizes = Sizes(steps=20, groups=2, repeat_times=2, interval=2, slots=9, first_version=0, tail=2.0, fail_p=0.1)
     world = PolicyWorld(make_policy(spec), spec, sizes, seed=1)
     world.run()
-    assert max(world.uses.values()) > 1 and len(world.planned) == 20
+    assert max(world.uses.values()) > 1
+    assert len(world.planned) == 20
 
 
 def acting(section: Any) -> set[str]:

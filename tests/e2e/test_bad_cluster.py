@@ -46,10 +46,12 @@ class BufferEntry:
         """What /readyz says once it says all the words; never a crash, never a traceback."""
         deadline_s = time.monotonic() + WAIT_S
         while (said := self._ask("/readyz"))[0] != 503 or not all(word in said[1] for word in words):
-            assert self._process.poll() is None and time.monotonic() < deadline_s, (said, self.log)
+            assert self._process.poll() is None, (said, self.log)
+            assert time.monotonic() < deadline_s, (said, self.log)
             time.sleep(0.1)
         assert self._ask("/livez")[0] == 200
-        assert "; fix: " in said[1] and "RFTD-" in said[1], said
+        assert "; fix: " in said[1], said
+        assert "RFTD-" in said[1], said
         assert "Traceback" not in self.log, self.log
         return said[1]
 
@@ -57,7 +59,8 @@ class BufferEntry:
         """Returns once it has found everything in order."""
         deadline_s = time.monotonic() + WAIT_S
         while (said := self._ask("/readyz"))[0] != 200:
-            assert self._process.poll() is None and time.monotonic() < deadline_s, (said, self.log)
+            assert self._process.poll() is None, (said, self.log)
+            assert time.monotonic() < deadline_s, (said, self.log)
             time.sleep(0.1)
 
     @property

@@ -21,8 +21,10 @@ def refused(shared: Scene, *overrides: str, text: str = EXPERIMENT) -> Said:
     shared.write(text)
     arguments = [word for override in overrides for word in ("-s", override)]
     said = shared.rftd("submit", "exp.yaml", *arguments)
-    assert said.status == 2 and said.out == "", said
-    assert "Traceback" not in said.err and "fix:" in said.err
+    assert said.status == 2, said
+    assert said.out == "", said
+    assert "Traceback" not in said.err
+    assert "fix:" in said.err
     assert names(shared) == before
     return said
 
@@ -35,7 +37,8 @@ def names(shared: Scene) -> list[str]:
 def test_a_malformed_file_is_shown_where_it_breaks(shared: Scene) -> None:
     said = refused(shared, text="project: [a\nname: b\n  c: d\n")
     assert "error[RFTD-CFG-002] not valid YAML" in said.err
-    assert "--> exp.yaml:2:5" in said.err and "2 | name: b" in said.err
+    assert "--> exp.yaml:2:5" in said.err
+    assert "2 | name: b" in said.err
 
 
 def test_an_unknown_field_comes_with_the_nearest_one(shared: Scene) -> None:
@@ -78,7 +81,8 @@ def test_a_taskset_without_tasks_is_refused(shared: Scene, content: str, message
     path = shared.folder / "odd.jsonl"
     path.write_text(content)
     said = refused(shared, f"{TRAIN}=./odd.jsonl")
-    assert f"error[RFTD-DAT-001] {message}" in said.err and str(path) in said.err
+    assert f"error[RFTD-DAT-001] {message}" in said.err
+    assert str(path) in said.err
 
 
 def test_a_warm_up_dataset_is_looked_at_too(shared: Scene) -> None:
@@ -92,13 +96,16 @@ def test_the_api_says_the_same_as_the_command_line(shared: Scene) -> None:
     shared.write()
     as_json = shared.rftd("submit", "exp.yaml", "-s", f"{TRAIN}=./absent.jsonl", "--json")
     (error,) = json.loads(as_json.err)["errors"]
-    assert error["code"] == "RFTD-DAT-001" and error["what"] in said.err and error["fix"]
+    assert error["code"] == "RFTD-DAT-001"
+    assert error["what"] in said.err
+    assert error["fix"]
 
 
 def test_a_file_that_is_not_there(shared: Scene) -> None:
     said = shared.rftd("submit", "absent.yaml")
     assert (said.status, said.out) == (2, "")
-    assert "no such file" in said.err and "absent.yaml" in said.err
+    assert "no such file" in said.err
+    assert "absent.yaml" in said.err
 
 
 def test_after_all_of_them_an_experiment_runs(shared: Scene) -> None:

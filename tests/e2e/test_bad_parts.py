@@ -21,10 +21,12 @@ def failed(shared: Scene, name: str, *overrides: str, text: str = EXPERIMENT) ->
     said = shared.rftd("submit", "exp.yaml", "--wait", *arguments)
     summary = page_of(shared, name).experiment.summary
     assert (said.status, summary.state) == (1, "failed"), said
-    assert summary.code and summary.reason
+    assert summary.code
+    assert summary.reason
     assert f"{name} failed  {summary.code}: {summary.reason}" in said.err
     shown = shared.rftd("get", name)
-    assert shown.status == 0 and f"{summary.code}: {summary.reason[:60]}" in shown.out
+    assert shown.status == 0
+    assert f"{summary.code}: {summary.reason[:60]}" in shown.out
     return summary.code, summary.reason
 
 
@@ -53,7 +55,8 @@ def test_a_workflow_that_never_returns(shared: Scene) -> None:
     )
     assert code == "RFTD-WRK-003"
     assert "no rollout of 8 groups in a row succeeded" in reason
-    assert "no result within 1 s; at taskset 'sums' row " in reason and "raise explorer.max_timeout" in reason
+    assert "no result within 1 s; at taskset 'sums' row " in reason
+    assert "raise explorer.max_timeout" in reason
 
 
 def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
@@ -65,7 +68,8 @@ def test_a_workflow_that_blocks_its_process(shared: Scene) -> None:
     assert (letter["task"], letter["code"]) == ("loops/task/0.0", "RFTD-WRK-007")
     assert "no heartbeat for 3 s, so it was killed; a workflow that never yields blocks it" in letter["reason"]
     lost = [worker for worker in page_of(shared, "loops").workers if worker.state == "lost"]
-    assert lost and all("no heartbeat for 3 s" in (worker.reason or "") for worker in lost)
+    assert lost
+    assert all("no heartbeat for 3 s" in (worker.reason or "") for worker in lost)
 
 
 def test_a_loss_that_is_no_number(shared: Scene) -> None:
@@ -74,7 +78,8 @@ def test_a_loss_that_is_no_number(shared: Scene) -> None:
     assert reason.startswith(
         "step 4 was skipped: the loss is nan; so were the 2 steps before it; the weights were not "
     )
-    assert "; at batch " in reason and reason.endswith("look at the batch's rewards and log-probabilities")
+    assert "; at batch " in reason
+    assert reason.endswith("look at the batch's rewards and log-probabilities")
     assert page_of(shared, "nan").experiment.summary.step == 3
 
 
@@ -93,10 +98,13 @@ def test_a_model_that_goes_while_it_waits_in_the_queue(shared: Scene) -> None:
     )
     shutil.rmtree(shared.folder / "model")
     summary = shared.until_state(behind, "paused").experiment.summary
-    assert summary.code == "refused" and summary.reason and "RFTD-DAT-001" in summary.reason
+    assert summary.code == "refused"
+    assert summary.reason
+    assert "RFTD-DAT-001" in summary.reason
     # Whichever worker looks first says it in its own words.
     said = ("config.json is missing", "no model folder")
-    assert any(each in summary.reason for each in said) and str(shared.folder) in summary.reason
+    assert any(each in summary.reason for each in said)
+    assert str(shared.folder) in summary.reason
     assert page_of(shared, before).experiment.summary.state == "completed"
     assert shared.rftd("cancel", behind).status == 0
     assert shared.until_ended(behind).experiment.summary.state == "cancelled"
@@ -115,8 +123,11 @@ def test_rows_that_change_under_a_run(shared: Scene, stage: str) -> None:
     with rows.open("r+") as file:  # in place: the same file, other bytes
         file.write('{"question": "0+9=", "answer": "8"}')
     summary = shared.until_state(name, "paused").experiment.summary
-    assert summary.code == "refused" and summary.reason and "RFTD-DAT-001" in summary.reason, summary
-    assert str(rows) in summary.reason and " digest " in summary.reason
+    assert summary.code == "refused", summary
+    assert summary.reason, summary
+    assert "RFTD-DAT-001" in summary.reason, summary
+    assert str(rows) in summary.reason
+    assert " digest " in summary.reason
     rows.write_text(before)
     assert shared.until_ended(name).experiment.summary.state == "completed"
     assert page_of(shared, name).experiment.books.balance == 0
@@ -131,7 +142,8 @@ def test_one_bad_row_among_good_ones_costs_its_group(shared: Scene) -> None:
     page = shared.until_ended(name)
     assert page.experiment.summary.state == "completed", page.experiment.summary
     assert page.experiment.books.failed_rollouts >= 4
-    assert page.evals and all(each.score == pytest.approx(5 / 6) for each in page.evals)  # greedy answers are right
+    assert page.evals
+    assert all(each.score == pytest.approx(5 / 6) for each in page.evals)  # greedy answers are right
 
 
 def test_the_daemon_is_none_the_worse(shared: Scene) -> None:

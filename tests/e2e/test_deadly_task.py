@@ -37,7 +37,8 @@ def test_it_is_isolated_and_named(shared: Scene) -> None:
     assert len({item["group"] for item in planned["items"]}) == 8
 
     late = shared.rftd("dlq", "retry", letter["id"])
-    assert late.status == 5 and "its experiment is completed" in late.err
+    assert late.status == 5
+    assert "its experiment is completed" in late.err
     assert shared.rftd("dlq", "drop", letter["id"], "--reason", "it crashes the parser").status == 0
     assert json.loads(shared.rftd("dlq", "ls", "-o", "json").out)["items"] == []
     report = shared.verified()

@@ -33,12 +33,16 @@ def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
         scene.until_state(name, "paused")
         shown = scene.rftd("get", name).out
-        assert "disk_budget: " in shown and "of the budget of 256.0 MiB are used" in shown, shown
+        assert "disk_budget: " in shown, shown
+        assert "of the budget of 256.0 MiB are used" in shown, shown
         why = scene.rftd("why", name)
-        assert why.status == 0 and "disk_budget" in why.out and "--disk-budget" in why.out, why
+        assert why.status == 0, why
+        assert "disk_budget" in why.out, why
+        assert "--disk-budget" in why.out, why
         assert "disk_budget" in readiness(scene, 503)
         resumed = scene.rftd("resume", name)
-        assert resumed.status == 5 and "goes on by itself" in resumed.err, resumed
+        assert resumed.status == 5, resumed
+        assert "goes on by itself" in resumed.err, resumed
         assert (
             'rftd_disk_short{cause="disk_budget"} 1.0' in httpx.get(f"{scene.host.url}/metrics", trust_env=False).text
         )
@@ -46,7 +50,8 @@ def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
         scene.until_state(name, "paused")  # the next daemon sees the same
         ballast.unlink()
         page = scene.until_ended(name)
-        assert page.experiment.summary.state == "completed" and page.experiment.summary.step == 65
+        assert page.experiment.summary.state == "completed"
+        assert page.experiment.summary.step == 65
         readiness(scene, 200)
         said = scene.rftd("events", name, "--type", "experiment.paused", "-o", "jsonl").out
         assert "disk_budget" in said, said

@@ -77,6 +77,9 @@ def test_workers_in_a_pid_namespace_of_their_own_are_not_lost(tmp_path: Path) ->
             stack.enter_context(worker(scene, role, role, within=OWN_NAMES))
         assert scene.until_ended(name).experiment.summary.state == "completed"
     started = scene.events(WorkerStarted)
-    assert len(started) == 2 and {each.pid for each in started} == {1}
-    assert len({each.pid_namespace for each in started}) == 2 and len({each.boot_id for each in started}) == 1
-    assert scene.events(WorkerLost) == [] and scene.verified().clean
+    assert len(started) == 2
+    assert {each.pid for each in started} == {1}
+    assert len({each.pid_namespace for each in started}) == 2
+    assert len({each.boot_id for each in started}) == 1
+    assert scene.events(WorkerLost) == []
+    assert scene.verified().clean

@@ -25,11 +25,15 @@ def test_a_full_disk_is_waited_out(embedded_scene: Scene) -> None:
     assert ready.status_code == 503
     assert httpx.get(f"{embedded_scene.host.url}/livez", trust_env=False).status_code == 200
     shown = embedded_scene.rftd("get", name)
-    assert shown.status == 0 and "waiting       RFTD-LOG-004: no space for an append" in shown.out, shown
+    assert shown.status == 0, shown
+    assert "waiting       RFTD-LOG-004: no space for an append" in shown.out, shown
     examined = embedded_scene.rftd("doctor")
-    assert examined.status == 1 and "RFTD-LOG-004" in examined.out, examined
+    assert examined.status == 1, examined
+    assert "RFTD-LOG-004" in examined.out, examined
     refused = embedded_scene.rftd("pause", name)
-    assert refused.status == 70 and "error[RFTD-LOG-004]" in refused.err and "free space" in refused.err, refused
+    assert refused.status == 70, refused
+    assert "error[RFTD-LOG-004]" in refused.err, refused
+    assert "free space" in refused.err, refused
     resource.prlimit(embedded_scene.host.pid, resource.RLIMIT_FSIZE, unlimited)
     page = embedded_scene.until_ended(name)
     assert page.experiment.summary.state == "completed", page.experiment.summary

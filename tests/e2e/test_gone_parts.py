@@ -71,22 +71,27 @@ def test_replay_names_the_part_and_whence_it_came(trained: Scene) -> None:
 
 def test_replay_needs_no_reward(trained: Scene) -> None:
     said = trained.rftd("replay", "scored", "--check", "--json")
-    assert said.status == 0 and json.loads(said.out)["equal"] == STEPS, said
+    assert said.status == 0, said
+    assert json.loads(said.out)["equal"] == STEPS, said
 
 
 def test_an_experiment_that_was_under_way_pauses_with_the_part_named(trained: Scene) -> None:
     shown = trained.until_state("later", "paused").experiment.summary
-    assert shown.code == "part_missing" and shown.reason is not None
+    assert shown.code == "part_missing"
+    assert shown.reason is not None
     assert "the advantage function 'halved', which this experiment trains with, is not installed here" in shown.reason
     assert "it was rftd-gone-parts 1.2 (rftd_gone_parts:Halved) where it was trained" in shown.reason
     told = trained.rftd("why", "later", "--json").out
-    assert '"part_missing"' in told and "'halved'" in told and "put its folder on PYTHONPATH" in told
+    assert '"part_missing"' in told
+    assert "'halved'" in told
+    assert "put its folder on PYTHONPATH" in told
     assert trained.rftd("resume", "later").status == 5
 
 
 def test_everything_can_still_be_looked_at(trained: Scene) -> None:
     got = trained.rftd("get", "mine")
-    assert got.status == 0 and f"{STEPS} of {STEPS}" in got.out
+    assert got.status == 0
+    assert f"{STEPS} of {STEPS}" in got.out
     assert json.loads(trained.rftd("lineage", f"mine/step/{STEPS}", "--json").out)["up"]
     assert trained.rftd("why", "mine").status == 0
     assert trained.rftd("events", "mine", "-n", "5").status == 0
@@ -94,19 +99,23 @@ def test_everything_can_still_be_looked_at(trained: Scene) -> None:
     verified = trained.rftd("verify")
     assert verified.status == 0, verified
     exported = trained.rftd("export", "mine", "--to", "mine.rftd")
-    assert exported.status == 0 and (trained.folder / "mine.rftd").is_file(), exported
+    assert exported.status == 0, exported
+    assert (trained.folder / "mine.rftd").is_file(), exported
     forked = trained.rftd("fork", "mine", "--at-step", "2")
-    assert forked.status == 2 and "'halved'" in forked.err
+    assert forked.status == 2
+    assert "'halved'" in forked.err
 
 
 def test_a_new_experiment_with_the_part_is_refused_with_its_field(trained: Scene, tmp_path: Path) -> None:
     trained.write(EXPERIMENT)
     said = trained.rftd("submit", "exp.yaml", "-s", "algorithm.advantage_fn=halved")
-    assert said.status == 2 and "unknown advantage function 'halved'" in said.err
+    assert said.status == 2
+    assert "unknown advantage function 'halved'" in said.err
 
 
 def test_it_goes_on_once_the_part_is_back(trained: Scene) -> None:
     (trained.folder / "away").rename(trained.folder / "parts")
     summary = trained.until_ended("later").experiment.summary
-    assert summary.state == "completed" and summary.step == 40
+    assert summary.state == "completed"
+    assert summary.step == 40
     assert trained.rftd("verify").status == 0

@@ -28,50 +28,65 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     scene = embedded_scene
     name = scene.submit(EXPERIMENT, *SHORT)
     early = scene.rftd("archive", name)
-    assert early.status == 5 and "only what has ended can be archived" in early.err, early
+    assert early.status == 5, early
+    assert "only what has ended can be archived" in early.err, early
     first = scene.until_ended(name).experiment
     job = Path(first.job_dir)
     done = scene.rftd("archive", name, "--json")
     assert done.status == 0, done
     archive = Path(json.loads(done.out)["path"])
-    assert archive.parent == scene.data.archives and archive.is_file()
+    assert archive.parent == scene.data.archives
+    assert archive.is_file()
     before = {path: data for path, data in held(job).items()}
-    assert before == {} and (job / "log").is_dir()
+    assert before == {}
+    assert (job / "log").is_dir()
     page = scene.rftd("get", name)
-    assert f"files         archived in {archive}" in page.out and "(archived, " in page.out, page
+    assert f"files         archived in {archive}" in page.out, page
+    assert "(archived, " in page.out, page
     again = scene.rftd("archive", name)
-    assert again.status == 0 and "already archived" in again.out, again
+    assert again.status == 0, again
+    assert "already archived" in again.out, again
     refused = scene.rftd("export", name)
-    assert refused.status == 5 and str(archive) in refused.err, refused
+    assert refused.status == 5, refused
+    assert str(archive) in refused.err, refused
     taken = scene.rftd("submit", str(scene.write()), *(word for each in SHORT for word in ("-s", each)))
-    assert taken.status == 5 and "archived" in taken.err, taken
+    assert taken.status == 5, taken
+    assert "archived" in taken.err, taken
     for verb in ("events", "lineage"):
         assert scene.rftd(verb, name).status == 0
     moved = archive.with_name("moved.rftd")
     archive.rename(moved)
     lost = scene.rftd("restore", name)
-    assert lost.status == 3 and str(archive) in lost.err, lost
+    assert lost.status == 3, lost
+    assert str(archive) in lost.err, lost
     assert scene.rftd("restore", name, "--from", str(moved)).status == 0
-    assert any(path.startswith("global_step_6/") for path in held(job)) and (job / LATEST_CHECKPOINT).is_file()
+    assert any(path.startswith("global_step_6/") for path in held(job))
+    assert (job / LATEST_CHECKPOINT).is_file()
     unasked = scene.rftd("rm", name)
-    assert unasked.status == 2 and "--yes" in unasked.err, unasked
+    assert unasked.status == 2, unasked
+    assert "--yes" in unasked.err, unasked
     assert scene.rftd("rm", name, "--yes", "--reason", "tidying up").status == 0
-    assert not job.exists() and listed(scene) == [] and listed(scene, "--all") == [(name, "removed")]
+    assert not job.exists()
+    assert listed(scene) == []
+    assert listed(scene, "--all") == [(name, "removed")]
     assert "already removed" in scene.rftd("rm", name, "--yes").out
     assert scene.submit(EXPERIMENT, *SHORT) == name
     second = scene.until_ended(name, but=first.summary.id)
     assert second.experiment.job_dir == str(job)
-    assert listed(scene) == [(name, "here")] and len(listed(scene, "--all")) == 2
+    assert listed(scene) == [(name, "here")]
+    assert len(listed(scene, "--all")) == 2
     files = held(job)
     gone = next(item for item in json.loads(scene.rftd("ls", "--all", "--json").out)["items"] if item["kept"] != "here")
     exported = scene.rftd("export", gone["id"], "-o", "gone.rftd")
-    assert exported.status == 0 and "only its events are exported" in exported.out + exported.err, exported
+    assert exported.status == 0, exported
+    assert "only its events are exported" in exported.out + exported.err, exported
     elsewhere = scene.rftd("--data", "elsewhere", "import", "gone.rftd", "--json")
     assert elsewhere.status == 0, elsewhere
     assert json.loads(elsewhere.out)["job_dir"] != str(job), "which is another's now, and would be cleared"
     scene.host.stop()
     scene.host.tend()
-    assert scene.page(name) is not None and held(job) == files, "the removed one's folder is another's now"
+    assert scene.page(name) is not None, "the removed one's folder is another's now"
+    assert held(job) == files, "the removed one's folder is another's now"
     report = scene.verified()
     assert report.clean, report.findings
 
@@ -86,11 +101,13 @@ def test_a_spoilt_archive_restores_nothing(embedded_scene: Scene, tmp_path: Path
     data[len(data) // 2] ^= 1
     target.write_bytes(data)
     said = scene.rftd("restore", name)
-    assert said.status in (2, 70) and "error[RFTD-" in said.err, said
+    assert said.status in (2, 70), said
+    assert "error[RFTD-" in said.err, said
     assert held(job) == {}
     data[len(data) // 2] ^= 1
     target.write_bytes(data)
-    assert scene.rftd("restore", name).status == 0 and held(job)
+    assert scene.rftd("restore", name).status == 0
+    assert held(job)
 
 
 def test_gc_removes_what_no_event_names(embedded_scene: Scene) -> None:
@@ -108,7 +125,8 @@ def test_gc_removes_what_no_event_names(embedded_scene: Scene) -> None:
     assert paths == {str(job / part) for part in ("global_step_99", ".global_step_3.tmp", "weights/v77-g0")}
     assert all(Path(path).exists() for path in paths)
     done = scene.rftd("gc", name)
-    assert done.status == 0 and "3 files and folders, 15 bytes removed" in done.out, done
+    assert done.status == 0, done
+    assert "3 files and folders, 15 bytes removed" in done.out, done
     assert held(job) == {**kept, "mine.txt": b"12345"}
 
 
@@ -119,5 +137,7 @@ def test_gc_leaves_a_running_experiment_to_its_daemon(embedded_scene: Scene) -> 
     stray = Path(page.experiment.job_dir) / "global_step_99"
     stray.mkdir()
     said = scene.rftd("gc", name)
-    assert said.status == 0 and "its daemon sees to it" in said.err and stray.exists(), said
+    assert said.status == 0, said
+    assert "its daemon sees to it" in said.err, said
+    assert stray.exists(), said
     assert scene.rftd("rm", name, "--yes").status == 5

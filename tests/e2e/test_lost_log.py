@@ -33,31 +33,40 @@ def test_an_older_copy_of_the_data_folder_is_not_continued_in_silence(embedded_s
     name = scene.submit(EXPERIMENT, *LONG)
     older_copy_put_back(scene, name)
     found = scene.rftd("verify")
-    assert found.status == 1 and "was acknowledged and is gone: the log ends before" in found.out, found
+    assert found.status == 1, found
+    assert "was acknowledged and is gone: the log ends before" in found.out, found
     records = json.loads(scene.rftd("--json", "verify").out)["records"]
 
     scene.host.tend()
     page = scene.page(name)
-    assert page is not None and page.waiting is not None
-    assert LogLossError.code in page.waiting and "is gone: the log ends before" in page.waiting
+    assert page is not None
+    assert page.waiting is not None
+    assert LogLossError.code in page.waiting
+    assert "is gone: the log ends before" in page.waiting
     why = scene.rftd("why", name)
-    assert "log_loss" in why.out and f"--accept-loss {name}" in why.out, why
+    assert "log_loss" in why.out, why
+    assert f"--accept-loss {name}" in why.out, why
     refused = scene.rftd("cancel", name)
-    assert refused.status != 0 and LogLossError.code in refused.err, refused
+    assert refused.status != 0, refused
+    assert LogLossError.code in refused.err, refused
     other = scene.submit(EXPERIMENT, *SHORT, "name=other")
     assert scene.until_ended(other).experiment.summary.state == "completed"
     still = scene.page(name)
-    assert still is not None and still.experiment.summary.step < 12 and still.waiting == page.waiting
+    assert still is not None
+    assert still.experiment.summary.step < 12
+    assert still.waiting == page.waiting
     assert not [each for each in still.workers if each.state == "live"]
     scene.host.stop()
     found = scene.rftd("verify")
-    assert found.status == 1 and "broken: heads-remembered" in found.out, found
+    assert found.status == 1, found
+    assert "broken: heads-remembered" in found.out, found
     assert json.loads(scene.rftd("--json", "verify").out)["records"] > records
 
     with DaemonHost(scene.data.root, scene.folder / "daemon.log", ("--accept-loss", name)) as host:
         scene.host = host
         assert scene.until_ended(name).experiment.summary.state == "completed"
     found = scene.rftd("verify")
-    assert found.status == 0 and f"lost, accepted for {still.experiment.summary.id} by " in found.out, found
+    assert found.status == 0, found
+    assert f"lost, accepted for {still.experiment.summary.id} by " in found.out, found
     found = scene.rftd("verify", "--files")
     assert found.status == 0, found

@@ -49,13 +49,15 @@ def test_pause_resume_and_cancel(scene: Scene) -> None:
     scene.until_step(name, 8)
     assert scene.rftd("pause", name, "--wait").status == 0
     paused = scene.page(name)
-    assert paused is not None and paused.experiment.summary.state == "paused"
+    assert paused is not None
+    assert paused.experiment.summary.state == "paused"
     assert scene.rftd("pause", name).status == 0, "asking twice is no error"
     time.sleep(0.5)  # what was under way ends; nothing new begins
     still = scene.page(name)
     time.sleep(0.5)
     later = scene.page(name)
-    assert still is not None and later is not None
+    assert still is not None
+    assert later is not None
     assert later.experiment.summary.step == still.experiment.summary.step
     assert scene.rftd("resume", name, "--wait").status == 0
     scene.until_step(name, still.experiment.summary.step + 3)

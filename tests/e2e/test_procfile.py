@@ -79,7 +79,8 @@ def test_the_whole_production_shape_trains_and_ends_in_good_order(own_servers: P
         text = output.read_text()
         ended = dict(re.findall(r"(\w+)\.1 +stopped \(rc=(-?\d+)\)", re.sub(r"\x1b\[[\d;]*m", "", text)))
         assert ended == {"kafka": "0", "postgres": "0", "daemon": "0", "explorer": "0", "trainer": "0"}, text
-        assert "Traceback" not in text and not [process for process in family if process.is_running()]
+        assert "Traceback" not in text
+        assert not [process for process in family if process.is_running()]
     finally:
         if honcho.poll() is None:
             for process in [psutil.Process(honcho.pid), *psutil.Process(honcho.pid).children(recursive=True)]:

@@ -27,9 +27,12 @@ def test_replays_beside_a_running_daemon_disturb_nothing(scene: Scene) -> None:
     reached = json.loads(said.out)["steps"]
     assert reached >= 3, "as far as it was when the replay began"
     page = scene.until_step(running, reached + 1)
-    assert page.experiment.summary.state == "running" and page.experiment.generations == 1
+    assert page.experiment.summary.state == "running"
+    assert page.experiment.generations == 1
     assert scene.rftd("cancel", running).status == 0
     assert scene.until_ended(running).experiment.books.balance == 0
     shown = scene.rftd("get", "again").out
-    assert "(inherited up to step 3)" in shown and f"{STEPS} of {STEPS}" in shown
-    assert scene.host.restarts == 0 and scene.verified().clean
+    assert "(inherited up to step 3)" in shown
+    assert f"{STEPS} of {STEPS}" in shown
+    assert scene.host.restarts == 0
+    assert scene.verified().clean

@@ -37,9 +37,11 @@ def test_every_digest_is_found_again(ended: Scene) -> None:
     answer = json.loads(said.out)
     assert (answer["steps"], answer["equal"], answer["from_version"], answer["drift"]) == (STEPS, STEPS, 0, [])
     assert {each["generation"] for each in answer["items"]} == {0, 1}
-    assert answer["sha256_compared"] >= 5 and len({each["found"] for each in answer["items"]}) == STEPS
+    assert answer["sha256_compared"] >= 5
+    assert len({each["found"] for each in answer["items"]}) == STEPS
     later = json.loads(ended.rftd("replay", "sums", "--check", "--from-checkpoint", "--json").out)
-    assert later["from_version"] > 5 and later["steps"] == later["equal"] == STEPS - later["from_version"]
+    assert later["from_version"] > 5
+    assert later["steps"] == later["equal"] == STEPS - later["from_version"]
 
 
 @pytest.mark.e2e
@@ -51,7 +53,8 @@ def test_the_weights_of_any_step_can_be_had_again(ended: Scene) -> None:
     again = load_file(ended.folder / "again" / "actor" / "huggingface" / "model.safetensors")
     (saved,) = ended.folder.rglob("warmup/global_step_5/actor/huggingface/model.safetensors")
     committed = load_file(saved)
-    assert again.keys() == committed.keys() and all((again[name] == committed[name]).all() for name in committed)
+    assert again.keys() == committed.keys()
+    assert all((again[name] == committed[name]).all() for name in committed)
     assert ended.rftd("replay", "sums", "--to-step", "5", "--into", "again").status == 2
 
 
@@ -61,10 +64,14 @@ def test_another_model_or_none_is_refused_by_name(ended: Scene) -> None:
     model.rename(aside)
     try:
         said = ended.rftd("replay", "sums")
-        assert said.status == 2 and str(model) in said.err and "config.json is missing" in said.err
+        assert said.status == 2
+        assert str(model) in said.err
+        assert "config.json is missing" in said.err
         make_tiny_model(model, seed=4, hidden_size=32, heads=2)
         said = ended.rftd("replay", "sums")
-        assert said.status == 2 and str(model) in said.err and "the experiment began with" in said.err
+        assert said.status == 2
+        assert str(model) in said.err
+        assert "the experiment began with" in said.err
         assert ended.rftd("verify").status == 0, "the log can still be read"
     finally:
         shutil.rmtree(model)
@@ -83,7 +90,8 @@ def test_other_weights_than_were_recorded_are_found(ended: Scene, tmp_path: Path
         data[-1] ^= 1
         file.write_bytes(data)
         said = ended.rftd("replay", "sums", "--check", "--from-checkpoint")
-        assert said.status == 0 and "other bytes than were committed" in said.err, said
+        assert said.status == 0, said
+        assert "other bytes than were committed" in said.err, said
     finally:
         shutil.rmtree(job)
         shutil.move(aside, job)

@@ -68,7 +68,8 @@ def test_up_is_idempotent_and_survives_sigkill_with_its_data(own_servers: Path) 
     assert rftd(own_servers, "stack", "status").status == 1
     first = told(own_servers, "stack", "up")
     again = told(own_servers, "stack", "up")
-    assert again == first and rftd(own_servers, "stack", "status").status == 0
+    assert again == first
+    assert rftd(own_servers, "stack", "status").status == 0
     kafka, url, pass_file = first["kafka"]["url"], first["postgres"]["url"], first["postgres"]["pass_file"]
     asyncio.run(produce(kafka, b"a", b"b"))
     asyncio.run(sql(url, "CREATE TABLE kept AS SELECT 7 AS n", pass_file))
@@ -81,13 +82,15 @@ def test_up_is_idempotent_and_survives_sigkill_with_its_data(own_servers: Path) 
     )
     assert rftd(own_servers, "stack", "status").status == 1
     third = told(own_servers, "stack", "up")
-    assert third["kafka"]["url"] == kafka and third["postgres"]["url"] == url
+    assert third["kafka"]["url"] == kafka
+    assert third["postgres"]["url"] == url
     assert third["kafka"]["pid"] != first["kafka"]["pid"]
     assert asyncio.run(consumed(kafka)) == [b"a", b"b"]
     assert [row["n"] for row in asyncio.run(sql(url, "SELECT n FROM kept", pass_file))] == [7]
 
     assert told(own_servers, "stack", "down")["kafka"]["state"] == "stopped"
-    assert not psutil.pid_exists(third["kafka"]["pid"]) and not psutil.pid_exists(third["postgres"]["pid"])
+    assert not psutil.pid_exists(third["kafka"]["pid"])
+    assert not psutil.pid_exists(third["postgres"]["pid"])
     assert rftd(own_servers, "stack", "down").status == 0
     told(own_servers, "stack", "up")
     assert asyncio.run(consumed(kafka)) == [b"a", b"b"]
@@ -99,7 +102,8 @@ def test_no_command_prints_the_password_and_the_printed_line_works(own_servers: 
     told(own_servers, "stack", "up")
     pass_file = own_servers / "stack" / "postgres" / "pgpass"
     password = pass_file.read_text().strip().rpartition(":")[2]
-    assert len(password) > 20 and pass_file.stat().st_mode & 0o077 == 0
+    assert len(password) > 20
+    assert pass_file.stat().st_mode & 0o077 == 0
     said = rftd(own_servers, "stack", "up")
     assert said.status == 0
     assert password not in said.out + said.err + rftd(own_servers, "stack", "status", "--json").out
@@ -111,7 +115,8 @@ def test_no_command_prints_the_password_and_the_printed_line_works(own_servers: 
     (line,) = (line for line in said.out.splitlines() if line.startswith("next: "))
     assignment, *words = shlex.split(line.removeprefix("next: "))
     options = dict(zip(words[2::2], words[3::2], strict=True))
-    assert words[:2] == ["rftd", "serve"] and set(options) == {"--kafka", "--postgres"}
+    assert words[:2] == ["rftd", "serve"]
+    assert set(options) == {"--kafka", "--postgres"}
     rows = asyncio.run(sql(options["--postgres"], "SELECT current_user", assignment.partition("=")[2]))
     assert [tuple(row) for row in rows] == [("rftd",)]
     with pytest.raises(asyncpg.InvalidPasswordError):
@@ -122,21 +127,25 @@ def test_no_command_prints_the_password_and_the_printed_line_works(own_servers: 
 def test_run_stands_in_the_foreground_and_takes_over_what_was_left(own_servers: Path, server: str) -> None:
     command = [*RFTD, "stack", "run", server, "--data", str(own_servers)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None and first.stdout.readline().startswith(f"{server} ready at ")
+        assert first.stdout is not None
+        assert first.stdout.readline().startswith(f"{server} ready at ")
         left = told_status(own_servers)[server]["pid"]
         first.kill()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
-        assert second.stdout is not None and second.stdout.readline().startswith(f"{server} ready at ")
+        assert second.stdout is not None
+        assert second.stdout.readline().startswith(f"{server} ready at ")
         assert told_status(own_servers)[server]["pid"] == left
         second.terminate()
         assert second.wait(90) == 0
     assert not psutil.pid_exists(left)
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as third:
-        assert third.stdout is not None and third.stdout.readline().startswith(f"{server} ready at ")
+        assert third.stdout is not None
+        assert third.stdout.readline().startswith(f"{server} ready at ")
         os.kill(told_status(own_servers)[server]["pid"], signal.SIGKILL)
         _, err = third.communicate(timeout=60)
-        assert third.returncode == 4 and "ended by itself" in err
+        assert third.returncode == 4
+        assert "ended by itself" in err
 
 
 def test_run_can_be_told_to_end_while_it_starts(own_servers: Path) -> None:
@@ -147,7 +156,8 @@ def test_run_can_be_told_to_end_while_it_starts(own_servers: Path) -> None:
             assert process.poll() is None
         process.terminate()
         out, _ = process.communicate(timeout=150)
-    assert process.returncode == 0 and "ready" not in out
+    assert process.returncode == 0
+    assert "ready" not in out
     assert told_status(own_servers)["kafka"]["pid"] is None
 
 

@@ -42,14 +42,17 @@ def test_one_explores_and_one_trains_and_each_may_die(halves: tuple[Scene, Scene
         scene.until_step(name, 15)
     assert explores.kill("explorer", name)
     refused = explores.rftd("cancel", name)
-    assert refused.status == 5 and "--roles trainer" in refused.err, refused
+    assert refused.status == 5, refused
+    assert "--roles trainer" in refused.err, refused
     for scene in halves:
         page = scene.until_ended(name)
         assert page.experiment.summary.state == "completed", page.experiment.summary
         assert page.experiment.books.balance == 0
     logs = [(scene.folder / "daemon.log").read_text() for scene in halves]
-    assert "role=explorer" in logs[0] and "role=trainer" not in logs[0], logs[0]
-    assert "role=trainer" in logs[1] and "role=explorer" not in logs[1], logs[1]
+    assert "role=explorer" in logs[0], logs[0]
+    assert "role=trainer" not in logs[0], logs[0]
+    assert "role=trainer" in logs[1], logs[1]
+    assert "role=explorer" not in logs[1], logs[1]
     assert all("worker.adopted" in log and "Traceback" not in log for log in logs)
     report = trains.verified()
     assert report.clean, report.findings

@@ -52,6 +52,7 @@ async def test_it_fails_with_the_counts_and_the_fix(
     spine = run.state.spine
     assert (spine.status, spine.code) == (Status.FAILED, RolloutError.code)
     assert spine.reason.startswith("fewer than 2 of 4 rollouts succeeded in each of 4"), spine.reason
-    assert "fix: see why rollouts fail" in spine.reason and "only one of a group succeeds" in spine.reason
+    assert "fix: see why rollouts fail" in spine.reason
+    assert "only one of a group succeeds" in spine.reason
     assert run.state.replay_buffer.books.retired["group_incomplete"] >= 36
     assert (await fake_world.verified(log)).clean

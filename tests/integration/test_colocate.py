@@ -141,12 +141,15 @@ async def test_no_rollout_overlaps_a_training_step(
 ) -> None:
     run = await driven(fake_world, log, colocated(tmp_path, fake_world, turns=True), clock, ids)
     rollouts, steps = await intervals(log)
-    assert len(rollouts) >= 5 * 16 and len(steps) == 5
+    assert len(rollouts) >= 5 * 16
+    assert len(steps) == 5
     assert overlaps(rollouts, steps) == 0
     assert device.most > 1, "rollouts overlap each other"
-    assert device.did.count("t+") == 8 and len(run.state.spine.evaluated) == 6
+    assert device.did.count("t+") == 8
+    assert len(run.state.spine.evaluated) == 6
     # Whoever is not at work has given its memory up: each side was woken for its turn, and rests after it.
-    assert device.did.count("gw") and device.did.count("tw") >= 5
+    assert device.did.count("gw")
+    assert device.did.count("tw") >= 5
     assert (await fake_world.verified(log)).clean
 
 

@@ -109,7 +109,8 @@ async def test_a_policy_that_raises_pauses_its_run_until_it_does_not(
         await until(lambda: run.state.spine.cause == ERROR)
         assert f"raised {type(error).__name__}" in run.state.spine.reason
         wait = (await supervisor.why(bad)).waits[0]
-        assert (wait.state, wait.level) == (ERROR, Level.STUCK) and "rftd resume" in wait.unblock
+        assert (wait.state, wait.level) == (ERROR, Level.STUCK)
+        assert "rftd resume" in wait.unblock
         await until(lambda: run.state.spine.pauses >= 3)
         await begun(supervisor, good)
         moods.clear()
@@ -164,7 +165,8 @@ async def test_a_run_that_nobody_can_decide_on_is_taken_up_anew(desk: ForkDesk, 
             assert "RuntimeError: nobody foresaw it; fix: see the daemon's log" in spine.reason
             await until(lambda: bad not in supervisor.runs)
             [wait] = (await supervisor.why(bad)).waits
-            assert (wait.state, wait.level) == (ERROR, Level.STUCK) and "nobody foresaw it" in wait.waiting_for
+            assert (wait.state, wait.level) == (ERROR, Level.STUCK)
+            assert "nobody foresaw it" in wait.waiting_for
         await begun(supervisor, bad, good)
         assert supervisor.runs.of(good) is other
         for id in (bad, good):

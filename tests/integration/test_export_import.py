@@ -148,7 +148,8 @@ async def test_a_half_run_goes_on_elsewhere_and_ends_well(tmp_path: Path, clock,
     assert done.spec.job_dir == str(tmp_path / "home" / "imported" / str(experiment))
     state = await driven(second, experiment, fake_world.executor(second, clock, ids), clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
-    assert state.spine.generation == 1 and state.spine.version == 8
+    assert state.spine.generation == 1
+    assert state.spine.version == 8
     report = await verify(second)
     assert report.clean, report.findings
     # It went on, and the same file again changes nothing.

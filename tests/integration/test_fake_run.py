@@ -33,7 +33,8 @@ async def test_two_stages_run_to_their_end(tmp_path: Path, log: EventLog, clock,
     assert spine.version == 8
     assert len(spine.evaluated) == 2
     books = state.replay_buffer.counts()
-    assert books["balance"] == 0 and books["waiting"] == 0
+    assert books["balance"] == 0
+    assert books["waiting"] == 0
     assert books["planned"] == 5 * 16
     report = await fake_world.verified(log)
     assert report.clean, report.findings
@@ -88,11 +89,13 @@ async def test_a_rollout_of_several_steps_is_one_experience(
     spec = msgspec.structs.replace(spec, stages=(spec.stages[0], msgspec.structs.replace(stage, taskset=taskset)))
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
-    assert state.replay_buffer.counts()["planned"] == 5 * 16 and state.replay_buffer.counts()["balance"] == 0
+    assert state.replay_buffer.counts()["planned"] == 5 * 16
+    assert state.replay_buffer.counts()["balance"] == 0
     assert (await fake_world.verified(log)).clean
     events = [decode(record).event for record in await fake_records(log)]
     produced = [event for event in events if isinstance(event, ExperienceProduced)]
-    assert produced and all(len(event.steps) == 2 for event in produced)
+    assert produced
+    assert all(len(event.steps) == 2 for event in produced)
 
 
 @pytest.mark.anyio
@@ -110,7 +113,8 @@ async def test_groups_that_teach_nothing_are_replaced(
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     books = state.replay_buffer.counts()
-    assert books["planned"] == 5 * 16 and books["balance"] == 0
+    assert books["planned"] == 5 * 16
+    assert books["balance"] == 0
     assert (
         state.replay_buffer.books.retired["uninformative"] % 4 == 0 < state.replay_buffer.books.retired["uninformative"]
     )

@@ -59,12 +59,14 @@ async def test_a_fork_of_a_fork_and_what_it_is_called(desk: ForkDesk, fake_world
         await desk.completed(shared.experiment)
     assert (one.name, two.name) == ("sums-fork-6", "sums-fork-6-fork-8")
     assert (one.parent, two.parent) == (parent, one.experiment)
-    assert shared.parent == parent and any("fork of sums with" in text for text in shared.warnings)
+    assert shared.parent == parent
+    assert any("fork of sums with" in text for text in shared.warnings)
     made = await weights(desk, one.experiment)
     assert await weights(desk, two.experiment) == {step: made[step] for step in (9, 10)}
     assert sorted(await weights(desk, shared.experiment)) == list(range(6, STEPS + 1))
     spec = (await desk.state(two.experiment)).spine.spec
-    assert spec is not None and spec.stages[1].algorithm.optimizer.lr == 0.25
+    assert spec is not None
+    assert spec.stages[1].algorithm.optimizer.lr == 0.25
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 
@@ -122,7 +124,8 @@ async def test_another_daemon_goes_on_and_the_request_is_the_same(desk: ForkDesk
         later = await desk.fork(supervisor, parent, 6, request_id=key)
         other = await desk.fork(supervisor, parent, 6)
     assert first == again == later
-    assert other.name == "sums-fork-6-2" and other.experiment != first.experiment
+    assert other.name == "sums-fork-6-2"
+    assert other.experiment != first.experiment
     assert (await fake_world.verified(desk.log)).clean
 
 
@@ -188,7 +191,8 @@ async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_ou
         await submitted
         state = await desk.completed(fork.experiment)
     forked = state.spine.forked
-    assert forked is not None and forked.redo, "something was under way"
+    assert forked is not None, "something was under way"
+    assert forked.redo, "something was under way"
     assert sorted(await weights(desk, fork.experiment)) == list(range(step + 1, 25))
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings

@@ -87,7 +87,8 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
         wait = await wait_of(supervisor, experiment, missing)
         assert (wait.state, wait.level, wait.on_whom) == ("half_missing", Level.STUCK, "you")
         assert wait.unblock == f"submit the same file with mode: {second}, or rftd worker {missing}"
-        assert set(executor.roles) == {"trainer", "explorer"} - {missing} and run.state.spine.furthest <= 4
+        assert set(executor.roles) == {"trainer", "explorer"} - {missing}
+        assert run.state.spine.furthest <= 4
         for overrides in (
             (f"mode={first}",),
             (f"mode={second}", "buffer.batch_size=5"),
@@ -99,7 +100,8 @@ async def test_the_halves_join_on_one_daemon(desk: ForkDesk, fake_world, first: 
         again = [await desk.hand_in(supervisor, f"mode={second}", "priority=3", "labels={team: b}")]
         assert again == [experiment]
         state = await desk.completed(experiment)
-        assert state.spine.halves == {"explore", "train"} and state.spine.priority == 0
+        assert state.spine.halves == {"explore", "train"}
+        assert state.spine.priority == 0
         with pytest.raises(ConflictError, match="holds another experiment"):
             await desk.hand_in(supervisor, f"mode={first}")
     assert set(executor.roles) == {"trainer", "explorer"}
@@ -126,7 +128,8 @@ async def test_the_halves_join_on_two_daemons(desk: ForkDesk, fake_world, execut
                 await command(experiment, reason="", request_id=ids.new())
         state = await desk.completed(experiment)
         await until(lambda: not explores.runs and not trains.runs)
-    assert set(executors[0].roles) == {"explorer"} and set(executors[1].roles) == {"trainer"}
+    assert set(executors[0].roles) == {"explorer"}
+    assert set(executors[1].roles) == {"trainer"}
     assert state.spine.furthest == 10
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
@@ -159,10 +162,12 @@ async def test_a_daemon_that_only_explores_helps_whoever_trains(desk: ForkDesk, 
     async with desk.open(roles=EXPLORER, executor=executors[0]) as explores:
         experiment = await desk.hand_in(explores)
         wait = await wait_of(explores, experiment, "experiment")
-        assert (wait.state, wait.level) == ("decided_elsewhere", Level.WAITS) and not explores.runs
+        assert (wait.state, wait.level) == ("decided_elsewhere", Level.WAITS)
+        assert not explores.runs
         async with desk.open(roles=TRAINER, executor=executors[1]):
             await desk.completed(experiment)
-    assert set(executors[0].roles) == {"explorer"} and set(executors[1].roles) == {"trainer"}
+    assert set(executors[0].roles) == {"explorer"}
+    assert set(executors[1].roles) == {"trainer"}
 
 
 @on_sqlite
@@ -187,7 +192,8 @@ async def test_a_daemon_that_only_explores_and_meets_a_loss_leaves_no_worker_beh
         lost.append(experiment)
         await until(lambda: explores.stopped(experiment))
         error = explores.stopped(experiment)
-        assert error is not None and "the daemon that hosted its workers remembers it" in error.what
+        assert error is not None
+        assert "the daemon that hosted its workers remembers it" in error.what
         await until(lambda: explores.runs.of(experiment) is None)
         assert all(handle.exit_code() is not None for handle in executors[0].handles)
         lost.clear()
@@ -203,11 +209,15 @@ async def test_exploring_alone_collects_every_task_and_ends(desk: ForkDesk, fake
     state = await desk.completed(experiment)
     groups = 80 if extra else 24
     produced, closed = [await events(desk.log, kind) for kind in (ExperienceProduced, GroupClosed)]
-    assert sorted(event.sequence for event in closed) == list(range(groups)) and len(produced) == 4 * groups
-    assert state.spine.furthest == 0 and not state.spine.planned and not state.checkpoints
+    assert sorted(event.sequence for event in closed) == list(range(groups))
+    assert len(produced) == 4 * groups
+    assert state.spine.furthest == 0
+    assert not state.spine.planned
+    assert not state.checkpoints
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
-    assert report.experiments[0].retired == {"collected": 4 * groups} and report.experiments[0].waiting == 0
+    assert report.experiments[0].retired == {"collected": 4 * groups}
+    assert report.experiments[0].waiting == 0
 
 
 async def events(log: EventLog, kind):

@@ -63,7 +63,8 @@ async def test_a_key_that_paused_does_not_resume(desk: ForkDesk, ids, fake_world
         assert await supervisor.pause(experiment, reason="a", request_id=key) == paused
         with pytest.raises(ConflictError, match=rf"this key was used to pause {experiment} at 20\d\d-") as refused:
             await supervisor.resume(experiment, reason="a", request_id=key)
-        assert refused.value.field == "Idempotency-Key" and run.state.spine.status is Status.PAUSED
+        assert refused.value.field == "Idempotency-Key"
+        assert run.state.spine.status is Status.PAUSED
         with pytest.raises(ConflictError, match="with another body"):
             await supervisor.pause(experiment, reason="b", request_id=key)
         await supervisor.resume(experiment, reason="a", request_id=ids.new())
@@ -157,8 +158,10 @@ async def test_callers_at_once_get_one_answer(desk: ForkDesk, ids) -> None:
         same = [supervisor.pause(experiment, reason="a", request_id=key) for _ in range(4)]
         other = supervisor.cancel(experiment, reason="a", request_id=key)
         *answers, refused = await asyncio.gather(*same, other, return_exceptions=True)
-        assert len(set(answers)) == 1 and isinstance(answers[0], Done)
-        assert isinstance(refused, ConflictError) and "this key is in use to pause" in refused.what
+        assert len(set(answers)) == 1
+        assert isinstance(answers[0], Done)
+        assert isinstance(refused, ConflictError)
+        assert "this key is in use to pause" in refused.what
         with pytest.raises(NotFoundError):
             await supervisor.pause(ids.new(), reason="", request_id=ids.new())
         await end(supervisor, ids, experiment)

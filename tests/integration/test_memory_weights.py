@@ -176,4 +176,5 @@ async def test_a_worker_that_cannot_see_the_memory_ends_and_says_why(
         await until(refused)
         driving.cancel()
     reason = next(gone.reason for gone in run.state.roster.gone.values() if gone.code)
-    assert "memory of far.example" in reason and "sync_method: checkpoint" in reason
+    assert "memory of far.example" in reason
+    assert "sync_method: checkpoint" in reason

@@ -47,12 +47,15 @@ async def test_a_run_waits_for_space(tmp_path: Path, log: EventLog, clock, ids, 
     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
         tasks.create_task(run.drive())
         await until(lambda: spine.status is Status.PAUSED)
-        assert spine.cause == DISK_FULL and spine.reason.startswith("10 B are free on the volume of "), spine.reason
+        assert spine.cause == DISK_FULL, spine.reason
+        assert spine.reason.startswith("10 B are free on the volume of "), spine.reason
         await until(lambda: {wait.state for wait in run.waits()} == {DISK_FULL, "paused"})
         waits = {wait.role: wait for wait in run.waits()}
         assert waits["experiment"].waiting_for.startswith("space: 10 B are free")
-        assert "--disk-reserve" in waits["experiment"].unblock and "space" in waits["trainer"].waiting_for
-        assert not run.state.roster.live and not run.state.roster.gone, "nobody was started who would write"
+        assert "--disk-reserve" in waits["experiment"].unblock
+        assert "space" in waits["trainer"].waiting_for
+        assert not run.state.roster.live, "nobody was started who would write"
+        assert not run.state.roster.gone, "nobody was started who would write"
         with pytest.raises(ConflictError, match="paused: disk_full: 10 B are free"):
             await run.command(life.ExperimentResumed(), Request(ids.new()))
         await run.command(life.ExperimentPaused(reason="mine"), Request(ids.new()))

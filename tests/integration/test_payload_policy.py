@@ -107,7 +107,8 @@ async def test_what_is_trained_goes_and_the_weights_are_the_same(
         second = await desk.completed(slim)
         await reported(log, slim, "ended")
     assert second.spine.generation >= 1, "a trainer came back while payloads went"
-    assert made(first) == made(second) and len(made(first)) == 44
+    assert made(first) == made(second)
+    assert len(made(first)) == 44
     assert await experiences(log, slim) == (40 * 16, 40 * 16)
     report = await fake_world.verified(log)
     assert report.clean, report.findings

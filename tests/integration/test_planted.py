@@ -150,7 +150,8 @@ def test_a_file_that_is_damaged_or_gone_is_found(
     try:
         harm(path)
         rules = found(capsys, data, "--files")
-        assert list(rules) == ["files-are-whole"] and str(path.parent) in rules["files-are-whole"][0]
+        assert list(rules) == ["files-are-whole"]
+        assert str(path.parent) in rules["files-are-whole"][0]
         assert found(capsys, data) == {}, "only --files reads them"
     finally:
         path.write_bytes(content)
@@ -179,7 +180,8 @@ def test_a_last_checkpoint_whose_event_is_gone_is_found(
     if not remembered:
         (data / "log" / "log.heads").unlink()
     rules = found(capsys, data, "--files")
-    assert "completed-is-complete" in rules and "is a checkpoint that no event names" in rules["files-are-whole"][0]
+    assert "completed-is-complete" in rules
+    assert "is a checkpoint that no event names" in rules["files-are-whole"][0]
     assert "heads-remembered" in rules, "without log.heads a snapshot remembers it"
 
 
@@ -195,7 +197,8 @@ def test_an_emptied_index_of_ids_is_found(capsys: pytest.CaptureFixture[str], da
     rows = ", ".join(f"({_table(data, each)[1:]}, {len(some)})" for each, some in parts.items() if some)
     _execute(data, f"INSERT OR REPLACE INTO indexed VALUES {rows}")
     rules = found(capsys, data, "--index")
-    assert list(rules) == ["ids-are-indexed"] and "is not in the index of ids" in rules["ids-are-indexed"][0]
+    assert list(rules) == ["ids-are-indexed"]
+    assert "is not in the index of ids" in rules["ids-are-indexed"][0]
     assert found(capsys, data) == {}, "the records are whole"
 
 
@@ -204,7 +207,8 @@ def test_it_goes_on_after_a_damaged_row(capsys: pytest.CaptureFixture[str], data
     _execute(data, f"UPDATE {_table(data, partition)} SET head = x'00' WHERE off IN (2, 5, 6)")
     rules = found(capsys, data)
     assert len(rules["undamaged"]) == 2
-    assert f"{partition}@2" in rules["undamaged"][0] and "everything below 7" in rules["undamaged"][1]
+    assert f"{partition}@2" in rules["undamaged"][0]
+    assert "everything below 7" in rules["undamaged"][1]
     assert "chain" not in rules, "what follows a damaged record is no second finding"
 
 
@@ -234,7 +238,8 @@ def test_a_plan_of_no_role_and_an_invented_fence_are_found(capsys: pytest.Captur
 
     _append(data, fence)
     one, other = found(capsys, data)["fences-come-first"]
-    assert "batch.planned" in one and "was written by no role" in one
+    assert "batch.planned" in one
+    assert "was written by no role" in one
     assert "the planner, and it never was the controller" in other
 
 

@@ -101,7 +101,8 @@ def used(plans: list[BatchPlanned], limit: int) -> Counter[UUID]:
         assert plan.max_uses == limit
         for item in plan.experiences:
             uses[item.experience] += 1
-            assert item.use == uses[item.experience] and (not limit or item.use <= limit)
+            assert item.use == uses[item.experience]
+            assert not limit or item.use <= limit
             assert plan.decided_at_ns >= rested.get(item.experience, 0)
             rested[item.experience] = plan.eligible_at_ns
     return uses
@@ -121,7 +122,8 @@ async def test_a_run_under_each_policy(tmp_path: Path, log: EventLog, clock, ids
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
     assert again.replay_buffer.counts() == state.replay_buffer.counts()
-    assert len(plans) == 5 and set(used(plans, 1).values()) == {1}
+    assert len(plans) == 5
+    assert set(used(plans, 1).values()) == {1}
     if kind in SWEEPING:
         assert max(item.staleness_versions for plan in plans for item in plan.experiences) <= 1
 
@@ -140,12 +142,11 @@ async def test_experiences_that_are_used_again(
     experiment = await fake_world.submitted(log, spec, clock, ids)
     state = await driven(log, experiment, fake_world, clock, ids)
     again, plans = await folded(log, experiment)
-    assert (
-        again.replay_buffer.counts() == state.replay_buffer.counts()
-        and again.replay_buffer.books == state.replay_buffer.books
-    )
+    assert again.replay_buffer.counts() == state.replay_buffer.counts()
+    assert again.replay_buffer.books == state.replay_buffer.books
     uses = used(plans, policy.max_uses)
-    assert sum(uses.values()) == 8 * BATCH and [plan.incomplete for plan in plans] == [False] * 8
+    assert sum(uses.values()) == 8 * BATCH
+    assert [plan.incomplete for plan in plans] == [False] * 8
     books, by_uses = await tabled(log, experiment, clock)
     counts = state.replay_buffer.counts()
     assert (books.produced, books.planned, books.balance) == (counts["produced"], counts["planned"], 0)
@@ -168,7 +169,8 @@ async def test_what_rests_survives_a_restart(tmp_path: Path, log: EventLog, cloc
         await until(lambda: run.state.spine.furthest >= 5 or driving.done())
         await run.drain()
     before, _ = await folded(log, experiment)
-    assert not run.state.spine.status.ended and before.replay_buffer.cooling
+    assert not run.state.spine.status.ended
+    assert before.replay_buffer.cooling
     assert msgspec.to_builtins(before.replay_buffer.cooling, str_keys=True) == msgspec.to_builtins(
         run.state.replay_buffer.cooling, str_keys=True
     )
@@ -190,5 +192,6 @@ async def test_a_batch_that_cannot_be_filled_in_time_takes_what_has_rested(
     experiment = await fake_world.submitted(log, spec, clock, ids)
     await driven(log, experiment, fake_world, clock, ids)
     _, plans = await folded(log, experiment)
-    assert len(plans) == 4 and max(used(plans, 2).values()) <= 2
+    assert len(plans) == 4
+    assert max(used(plans, 2).values()) <= 2
     assert all(plan.incomplete == (len(plan.experiences) < BATCH) for plan in plans)

@@ -139,4 +139,5 @@ def test_every_labelled_row_is_looked_at_before_it_is_queued(
 async def test_likelihood_rises(name: str, at_most: float, tmp_path: Path, clock, ids, fake_world) -> None:
     steps = await trained(name, tmp_path, clock, ids, fake_world)
     first, last = (over(steps, "actor/sft_loss", part) for part in (FIRST, LAST))
-    assert len(steps) == STEPS and last < at_most * first
+    assert len(steps) == STEPS
+    assert last < at_most * first

@@ -73,7 +73,9 @@ async def test_repeated_records_change_nothing(tmp_path: Path, clock, ids, fake_
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     assert state.spine.version == 8
     books = state.replay_buffer.counts()
-    assert books["balance"] == 0 and books["waiting"] == 0 and books["planned"] == 5 * 16
+    assert books["balance"] == 0
+    assert books["waiting"] == 0
+    assert books["planned"] == 5 * 16
     report = await verify(log, chained=False)
     assert report.clean, report.findings
     assert 0 < report.repeated <= log.echoes

@@ -46,17 +46,24 @@ async def test_a_forks_own_steps_after_its_ancestors(desk: ForkDesk, clock) -> N
     for experiment, at_step in ((one.experiment, 6), (two.experiment, 8)):
         beginning, steps, outcome = await replayed(desk.log, experiment, clock)
         assert (beginning.version, beginning.checkpoint) == (at_step, "")
-        assert steps == list(range(at_step + 1, STEPS + 1)) and outcome.different == ()
+        assert steps == list(range(at_step + 1, STEPS + 1))
+        assert outcome.different == ()
         beginning, steps, outcome = await replayed(desk.log, experiment, clock, from_checkpoint=True)
-        assert beginning.checkpoint and beginning.version == 8 and steps == [9, 10] and outcome.different == ()
+        assert beginning.checkpoint
+        assert beginning.version == 8
+        assert steps == [9, 10]
+        assert outcome.different == ()
     with pytest.raises(UsageError, match="no step 6 of its own"):
         await replayed(desk.log, one.experiment, clock, to_step=6)
     _, steps, outcome = await replayed(desk.log, parent, clock)
-    assert steps == list(range(1, STEPS + 1)) and outcome.different == ()
+    assert steps == list(range(1, STEPS + 1))
+    assert outcome.different == ()
     assert first.spine.spec is not None
     shutil.rmtree(Path(first.spine.spec.job_dir).parent)  # the checkpoints of them all
     beginning, steps, outcome = await replayed(desk.log, two.experiment, clock, from_checkpoint=True)
-    assert beginning.checkpoint == "" and steps == [9, 10] and outcome.different == ()
+    assert beginning.checkpoint == ""
+    assert steps == [9, 10]
+    assert outcome.different == ()
 
 
 @pytest.mark.anyio
@@ -67,18 +74,22 @@ async def test_a_fork_moves_after_its_parent(desk: ForkDesk, fake_world, clock, 
         await desk.completed(fork.experiment)
     first = await export_experiment(desk.log, parent, tmp_path / "parent.rftd", release="1", clock=clock)
     second = await export_experiment(desk.log, fork.experiment, tmp_path / "fork.rftd", release="1", clock=clock)
-    assert first.notes == () and second.notes == (f"a fork: sums ({parent}) must be imported before it",)
+    assert first.notes == ()
+    assert second.notes == (f"a fork: sums ({parent}) must be imported before it",)
     other = await SqliteLog.open(tmp_path / "there")
     try:
         with pytest.raises(ConflictError, match=f"a fork of experiment {parent}, which is not here") as refused:
             await import_experiment(other, tmp_path / "fork.rftd", home=tmp_path / "home", clock=clock)
-        assert refused.value.fix is not None and f"rftd export {parent}" in refused.value.fix
-        assert await other.heads() == {} and not (tmp_path / "home").exists()
+        assert refused.value.fix is not None
+        assert f"rftd export {parent}" in refused.value.fix
+        assert await other.heads() == {}
+        assert not (tmp_path / "home").exists()
         for name in ("parent", "fork"):
             done = await import_experiment(other, tmp_path / f"{name}.rftd", home=tmp_path / "home", clock=clock)
             assert done.equal
         assert (await fake_world.verified(other)).clean
         _, steps, outcome = await replayed(other, fork.experiment, clock)
-        assert steps == [7, 8, 9, 10] and outcome.different == ()
+        assert steps == [7, 8, 9, 10]
+        assert outcome.different == ()
     finally:
         await other.close()

@@ -46,7 +46,8 @@ def rftd(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
         capsys.readouterr()
         status = main(list(arguments))
         said = capsys.readouterr()
-        assert "Traceback" not in said.err and "RFTD-BUG" not in said.err, said.err
+        assert "Traceback" not in said.err, said.err
+        assert "RFTD-BUG" not in said.err, said.err
         return Said(status, said.out, said.err)
 
     return run
@@ -133,11 +134,13 @@ def edited_experience(root: Path) -> int:
 def test_each_step_has_a_line_and_the_end_a_verdict(rftd: Rftd, play: Play) -> None:
     play()
     said = rftd("replay", "fake", "--to-step", "3")
-    assert said.status == 0 and said.err == ""
+    assert said.status == 0
+    assert said.err == ""
     lines = said.out.splitlines()
     assert lines[0] == "3 steps from the base model"
     assert [line.split("  ")[0] for line in lines[1:4]] == ["step 1", "step 2", "step 3"]
-    assert lines[1].endswith("checksum equal") and lines[2].endswith("checksum and sha256 equal")
+    assert lines[1].endswith("checksum equal")
+    assert lines[2].endswith("checksum and sha256 equal")
     assert lines[4].startswith("3 of 3 steps equal; sha256 compared at 2;")
     assert len(rftd("replay", "fake", "-o", "jsonl").out.splitlines()) == 8
 
@@ -155,10 +158,14 @@ def test_a_difference_is_named_and_check_stops_there(rftd: Rftd, play: Play, mon
     monkeypatch.setattr(FakeTrainerEngine, "train", other)
     said = rftd("replay", "fake", "--check")
     assert said.status == 1
-    assert "step 4  DIFFERS: checksum recorded " in said.out and "(batch " in said.out
-    assert "step 5" not in said.out and "3 of 4 steps equal" in said.out
+    assert "step 4  DIFFERS: checksum recorded " in said.out
+    assert "(batch " in said.out
+    assert "step 5" not in said.out
+    assert "3 of 4 steps equal" in said.out
     whole = rftd("replay", "fake")
-    assert whole.status == 0 and "3 of 8 steps equal" in whole.out and "first difference: step 4" in whole.out
+    assert whole.status == 0
+    assert "3 of 8 steps equal" in whole.out
+    assert "first difference: step 4" in whole.out
 
 
 def test_another_environment_is_refused_unless_it_is_allowed(
@@ -167,9 +174,12 @@ def test_another_environment_is_refused_unless_it_is_allowed(
     play()
     monkeypatch.setattr(FakeTrainerEngine, "environment", lambda self: {"engine": "fake", "torch": "9.9"})
     said = rftd("replay", "fake", "--check")
-    assert said.status == 5 and "torch was unknown, here it is 9.9" in said.err and "--allow-drift" in said.err
+    assert said.status == 5
+    assert "torch was unknown, here it is 9.9" in said.err
+    assert "--allow-drift" in said.err
     said = rftd("replay", "fake", "--check", "--allow-drift")
-    assert said.status == 0 and "note: torch was unknown, here it is 9.9" in said.err
+    assert said.status == 0
+    assert "note: torch was unknown, here it is 9.9" in said.err
     assert "8 of 8 steps equal" in said.out
 
 
@@ -177,7 +187,9 @@ def test_a_changed_dataset_is_refused_by_name(rftd: Rftd, play: Play, tmp_path: 
     play()
     (tmp_path / "train.jsonl").write_text('{"question": "1+1=", "answer": "3"}\n')
     said = rftd("replay", "fake")
-    assert said.status == 2 and "the plan names" in said.err and "train.jsonl" in said.err
+    assert said.status == 2
+    assert "the plan names" in said.err
+    assert "train.jsonl" in said.err
 
 
 def test_an_artifact_that_is_gone_or_damaged_is_named(
@@ -192,22 +204,29 @@ def test_an_artifact_that_is_gone_or_damaged_is_named(
     for path in artifacts:
         path.write_bytes(b"other" + data[path])
     said = rftd("replay", "fake")
-    assert said.status == 70 and "does not match its digest" in said.err and "artifacts/" in said.err
+    assert said.status == 70
+    assert "does not match its digest" in said.err
+    assert "artifacts/" in said.err
     for path in artifacts:
         path.unlink()
     said = rftd("replay", "fake")
-    assert said.status == 3 and "no artifact" in said.err and "artifacts/" in said.err
-    assert "step 3  " in said.out and "step 4  " not in said.out, "what needs none is replayed"
+    assert said.status == 3
+    assert "no artifact" in said.err
+    assert "artifacts/" in said.err
+    assert "step 3  " in said.out, "what needs none is replayed"
+    assert "step 4  " not in said.out, "what needs none is replayed"
     assert rftd("verify").status == 0
     said = rftd("export", "fake")
-    assert said.status == 3 and "no artifact" in said.err
+    assert said.status == 3
+    assert "no artifact" in said.err
 
 
 def test_steps_that_do_not_exist(rftd: Rftd, play: Play) -> None:
     play()
     assert rftd("replay", "nobody").status == 3
     said = rftd("replay", "fake", "--to-step", "9")
-    assert said.status == 2 and "executed were 1 to 8" in said.err
+    assert said.status == 2
+    assert "executed were 1 to 8" in said.err
 
 
 def test_an_experiment_that_never_trained(rftd: Rftd, play: Play, fake_world: Any, tmp_path: Path) -> None:
@@ -216,7 +235,8 @@ def test_an_experiment_that_never_trained(rftd: Rftd, play: Play, fake_world: An
     first = msgspec.structs.replace(spec.stages[0], trainer=nan)
     play(msgspec.structs.replace(spec, stages=(first, spec.stages[1])), ends=Status.FAILED)
     said = rftd("replay", "fake")
-    assert said.status == 3 and "nothing to replay" in said.err
+    assert said.status == 3
+    assert "nothing to replay" in said.err
 
 
 def test_steps_that_were_skipped_are_skipped_again(rftd: Rftd, play: Play, fake_world: Any, tmp_path: Path) -> None:
@@ -231,7 +251,8 @@ def test_steps_that_were_skipped_are_skipped_again(rftd: Rftd, play: Play, fake_
         ]
     first = min(step.step for step in done if step.stage == 1)
     skipped = {step.step for step in done if step.skipped}
-    assert skipped == {first + 1, first + 2} and all("loss is nan" in step.skipped for step in done if step.tokens == 0)
+    assert skipped == {first + 1, first + 2}
+    assert all("loss is nan" in step.skipped for step in done if step.tokens == 0)
     checksums = {step.step: step.checksum for step in done}
     assert checksums[first] == checksums[first + 1] == checksums[first + 2] != checksums[first + 3]
     assert rftd("replay", "fake", "--check").status == 0
@@ -248,7 +269,9 @@ def test_a_nan_is_named(rftd: Rftd, play: Play, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(FakeTrainerEngine, "begin_stage", begin_badly)
     said = rftd("replay", "fake")
-    assert said.status == 1 and "step 2 was skipped: the loss is nan" in said.err and "step 1" in said.out
+    assert said.status == 1
+    assert "step 2 was skipped: the loss is nan" in said.err
+    assert "step 1" in said.out
 
 
 def test_an_experience_that_was_edited_makes_a_difference(rftd: Rftd, play: Play) -> None:
@@ -257,7 +280,8 @@ def test_an_experience_that_was_edited_makes_a_difference(rftd: Rftd, play: Play
     said = rftd("replay", "fake", "--check", "--json")
     assert said.status == 1
     answer = json.loads(said.out)
-    assert answer["equal"] == answer["steps"] - 1 and answer["items"][-1]["step"] == changed
+    assert answer["equal"] == answer["steps"] - 1
+    assert answer["items"][-1]["step"] == changed
     assert rftd("verify").status == 1, "the chain tells as well"
 
 
@@ -267,13 +291,17 @@ def test_what_the_log_has_lost_is_named(rftd: Rftd, play: Play) -> None:
         for part in parts["rftd.experiences"].values():
             connection.execute(f"DELETE FROM p{part} WHERE off >= (SELECT max(off) FROM p{part})")
     said = rftd("replay", "fake")
-    assert said.status == 70 and "rftd.experiences/" in said.err and "is missing" in said.err
+    assert said.status == 70
+    assert "rftd.experiences/" in said.err
+    assert "is missing" in said.err
     assert "step 3" in said.out, "what is there is replayed"
     with tables(root) as (connection, parts):
         for part in parts["rftd.experiments"].values():
             connection.execute(f"DELETE FROM p{part} WHERE off = 9")
     said = rftd("replay", "fake")
-    assert said.status == 70 and "rftd.experiments/" in said.err and "is missing" in said.err
+    assert said.status == 70
+    assert "rftd.experiments/" in said.err
+    assert "is missing" in said.err
     assert rftd("verify").status != 0
 
 
@@ -288,5 +316,6 @@ def test_a_log_that_was_cut_off_is_replayed_as_far_as_it_goes(rftd: Rftd, play: 
         for part in parts["rftd.experiments"].values():
             connection.execute(f"DELETE FROM p{part} WHERE off >= {offset}")
     said = rftd("replay", "fake", "--check")
-    assert said.status == 0 and "4 of 4 steps equal" in said.out
+    assert said.status == 0
+    assert "4 of 4 steps equal" in said.out
     assert rftd("verify").status != 0

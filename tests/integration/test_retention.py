@@ -97,4 +97,5 @@ def test_a_replacement_that_was_cut_off_is_undone(tmp_path: Path) -> None:
     put_back(folder)
     folder.rename(tmp_path / ".global_step_4.old")
     commit_folder(folder, lambda each: (each / "file").write_text("new") and None)
-    assert (folder / "file").read_text() == "new" and [path.name for path in tmp_path.iterdir()] == ["global_step_4"]
+    assert (folder / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_4"]

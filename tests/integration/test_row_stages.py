@@ -63,8 +63,11 @@ async def test_conversations_of_an_expert_stand_beside_experiences(
     for sample in expert:
         assert bytes(int(t) for t in sample.tokens[sample.prompt_tokens :][sample.loss_mask == 1][:-1]) == b"2\n4\n"
         assert sample.loss_mask.tolist().count(0) == len("user: 3\nassistant: ")
-        assert sample.logprobs is not None and sample.advantages is not None
-        assert not sample.logprobs.any() and not sample.advantages.any() and sample.pair == -1
+        assert sample.logprobs is not None
+        assert sample.advantages is not None
+        assert not sample.logprobs.any()
+        assert not sample.advantages.any()
+        assert sample.pair == -1
 
 
 @pytest.mark.anyio
@@ -77,7 +80,8 @@ async def test_a_row_of_preferences_is_two_samples(tmp_path: Path, log: EventLog
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     events = await events_of(log, state.experiment)
     plans = [event for event in events if isinstance(event, BatchPlanned)]
-    assert [len(plan.rows) for plan in plans] == [4, 4, 4] and plans[1].rows[2].epoch == 1
+    assert [len(plan.rows) for plan in plans] == [4, 4, 4]
+    assert plans[1].rows[2].epoch == 1
     assert [event.items for event in events if isinstance(event, StepCompleted)] == [4, 4, 4]
     batch = await Assembly(log, spec).batch(plans[1], 0)
     assert [sample.pair for sample in batch.samples] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -99,7 +103,8 @@ async def test_a_bad_row_ends_the_experiment_with_its_line_and_key(
     spec = only(fake_world.spec(tmp_path), TasksetSpec(name="p", path=path, format=form, schema="dpo"), "dpo")
     state = await fake_world.completed(log, spec, clock, ids)
     assert (state.spine.status, state.spine.code) == (Status.FAILED, "RFTD-DAT-002")
-    assert "no value under 'rejected'" in state.spine.reason and f"{path}:6" in state.spine.reason
+    assert "no value under 'rejected'" in state.spine.reason
+    assert f"{path}:6" in state.spine.reason
     assert state.spine.version == 1, "the batch before it was trained"
 
 
@@ -114,6 +119,7 @@ async def test_a_batch_of_40_000_rows_is_planned_and_trained(
     state = await fake_world.completed(log, spec, clock, ids)
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
     [plan] = [event for event in await events_of(log, state.experiment) if isinstance(event, BatchPlanned)]
-    assert len(plan.rows) == 40_000 and plan.rows[-1].epoch == 999
+    assert len(plan.rows) == 40_000
+    assert plan.rows[-1].epoch == 999
     assert plan.datasets == (spec.stages[0].dataset.digest,)
     assert (await fake_world.verified(log)).clean

@@ -69,7 +69,8 @@ async def driven(tmp_path: Path, clock, ids, fake_world, **rollout: Any) -> tupl
     records = [record for place in TRUTH if place.stream == topics.TASKS for record in await log.read(place, 0)]
     assert run.state.spine.status is Status.COMPLETED, (run.state.spine.code, run.state.spine.reason)
     books = run.state.replay_buffer.counts()
-    assert books["balance"] == 0 and books["planned"] == 5 * 16
+    assert books["balance"] == 0
+    assert books["planned"] == 5 * 16
     report = await fake_world.verified(log)
     assert report.clean, report.findings
     await log.close()
@@ -101,7 +102,8 @@ async def test_a_second_explorer_ends_what_the_first_is_stuck_in(
     leases = [each for each in events if isinstance(each, TaskLeased)]
     assert {len(each.rollouts) for each in leases if not each.reissue} == {2}
     second = [each for each in leases if each.reissue and each.sequence == 6]
-    assert second and state.replay_buffer.books.failed_rollouts == 0
+    assert second
+    assert state.replay_buffer.books.failed_rollouts == 0
     first = [each for each in leases if not each.reissue and set(each.rollouts) & set(second[0].rollouts)]
     assert second[0].worker not in {each.worker for each in first if each.sequence == 6}
 
@@ -113,7 +115,10 @@ async def test_a_timeout_that_follows_durations_ends_what_is_stuck(
     stuck.row, stuck.times = "14+4=", 1
     _, events = await driven(tmp_path, clock, ids, fake_world, timeout_ratio=3.0, threads_each=True)
     timeouts_s = {each.sequence: each.timeout_s for each in events if isinstance(each, TaskLeased)}
-    assert timeouts_s[0] == 600.0 and timeouts_s[14] < 600.0
+    assert timeouts_s[0] == 600.0
+    assert timeouts_s[14] < 600.0
     [closed] = [each for each in events if isinstance(each, GroupClosed) and each.sequence == 14]
-    assert stuck.times == 0 and len(closed.members) == 4, "a further attempt answered"
-    assert stuck.threads and threading.get_ident() not in stuck.threads
+    assert stuck.times == 0, "a further attempt answered"
+    assert len(closed.members) == 4, "a further attempt answered"
+    assert stuck.threads
+    assert threading.get_ident() not in stuck.threads

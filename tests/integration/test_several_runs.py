@@ -64,7 +64,8 @@ async def test_two_at_once_train_what_each_would_alone(desk: ForkDesk, fake_worl
         await until(lambda: len(supervisor.runs) == 2)
         ends = [await desk.completed(each) for each in both]
     checksums = (await desk.completed(alone)).spine.checksums
-    assert checksums and all(state.spine.checksums == checksums for state in ends)
+    assert checksums
+    assert all(state.spine.checksums == checksums for state in ends)
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
 
@@ -88,7 +89,8 @@ async def test_what_befalls_one_is_nothing_to_the_others(desk: ForkDesk, ids, fa
         with pytest.raises(ConflictError, match="paused; only what has ended can be archived"):
             await supervisor.archive(paused, to="", request_id=ids.new())
         state = await desk.completed(good)
-        assert state.spine.generation == 0 and not any(left.lost for left in state.roster.gone.values())
+        assert state.spine.generation == 0
+        assert not any(left.lost for left in state.roster.gone.values())
         await supervisor.resume(paused, reason="", request_id=ids.new())
         await begun(supervisor, paused, step=20)
         await supervisor.drain()

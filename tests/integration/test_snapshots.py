@@ -55,9 +55,11 @@ async def test_a_run_goes_on_from_its_snapshot(tmp_path: Path, log: EventLog, cl
     assert 1 <= len(snapshots_of(spec).newest_first()) <= 2
     run, told = await ended(log, experiment, fake_world, clock, ids)
     # The daemon, its trainer and its explorer.
-    assert len(told) >= 3 and {event for event, _ in told} == {"snapshot.used"}, told
+    assert len(told) >= 3, told
+    assert {event for event, _ in told} == {"snapshot.used"}, told
     books = run.state.replay_buffer.counts()
-    assert books["balance"] == 0 and books["planned"] == 5 * 16
+    assert books["balance"] == 0
+    assert books["planned"] == 5 * 16
 
 
 def flipped(folder: SnapshotFolder, path: Path) -> str:
@@ -118,7 +120,8 @@ async def test_what_cannot_be_believed_is_left_alone(
         path.unlink()
     reason = spoil(folder, newest)
     _, told = await ended(log, experiment, fake_world, clock, ids)
-    assert told[0][0] == "snapshot.ignored" and reason in told[0][1], told
+    assert told[0][0] == "snapshot.ignored", told
+    assert reason in told[0][1], told
     remembers = spoil in (of_a_newer_log, of_another_log, of_another_experiment, of_another_version)
     assert [path.name for path in folder.folder.glob("*.aside")] == [f"{newest.name}.aside"] * remembers
 

@@ -89,16 +89,20 @@ async def test_why_a_run_is_stuck(tmp_path: Path, log: EventLog, clock, ids, fak
         driving = tasks.create_task(run.drive())
         waits = await until(WANTED)
         since = {wait.role: wait.since_ns for wait in waits}
-        assert all(since.values()) and [wait.level for wait in waits] == sorted(wait.level for wait in waits)
+        assert all(since.values())
+        assert [wait.level for wait in waits] == sorted(wait.level for wait in waits)
         [starting] = [wait for wait in waits if wait.state == "starting"]
         assert "process 4242 to join" in starting.waiting_for
         await run.command(life.ExperimentPaused(reason="look at it"), Request(ids.new()))
         later = await until({("experiment", "paused"), ("planner", "paused"), ("trainer", "paused")})
-        assert later[0].role == "experiment" and later[0].level is Level.STUCK and "look at it" in later[0].waiting_for
+        assert later[0].role == "experiment"
+        assert later[0].level is Level.STUCK
+        assert "look at it" in later[0].waiting_for
         explorer = next(wait for wait in later if wait.role == "explorer")
         assert explorer.since_ns == since["explorer"], "still the same wait"
         offline = await why_offline(log, spec.name, clock=clock)
-        assert not offline.live and offline.status == "paused"
+        assert not offline.live
+        assert offline.status == "paused"
         assert [wait.state for wait in offline.waits[:2]] == ["paused", "not_running"] or [
             wait.state for wait in offline.waits[:2]
         ] == ["not_running", "paused"]

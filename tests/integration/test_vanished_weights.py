@@ -76,5 +76,6 @@ async def test_weights_whose_bytes_are_damaged_are_published_again_under_another
     async with asyncio.timeout(240):
         await run.drive()
     assert run.state.spine.status is Status.COMPLETED
-    assert damaged and not await asyncio.to_thread(damaged[0].exists)
+    assert damaged
+    assert not await asyncio.to_thread(damaged[0].exists)
     assert (await fake_world.verified(log)).clean

@@ -86,7 +86,8 @@ async def test_a_stranger_with_other_rows_fails_alone(desk: ForkDesk, monkeypatc
                 await asyncio.wait_for(stranger(desk, experiment, clock, ids), 30)
         assert (await desk.completed(experiment)).spine.pauses == 0
         refused = [gone for gone in run.state.roster.gone.values() if gone.code == DataError.code]
-        assert len(refused) == 3 and {gone.host for gone in refused} == {"elsewhere"}
+        assert len(refused) == 3
+        assert {gone.host for gone in refused} == {"elsewhere"}
         assert run.state.replay_buffer.books.failed_rollouts == 0, "what it held was given to others"
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
@@ -169,8 +170,11 @@ async def test_an_experience_that_is_gone_for_good_is_given_up_and_its_batch_mad
         for _ in range(2):
             await supervisor.give_up(experiment, item.experience, reason="the disk broke", request_id=request)
         spine = (await desk.completed(experiment)).spine
-        assert spine.abandoned and min(spine.abandoned) == 8 and trained != "given_up"
-        assert run.state.replay_buffer.books.retired["given_up"] == 1 and not run.state.replay_buffer.given_up
+        assert spine.abandoned
+        assert min(spine.abandoned) == 8
+        assert trained != "given_up"
+        assert run.state.replay_buffer.books.retired["given_up"] == 1
+        assert not run.state.replay_buffer.given_up
         assert run.state.replay_buffer.counts()["balance"] == 0
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
@@ -200,7 +204,8 @@ async def test_a_worker_that_has_read_what_the_log_lacks_stops_the_run(
         submitted.append(experiment)
         await until(lambda: supervisor.stopped(experiment))
         error = supervisor.stopped(experiment)
-        assert error is not None and error.what.endswith("log.heads.explorer-0 of sums remembers it")
+        assert error is not None
+        assert error.what.endswith("log.heads.explorer-0 of sums remembers it")
         await until(lambda: supervisor.runs.of(experiment) is None)
         executor: Any = desk.executor
         assert all(handle.exit_code() is not None for handle in executor.handles), "nobody is left who could append"

@@ -128,7 +128,8 @@ async def test_the_first_step_is_on_policy_and_a_replay_gives_the_same_weights(
         await run.drive()
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
     first = next(each for each in await events(log, topics.EXPERIMENTS) if isinstance(each, StepCompleted))
-    assert first.step == 1 and first.tokens > 50
+    assert first.step == 1
+    assert first.tokens > 50
     assert first.metrics["actor/pg_clipfrac"] == 0.0
     assert abs(first.metrics["actor/ppo_kl"]) < 1e-4
     produced = [each for each in await events(log, topics.EXPERIENCES) if isinstance(each, ExperienceProduced)]
@@ -217,6 +218,8 @@ async def test_what_cannot_be_trained_fails_its_rollouts_and_no_worker(
     async with asyncio.timeout(60):
         await run.drive()
     failed = [each for each in await events(log, topics.EXPERIENCES) if isinstance(each, RolloutFailed)]
-    assert failed and all(says in each.reason and "fix: use a" in each.reason for each in failed), failed[0].reason
-    assert run.state.spine.status is Status.FAILED and says in run.state.spine.reason
+    assert failed, failed[0].reason
+    assert all(says in each.reason and "fix: use a" in each.reason for each in failed), failed[0].reason
+    assert run.state.spine.status is Status.FAILED
+    assert says in run.state.spine.reason
     assert [handle.exit_code() for handle in executor.handles if handle.exit_code()] == [], "a worker failed"

@@ -109,7 +109,8 @@ def test_an_import_holds_the_same_history(seed: int, steps: int, before: bool, d
         assert await experiment_digest(OwnRecords(target, run.id), clock=clock) == wanted
         heads = await target.heads()
         again = await import_experiment(target, path, home=folder, clock=clock, moves=STAY)
-        assert again.appended == 0 and await target.heads() == heads
+        assert again.appended == 0
+        assert await target.heads() == heads
         findings = [finding for finding in (await verify(target)).findings if finding.experiment == run.id]
         expected = [finding for finding in (await verify(source)).findings if finding.experiment == run.id]
         assert [finding.rule for finding in findings] == [finding.rule for finding in expected]

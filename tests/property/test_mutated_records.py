@@ -123,11 +123,14 @@ def test_a_stranger_adds_no_rollouts_to_a_group_and_moves_it_to_no_other_stage(e
         intrude()
     state = desk.state.groups
     assert (state.open[group].stage, state.open[group].missing) == (0, tuple(range(REPEAT)))
-    assert not list(close_groups(desk.state)) and state.inflight_rollouts == REPEAT
+    assert not list(close_groups(desk.state))
+    assert state.inflight_rollouts == REPEAT
     for rollout in range(REPEAT):
         desk.put(produced(group, rollout), key=group)
     ((event, _),) = close_groups(desk.state)
-    assert isinstance(event, GroupClosed) and len(event.members) == REPEAT and event.failed == 0
+    assert isinstance(event, GroupClosed)
+    assert len(event.members) == REPEAT
+    assert event.failed == 0
 
 
 def test_a_stranger_scores_nothing_that_nobody_evaluates() -> None:

@@ -64,7 +64,8 @@ def test_tables_do_not_depend_on_how_the_log_arrived(
 @given(seed=st.integers(0, 1 << 16))
 def test_rebuilt_tables_equal_the_live_ones(seed: int) -> None:
     report = asyncio.run(rebuilt(seed))
-    assert report.different == () and report.rebuilt == report.live
+    assert report.different == ()
+    assert report.rebuilt == report.live
 
 
 def test_a_row_that_is_missing_is_found() -> None:

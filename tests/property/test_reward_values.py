@@ -66,7 +66,8 @@ def test_fractions_agree_by_value(top: int, bottom: int) -> None:
 def test_mixed_numbers_are_the_sum_of_their_parts(whole: int, top: int, bottom: int, sign: str) -> None:
     value = Fraction(whole * bottom + top, bottom) * (-1 if sign else 1)
     for written in (f"{sign}{whole}\\frac{{{top}}}{{{bottom}}}", f"{sign}{whole} {top}/{bottom}"):
-        assert agree(written, str(value)) and agree(str(value), written)
+        assert agree(written, str(value))
+        assert agree(str(value), written)
         assert not agree(written, str(value + 1))
         assert agree(written, f"{whole}{top}/{bottom}") is (value == Fraction(f"{whole}{top}") / bottom)
 

@@ -99,7 +99,8 @@ def joint_loop(
         for number in numbers:
             sample = batch.samples[number]
             mask = masks[number]
-            assert sample.logprobs is not None and sample.advantages is not None
+            assert sample.logprobs is not None
+            assert sample.advantages is not None
             responses.append(
                 Response(
                     now=logprobs_of(policy, sample)[mask],

@@ -135,7 +135,8 @@ class ClusterScene(Scene):
             report = json.loads(said.out)
             each = report["experiments"][0]
             if each["state"] == "completed":
-                assert each["steps"] == steps and not report["findings"], report
+                assert each["steps"] == steps, report
+                assert not report["findings"], report
                 return
             assert time.monotonic() < deadline_s, report
             time.sleep(1.0)
@@ -152,7 +153,8 @@ class ClusterScene(Scene):
         figures = self.examined(self._caught_up(page, timeout_s))
         log = (self.folder / "daemon.log").read_text()
         assert figures["state"] == "completed", (figures, page.experiment.summary, log[-3000:])
-        assert figures["findings"] == [] and figures["balance"] == 0, figures
+        assert figures["findings"] == [], figures
+        assert figures["balance"] == 0, figures
         assert figures["steps"] == steps, figures
         assert figures["digests_equal"], figures
         assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:4000]

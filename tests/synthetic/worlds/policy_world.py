@@ -104,7 +104,8 @@ class PolicyWorld:
     def _dispatch(self) -> None:
         view = self.view()
         groups = self.policy.admit(view)
-        assert isinstance(groups, int) and 0 <= groups < 10**9
+        assert isinstance(groups, int)
+        assert 0 <= groups < 10**9
         assert groups == self.policy.admit(view)
         for _ in range(min(groups, self.sizes.slots - len(self.flights))):
             number = next(self.sequences)
@@ -147,7 +148,8 @@ class PolicyWorld:
         assert [(part.reason, list(part.entries)) for part in parts] == [(p.reason, list(p.entries)) for p in again]
         assert self._kept() == before
         ids = [each.member.experience for part in parts for each in part.entries]
-        assert len(ids) == len(set(ids)) and set(ids) <= self.entries.keys()
+        assert len(ids) == len(set(ids))
+        assert set(ids) <= self.entries.keys()
         for part in parts:
             assert part.reason
             for each in part.entries:
@@ -161,9 +163,11 @@ class PolicyWorld:
         assert chosen == list(self.policy.select(view, self.buffer, self.batch, none))
         assert self._kept() == before
         ids = [each.member.experience for each in chosen]
-        assert len(ids) <= self.batch and len(set(ids)) == len(ids)
+        assert len(ids) <= self.batch
+        assert len(set(ids)) == len(ids)
         for each in chosen:
-            assert self.entries[each.member.experience] == each and each.eligible_at_ns <= self.now_ns
+            assert self.entries[each.member.experience] == each
+            assert each.eligible_at_ns <= self.now_ns
             if self.spec.bounded:
                 assert step - 1 - each.member.oldest_version <= self.spec.max_staleness_versions
         few = self.policy.select(view, self.buffer, 1, none)
@@ -176,7 +180,8 @@ class PolicyWorld:
         id = each.member.experience
         self._leave(each)
         self.uses[id] += 1
-        assert self.uses[id] == each.uses + 1 and (self.spec.max_uses == 0 or self.uses[id] <= self.spec.max_uses)
+        assert self.uses[id] == each.uses + 1
+        assert self.spec.max_uses == 0 or self.uses[id] <= self.spec.max_uses
         if self.uses[id] == self.spec.max_uses:
             self.gone += 1
             return

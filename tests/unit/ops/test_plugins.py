@@ -26,7 +26,8 @@ def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: 
     assert known.names() == ("ours", "gone", "broken", "theirs")
     assert vars(known.open("theirs", {"size": 3})) == {"size": 3}
     assert type(known.open("ours")).__name__ == "Fraction"
-    assert known.builtin("ours") and not known.builtin("theirs")
+    assert known.builtin("ours")
+    assert not known.builtin("theirs")
     with pytest.raises(ConfigError, match=r"thing 'broken' cannot be imported"):
         known.open("broken")
     with pytest.raises(ConfigError, match=r"(?s)'theirs' takes no argument 'sise'.*did you mean 'size'"):

@@ -20,7 +20,8 @@ def test_put_then_read(tmp_path: Path) -> None:
     name = store.put(b"tokens")
     assert name == hashlib.sha256(b"tokens").hexdigest()
     assert store.put(b"tokens") == name
-    assert store.read(name) == b"tokens" and store.has(name)
+    assert store.read(name) == b"tokens"
+    assert store.has(name)
     assert [path.name for path in store.root.rglob("*") if path.is_file()] == [name]
 
 
@@ -68,4 +69,5 @@ def test_a_killed_put_leaves_nothing_or_everything(tmp_path: Path, point: str, k
     assert done.returncode == -signal.SIGKILL
     store, name = ArtifactStore(tmp_path), hashlib.sha256(b"x").hexdigest()
     assert store.has(name) is kept
-    assert store.put(b"x") == name and store.read(name) == b"x"
+    assert store.put(b"x") == name
+    assert store.read(name) == b"x"

@@ -115,7 +115,8 @@ def test_the_damaged_file_is_named(tmp_path: Path, damage: object, says: str) ->
     damage(folder / "actor" / "model.safetensors")
     with pytest.raises(DataError, match=says) as raised:
         verify(folder, files)
-    assert raised.value.where and raised.value.where.endswith("actor/model.safetensors")
+    assert raised.value.where
+    assert raised.value.where.endswith("actor/model.safetensors")
 
 
 def test_a_path_out_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -161,4 +162,5 @@ def test_markers_that_name_a_folder_which_is_gone_name_the_newest_that_stays(tmp
     mend_markers(tmp_path, [*kept, str(tmp_path / "global_step_12")])
     assert latest(tmp_path) == 12, "it was committed, and somebody may bring it back"
     mend_markers(tmp_path, [])
-    assert latest(tmp_path) is None and not list(tmp_path.glob("latest_*")), "nothing was saved that stays"
+    assert latest(tmp_path) is None, "nothing was saved that stays"
+    assert not list(tmp_path.glob("latest_*")), "nothing was saved that stays"

@@ -31,7 +31,8 @@ async def test_it_grows_as_the_tables_do(engine: AsyncEngine, seed: int) -> None
             points = await kept.of(connection, run.id)
             assert points == await RewardCurves().of(connection, run.id)
         lengths.add(len(points))
-    assert [point.step for point in points] == [3, 4, 5, 6, 7] and len(lengths) > 1
+    assert [point.step for point in points] == [3, 4, 5, 6, 7]
+    assert len(lengths) > 1
     assert all(point.experiences == 8 for point in points)
     await projector.close()
 
@@ -55,7 +56,8 @@ async def test_steps_that_are_taken_up_again_are_read_again(engine: AsyncEngine)
     async with engine.connect() as connection:
         after = await kept.of(connection, run.id)
         assert after == await RewardCurves().of(connection, run.id)
-    assert after[0] == before[0] and after[2] == before[2]
+    assert after[0] == before[0]
+    assert after[2] == before[2]
     assert after[1].reward_mean == before[2].reward_mean != before[1].reward_mean
     await projector.close()
 

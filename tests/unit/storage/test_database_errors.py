@@ -56,13 +56,15 @@ async def test_nobody_listens() -> None:
         port = free.getsockname()[1]
         error = await refused(f"postgresql://app:{SECRET}@127.0.0.1:{port}/x")
     assert isinstance(error, UnreachableError)
-    assert f"127.0.0.1:{port}" in str(error) and "check host and port" in str(error)
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "check host and port" in str(error)
     assert SECRET not in str(error)
 
 
 async def test_a_host_that_does_not_exist() -> None:
     error = await refused(f"postgresql://app:{SECRET}@no-such-host.invalid/x")
-    assert isinstance(error, UnreachableError) and "no-such-host.invalid" in str(error)
+    assert isinstance(error, UnreachableError)
+    assert "no-such-host.invalid" in str(error)
 
 
 async def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +73,8 @@ async def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         error = await refused(f"postgresql://app@127.0.0.1:{mute.getsockname()[1]}/x")
-    assert isinstance(error, UnreachableError) and "does not answer within 0.2 s" in str(error)
+    assert isinstance(error, UnreachableError)
+    assert "does not answer within 0.2 s" in str(error)
 
 
 async def test_a_wrong_password_and_none(
@@ -82,10 +85,12 @@ async def test_a_wrong_password_and_none(
     right = make_url(guarded.url)
     for wrong in (right.set(password=SECRET), right._replace(password=None), right.set(username="stranger")):
         error = await refused(wrong.render_as_string(hide_password=False))
-        assert isinstance(error, UnreachableError) and f"refused user {wrong.username}" in str(error)
+        assert isinstance(error, UnreachableError)
+        assert f"refused user {wrong.username}" in str(error)
         assert "PGPASSWORD" in str(error)
         shown = str(error) + repr(error.__cause__) + caplog.text
-        assert SECRET not in shown and str(right.password) not in shown
+        assert SECRET not in shown
+        assert str(right.password) not in shown
 
 
 @pytest.mark.parametrize("way", ["PGPASSWORD", "PGPASSFILE"])
@@ -109,7 +114,8 @@ async def test_a_wrong_password_while_running_is_waited_out(
         following = group.create_task(projector.run())
         await until(lambda: projector.last_error)
         said = str(projector.last_error)
-        assert "wrong or missing password" in said and SECRET not in said
+        assert "wrong or missing password" in said
+        assert SECRET not in said
         monkeypatch.setenv("PGPASSWORD", str(make_url(guarded.url).password))
         await until(lambda: projector.last_error is None)
         following.cancel()
@@ -118,7 +124,8 @@ async def test_a_wrong_password_while_running_is_waited_out(
 
 async def test_a_database_that_does_not_exist(postgres_url: str) -> None:
     error = await refused(make_url(postgres_url).set(database="nowhere").render_as_string(hide_password=False))
-    assert isinstance(error, UnreachableError) and "createdb nowhere" in str(error)
+    assert isinstance(error, UnreachableError)
+    assert "createdb nowhere" in str(error)
 
 
 @pytest.fixture
@@ -134,7 +141,8 @@ async def test_no_right_to_make_tables(postgres_url: str, owner: AsyncEngine) ->
     try:
         url = make_url(postgres_url).set(username="guest").render_as_string(hide_password=False)
         error = await refused(url)
-        assert isinstance(error, UnreachableError) and "no right to make tables" in str(error)
+        assert isinstance(error, UnreachableError)
+        assert "no right to make tables" in str(error)
         granting = str(error.fix).partition(", or ")[2]
         async with owner.begin() as connection:
             await connection.execute(text(granting))
@@ -153,7 +161,8 @@ async def test_a_read_only_server(postgres_url: str, owner: AsyncEngine) -> None
     async with owner.begin() as connection:
         await connection.execute(text(f'ALTER DATABASE "{owner.url.database}" SET default_transaction_read_only = on'))
     error = await refused(postgres_url)
-    assert isinstance(error, UnreachableError) and "name the primary" in str(error)
+    assert isinstance(error, UnreachableError)
+    assert "name the primary" in str(error)
 
 
 async def test_a_database_of_another_encoding(postgres_url: str, owner: AsyncEngine) -> None:
@@ -165,16 +174,20 @@ async def test_a_database_of_another_encoding(postgres_url: str, owner: AsyncEng
     async with owner.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         await connection.execute(text("DROP DATABASE latin WITH (FORCE)"))
-    assert isinstance(error, ConflictError) and "LATIN1" in str(error)
+    assert isinstance(error, ConflictError)
+    assert "LATIN1" in str(error)
 
 
 async def test_urls_that_are_none() -> None:
     for url in (f"postgresql://app:{SECRET}@host:port/x", f"{SECRET}"):
         with pytest.raises(UsageError) as caught:
             open_database(url)
-        assert SECRET not in str(caught.value) and caught.value.__cause__ is None
+        assert SECRET not in str(caught.value)
+        assert caught.value.__cause__ is None
     error = await refused(f"postgresql://app:{SECRET}@127.0.0.1:{os.getpid() % 9 + 1}/x?sslmode=sometimes")
-    assert isinstance(error, UsageError) and "sslmode" in str(error) and SECRET not in str(error)
+    assert isinstance(error, UsageError)
+    assert "sslmode" in str(error)
+    assert SECRET not in str(error)
 
 
 def test_an_engine_does_not_show_its_password() -> None:

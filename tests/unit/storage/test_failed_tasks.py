@@ -29,5 +29,6 @@ async def test_tables_and_log_tell_the_same(either: AsyncEngine) -> None:
     async with either.connect() as connection:
         told = await failed_tasks(connection)
     assert told == await FailedTasks().read(log)
-    assert [task.group for task in told[:2]] == groups[::-1] and [task.failed for task in told[:2]] == [4, 2]
+    assert [task.group for task in told[:2]] == groups[::-1]
+    assert [task.failed for task in told[:2]] == [4, 2]
     assert all(task.tries and task.row >= 0 for task in told)

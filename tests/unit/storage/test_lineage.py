@@ -58,7 +58,8 @@ async def test_weights_go_back_to_tasks_and_to_the_weights_that_drew(
     connection: AsyncConnection, run: SyntheticRun
 ) -> None:
     graph = await lineage(connection, "small/weights/4", direction="up", depth=6, children=50)
-    assert graph.root == "small/weights/4.0" and graph.down == []
+    assert graph.root == "small/weights/4.0"
+    assert graph.down == []
     assert kinds(graph, "up") == {"step", "batch", "experience", "rollout", "task", "weights", "experiment"}
     links = {(link.effect, link.what, link.cause) for link in graph.up}
     assert ("small/weights/4.0", "made by", "small/step/4.0") in links
@@ -67,14 +68,16 @@ async def test_weights_go_back_to_tasks_and_to_the_weights_that_drew(
     items = [cause for effect, what, cause in links if what == "item" and effect == str(run.batches[3])]
     assert len(items) == 2 * REPEAT
     drawn = [link for link in graph.up if link.what.startswith("drawn by") and link.effect == items[0]]
-    assert [link.cause for link in drawn] == ["small/weights/3.0"] and drawn[0].what.startswith("drawn by, tokens 0-")
+    assert [link.cause for link in drawn] == ["small/weights/3.0"]
+    assert drawn[0].what.startswith("drawn by, tokens 0-")
     assert "small/weights/2.0" in {node.id for node in graph.nodes}
 
 
 async def test_the_base_is_where_it_ends(connection: AsyncConnection) -> None:
     graph = await lineage(connection, "small/weights/2", direction="up", depth=50)
     assert {"small/step/1.0", "small/weights/0.0"} <= {node.id for node in graph.nodes}
-    assert graph.cut == [] and graph.more == []
+    assert graph.cut == []
+    assert graph.more == []
 
 
 async def test_what_became_of_a_rollout(connection: AsyncConnection, run: SyntheticRun) -> None:
@@ -123,7 +126,8 @@ async def test_a_failed_rollout_an_abandoned_batch_and_a_retired_experience_say_
 ) -> None:
     graph = await lineage(connection, "small/task/1.6", direction="down", depth=3)
     text = "\n".join(node.text for node in graph.nodes)
-    assert "failed with RFTD-WRK-003" in text and "retired: stale" in text
+    assert "failed with RFTD-WRK-003" in text
+    assert "retired: stale" in text
     [abandoned] = [node for node in graph.nodes if node.id == str(run.abandoned)]
     assert "abandoned: no" in abandoned.text
     assert str(run.zombie) not in {node.id for node in graph.nodes}
@@ -141,20 +145,24 @@ async def test_children_are_bounded_and_counted(connection: AsyncConnection, run
 
 async def test_depth_bounds_and_names_where_it_stopped(connection: AsyncConnection) -> None:
     none = await lineage(connection, "small", depth=0)
-    assert [node.kind for node in none.nodes] == ["experiment"] and none.up == none.down == []
+    assert [node.kind for node in none.nodes] == ["experiment"]
+    assert none.up == none.down == []
     one = await lineage(connection, "small/weights/4", direction="up", depth=1)
     assert one.cut == ["small/step/4.0"]
 
 
 async def test_a_bound_within_a_level_says_so(connection: AsyncConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = await lineage(connection, "small", direction="down", depth=6)
-    assert whole.bound is None and len(whole.nodes) > 60
+    assert whole.bound is None
+    assert len(whole.nodes) > 60
     for bound in (1, 7, 30, 61):
         monkeypatch.setattr(walk, "NODES", bound)
         some = await lineage(connection, "small", direction="down", depth=6, children=1 if bound == 1 else bound)
-        assert some.bound == bound and len(some.nodes) == bound
+        assert some.bound == bound
+        assert len(some.nodes) == bound
         shown = [node.id for node in some.nodes]
-        assert some.cut and set(some.cut) <= set(shown)
+        assert some.cut
+        assert set(some.cut) <= set(shown)
         links = {(link.cause, link.effect, link.what) for link in some.down}
         assert links <= {(link.cause, link.effect, link.what) for link in whole.down}
         # Whatever is not cut has all its neighbours.
@@ -175,7 +183,8 @@ async def test_ids_by_their_beginning(connection: AsyncConnection, run: Syntheti
     assert (await find(connection, str(group)[:13])).uuid == group
     with pytest.raises(UsageError, match="names several things") as several:
         await find(connection, run.id.hex[:8])
-    assert str(run.workers[0]) in str(several.value.fix) and "(worker)" in str(several.value.fix)
+    assert str(run.workers[0]) in str(several.value.fix)
+    assert "(worker)" in str(several.value.fix)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ async def test_list_shows_state_stage_and_step(connection: AsyncConnection, begu
         2,
         5,
     )
-    assert newest.staleness_p95 is None and newest.reward_mean is not None
+    assert newest.staleness_p95 is None
+    assert newest.reward_mean is not None
     assert (oldest.name, oldest.state, oldest.step, oldest.staleness_p95) == ("done", "completed", 5, 0)
     only = await experiments.list_experiments(connection, states=("running", "paused"))
     assert [row.id for row in only] == [str(begun.id)]
@@ -87,7 +88,8 @@ async def test_the_books_say_what_was_given_up(connection: AsyncConnection, done
     assert (await experiments.get_experiment(connection, done.id)).books.given_up == {}
     await connection.execute(text("UPDATE groups SET code = 'RFTD-WRK-008' WHERE sequence = 0"))
     books = (await experiments.get_experiment(connection, done.id)).books
-    assert books.given_up == {"RFTD-WRK-008": 1} and books.balance == 0
+    assert books.given_up == {"RFTD-WRK-008": 1}
+    assert books.balance == 0
     await connection.rollback()
 
 
@@ -103,7 +105,8 @@ async def test_a_warning_is_shown_once(connection: AsyncConnection, done: Synthe
 async def test_one_experiment_whole(connection: AsyncConnection, done: SyntheticRun) -> None:
     detail = await experiments.get_experiment(connection, done.id)
     assert [(s.name, s.first_version, s.last_version) for s in detail.stages] == [("warmup", 0, 2), ("rft", 2, 5)]
-    assert detail.warnings == ["nccl ignored"] and detail.config == {"name": "done"}
+    assert detail.warnings == ["nccl ignored"]
+    assert detail.config == {"name": "done"}
     assert (detail.groups_closed, detail.generations, detail.deterministic) == (7, 1, False)
     with pytest.raises(NotFoundError):
         await experiments.get_experiment(connection, UUID(int=1))
@@ -113,7 +116,8 @@ async def test_steps_with_their_batches(connection: AsyncConnection, done: Synth
     rows = await steps.list_steps(connection, done.id)
     assert [row.step for row in rows] == [1, 2, 3, 4, 5]
     assert [UUID(row.batch) for row in rows] == done.batches
-    assert rows[0].reward_mean is None and rows[2].staleness_max == 0
+    assert rows[0].reward_mean is None
+    assert rows[2].staleness_max == 0
     assert rows[1].metrics == {"loss": 0.5, "bad": None}
     assert [row.step for row in await steps.list_steps(connection, done.id, first_step=2, last_step=3)] == [2, 3]
     curve = await RewardCurves().of(connection, done.id)
@@ -143,7 +147,8 @@ async def test_experiences_by_filter_and_order(connection: AsyncConnection, done
     assert everything == list(reversed(await ids(ExperienceFilter(), "newest")))
     assert {row.step for row in await ids(ExperienceFilter(first_step=4, last_step=5))} == {4, 5}
     good = await ids(ExperienceFilter(min_reward=1.0, max_staleness_versions=0))
-    assert good and all(row.reward == 1.0 and row.uses == 1 for row in good)
+    assert good
+    assert all(row.reward == 1.0 and row.uses == 1 for row in good)
     best = await ids(ExperienceFilter(), "-reward", limit=3)
     assert [row.reward for row in best] == [1.0, 1.0, 1.0]
     states = {
@@ -166,7 +171,8 @@ async def test_lengths_of_what_was_generated_and_trained(connection: AsyncConnec
     assert (found.trained.count, found.dropped.count, found.undecided) == (24, 2, 2)
     assert found.dropped_by_reason == {"late": 1, "stale": 1}
     assert found.never_ended == 0  # the one that failed its group came late
-    assert found.generated.count == 26 and found.generated.max == max(trained + dropped)
+    assert found.generated.count == 26
+    assert found.generated.max == max(trained + dropped)
     assert found.trained.mean == pytest.approx(sum(trained) / 24)
     assert (found.trained.p50, found.trained.p90, found.trained.max) == (trained[11], trained[21], trained[23])
     assert (found.statistic, found.p) == ks_test(trained + dropped, trained)
@@ -199,7 +205,8 @@ async def test_announcements_count_only_with_their_step(connection: AsyncConnect
 async def test_windows_that_waited_too_long(connection: AsyncConnection, begun: SyntheticRun) -> None:
     found = await weights.list_overdue(connection, begun.id)
     assert [(row.stage, row.window, row.wanted, row.version) for row in found] == [(1, 1, 4, -1), (1, 3, 4, 2)]
-    assert (found[0].waited_s, found[0].reason) == (60.5, "late") and found[0].overdue_ns
+    assert (found[0].waited_s, found[0].reason) == (60.5, "late")
+    assert found[0].overdue_ns
 
 
 async def test_names(connection: AsyncConnection, done: SyntheticRun, begun: SyntheticRun) -> None:
@@ -210,7 +217,8 @@ async def test_names(connection: AsyncConnection, done: SyntheticRun, begun: Syn
     assert await resolve_experiment(connection, done.id.hex[:shared]) == done.id
     with pytest.raises(UsageError, match="names 2 experiments") as ambiguous:
         await resolve_experiment(connection, done.id.hex[: shared - 1])
-    assert str(done.id) in str(ambiguous.value) and "begun" in str(ambiguous.value)
+    assert str(done.id) in str(ambiguous.value)
+    assert "begun" in str(ambiguous.value)
     for wanted in ("nobody", "done@2", ""):
         with pytest.raises(NotFoundError, match="known: done, begun"):
             await resolve_experiment(connection, wanted)

@@ -38,7 +38,8 @@ async def test_rebuilt_tables_equal_the_live_ones_at_their_positions(
     live = Projector(part, engine, clock=ManualClock())
     await live.catch_up()
     report = await rebuild(log, sqlite_url(tmp_path / "again.db"), clock=ManualClock(), live=engine)
-    assert report.live is not None and report.different == ()
+    assert report.live is not None
+    assert report.different == ()
     assert report.rebuilt == report.live, "the log went on, the comparison did not"
     assert report.rebuilt.total == report.live.total
     assert sum(mark.next_offset for mark in report.rebuilt.positions.values()) == 70
@@ -56,7 +57,8 @@ async def test_rebuild_empties_what_was_there(log: MemoryLog, tmp_path: Path) ->
     url = sqlite_url(tmp_path / "state.db")
     first = await rebuild(log, url, clock=ManualClock())
     again = await rebuild(log, url, clock=ManualClock())
-    assert first.rebuilt == again.rebuilt and again.live is None
+    assert first.rebuilt == again.rebuilt
+    assert again.live is None
 
 
 async def test_rebuild_refuses_a_log_that_lost_what_the_tables_hold(
@@ -90,4 +92,5 @@ async def test_a_damaged_file_is_named_with_what_to_do(log: MemoryLog, engine: A
     (tmp_path / "state.db").write_bytes(b"not a database " * 1000)
     with pytest.raises(ConflictError, match="damaged") as refused:
         await Projector(log, engine, clock=ManualClock()).open()
-    assert "state.db" in str(refused.value) and "delete" in str(refused.value)
+    assert "state.db" in str(refused.value)
+    assert "delete" in str(refused.value)

@@ -38,7 +38,8 @@ def _left(path: Path, *, experiment: UUID = ONE) -> Path:
 def test_what_lies_in_a_workplace_is_heard(tmp_path: Path, place: str) -> None:
     path = _left(tmp_path / place)
     [heard] = of_checkpoints(spec_of("one", 3, str(tmp_path)), ONE)
-    assert heard.by.startswith(str(path)) and heard.heads == {SPINE: Mark(40, b"chain")}
+    assert heard.by.startswith(str(path))
+    assert heard.heads == {SPINE: Mark(40, b"chain")}
 
 
 def test_what_is_torn_or_of_another_experiment_is_not(tmp_path: Path) -> None:

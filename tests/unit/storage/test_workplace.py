@@ -114,5 +114,6 @@ def test_what_trainers_left_is_garbage_unless_it_is_all_there_is(tmp_path: Path)
     found = [each.path for each in unreferenced(ours(spec), named, before_ns=1 << 63)]
     assert found == [str(dead.path / "global_step_2.gone"), str(empty.path)]
     remove(found)
-    assert names(tmp_path) == [".trainer-e1"] and names(dead.path) == ["global_step_3.gone"]
+    assert names(tmp_path) == [".trainer-e1"]
+    assert names(dead.path) == ["global_step_3.gone"]
     assert Workplace(tmp_path, 3).take_over({str(tmp_path / "global_step_3"): kept}) == [tmp_path / "global_step_3"]

@@ -76,7 +76,8 @@ async def test_a_role_may_decide_more_in_one_turn_than_an_append_takes(log: Even
     with pytest.raises(CodecError):
         await log.append(drafts)
     positions = await lease.append(drafts)
-    assert len(positions) == len(drafts) and positions == sorted(positions)
+    assert len(positions) == len(drafts)
+    assert positions == sorted(positions)
     assert await lease.append(drafts) == positions, "again without a trace"
     assert await reasons(log) == [str(number) for number in range(len(drafts))]
     await follower.close()
@@ -96,7 +97,8 @@ async def test_a_crash_between_two_parts_leaves_a_prefix(log: EventLog, clock, i
     monkeypatch.setattr(log, "append", dying)
     with pytest.raises(asyncio.CancelledError):
         await append_when_space(log, drafts, clock=clock)
-    assert calls == [3, 3, 2] and await reasons(log) == [str(number) for number in range(6)]
+    assert calls == [3, 3, 2]
+    assert await reasons(log) == [str(number) for number in range(6)]
     await append_when_space(log, drafts, clock=clock)
     assert await reasons(log) == [str(number) for number in range(8)]
 

@@ -34,10 +34,12 @@ def test_a_fold_does_not_grow_with_its_history(monkeypatch: pytest.MonkeyPatch) 
             state.apply(decoded)
         sizes.append(size_of(state))
     closed = history.experiences - len(state.replay_buffer.waiting)
-    assert closed == 4 * 64 * BATCH and state.replay_buffer.counts()["balance"] == 0
+    assert closed == 4 * 64 * BATCH
+    assert state.replay_buffer.counts()["balance"] == 0
     # One evaluation of a hundred steps is kept by its id; nothing else may remain of a step or a group.
     assert max(sizes) - min(sizes[1:]) < 0.02 * (sizes[1] + 64 * BATCH), sizes
-    assert (history.version, 0) in state.spine.executed and (1, 0) in state.weights.retired
+    assert (history.version, 0) in state.spine.executed
+    assert (1, 0) in state.weights.retired
     assert len(state.weights.published) == len(state.weights.standing) <= 5
 
 
@@ -60,7 +62,8 @@ def test_a_group_says_its_place_to_its_experiment_alone() -> None:
     for stage, sequence in ((0, 0), (3, 10**7), (4095, (1 << 48) - 1)):
         id = group_id(EXPERIMENT, stage, sequence)
         assert place_of_group(EXPERIMENT, id) == (stage, sequence)
-        assert place_of_group(other, id) is None and place_of_group(None, id) is None
+        assert place_of_group(other, id) is None
+        assert place_of_group(None, id) is None
     for id in (group_id(EXPERIMENT, 4096, 0), derive(EXPERIMENT, "group", 0, 0), derive(EXPERIMENT, "retry")):
         assert place_of_group(EXPERIMENT, id) is None
 
@@ -71,9 +74,11 @@ def test_closed_groups_are_known_by_place_or_by_id() -> None:
     ids += [derive(id, "retry") for id in ids[:5]]
     for chosen in np.random.default_rng(0).permutation(len(ids)).tolist():
         assert not closed.holds(EXPERIMENT, ids[chosen])
-        assert closed.first(EXPERIMENT, ids[chosen]) and not closed.first(EXPERIMENT, ids[chosen])
+        assert closed.first(EXPERIMENT, ids[chosen])
+        assert not closed.first(EXPERIMENT, ids[chosen])
     assert all(closed.holds(EXPERIMENT, id) for id in ids)
-    assert len(closed.others) == 5 and all(len(each.starts) == 1 for each in closed.by_stage.values())
+    assert len(closed.others) == 5
+    assert all(len(each.starts) == 1 for each in closed.by_stage.values())
 
 
 @pytest.mark.anyio
@@ -83,7 +88,8 @@ async def test_plans_of_long_ago_are_found_in_the_log(monkeypatch: pytest.Monkey
         log = MemoryLog()
         await log.append(tape.drafts)
         known = fold(experiment, tape.records).spine.plan_offsets
-        assert known and await plan_offsets(log, experiment, first=1) == known
+        assert known
+        assert await plan_offsets(log, experiment, first=1) == known
         assert await plan_offsets(log, experiment, first=3) == {step: at for step, at in known.items() if step >= 3}
 
 

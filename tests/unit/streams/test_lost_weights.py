@@ -52,7 +52,8 @@ def test_what_was_retired_counts_again_once_a_successor_that_went_back_announces
         take(published(version), 1)
     for version in (0, 2, 4):
         take(retired(version), 1)
-    assert weights.standing == [(6, 0)] and weights.over(3, 0), "what lies between was never announced"
+    assert weights.standing == [(6, 0)], "what lies between was never announced"
+    assert weights.over(3, 0), "what lies between was never announced"
     weights.apply(taken[0])
     assert weights.standing == [(6, 0)], "a record that comes again makes nothing stand"
     desk.state.spine.checksums[3, 0] = "c3"
@@ -65,4 +66,5 @@ def test_what_was_retired_counts_again_once_a_successor_that_went_back_announces
     assert weights.standing == [(0, 0), (3, 0), (4, 0), (6, 0)], "nor does it undo anything"
     take(retired(3), 2)
     take(published(3), 2)
-    assert weights.standing == [(0, 0), (4, 0), (6, 0)] and weights.over(3, 0)
+    assert weights.standing == [(0, 0), (4, 0), (6, 0)]
+    assert weights.over(3, 0)

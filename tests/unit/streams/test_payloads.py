@@ -106,7 +106,8 @@ async def test_without_payloads_every_fold_is_the_same(
         assert folded(id, before) == folded(id, after)
     event = decode_as(thin[0], ExperienceProduced)
     whole = decode_as(next(each for each in before if each.head == thin[0].head), ExperienceProduced)
-    assert len(event.tokens) == len(whole.tokens) and event.reward == whole.reward
+    assert len(event.tokens) == len(whole.tokens)
+    assert event.reward == whole.reward
     with pytest.raises(NotFoundError, match="were dropped"):
         event.tokens.view()
     with pytest.raises(NotFoundError, match="were dropped"):
@@ -133,7 +134,8 @@ async def test_what_is_brought_back_must_be_what_the_chain_covers(tmp_path: Path
     await log.append([experience(99, experiment, tape)])  # the refusal leaves a log that works
     await bring_back(log, first, {0: drafts[0].value})
     record = (await log.read(first, 0, max_records=1))[0]
-    assert record.value == drafts[0].value and not record.thin
+    assert record.value == drafts[0].value
+    assert not record.thin
     await log.close()
     assert scan_chain(tmp_path).records == 17
 
@@ -153,7 +155,8 @@ async def test_the_space_goes_back_to_the_file_system_and_damage_is_still_seen(t
         by_partition[draft.partition] = offset + 1
         places.append((draft.partition.number, offset))
     dropped = await drop_at(log, places)
-    assert dropped.records == 1600 and dropped.size_bytes > 0.9 * size_bytes
+    assert dropped.records == 1600
+    assert dropped.size_bytes > 0.9 * size_bytes
     await give_back(log)
     assert all(record.thin for record in await everything(view))
     await view.close()
@@ -203,7 +206,8 @@ async def test_space_goes_back_while_a_checkpointer_is_at_work(tmp_path: Path) -
     await log.append([experience(number, experiment, tape) for number in range(64)])
     command = [sys.executable, "-c", CHECKPOINTER, str(tmp_path / "log" / "log.db-shm")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         await give_back(log)
         await log.append([experience(99, experiment, tape)])

@@ -44,9 +44,11 @@ async def test_a_log_that_is_whole_has_what_is_remembered() -> None:
 
 async def test_a_record_that_was_edited_with_all_its_chains_is_found() -> None:
     found = await remembered_by_a_fence(["a", "b", "c"], [1, 2], ["x"])
-    assert len(found) == 1 and "@2 is not the record that was acknowledged; fence at " in found[0], found
+    assert len(found) == 1, found
+    assert "@2 is not the record that was acknowledged; fence at " in found[0], found
 
 
 async def test_a_record_that_was_taken_out_is_found() -> None:
     found = await remembered_by_a_fence(["a", "b", "c"], [1], [])
-    assert len(found) == 1 and "@2 was acknowledged and is gone: the log ends before 2; fence at " in found[0], found
+    assert len(found) == 1, found
+    assert "@2 was acknowledged and is gone: the log ends before 2; fence at " in found[0], found

@@ -84,7 +84,8 @@ def test_commits_do_not_wait_for_a_reader_who_is_named(tmp_path: Path, store: St
     reader = subprocess.Popen(
         [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert reader.stdout is not None and reader.stdout.readline() == "reading\n"
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "reading\n"
     try:
         tries.clear()
         write(store, COMMITS, ids)
@@ -92,7 +93,8 @@ def test_commits_do_not_wait_for_a_reader_who_is_named(tmp_path: Path, store: St
         assert {each.busy_timeout_ms for each in emptying} <= {0}, "the writer's thread waited for a reader"
         assert store.wal.tries < COMMITS / 10, "one that is in the way is asked seldom"
         blocked = store.wal.blocked
-        assert blocked is not None and store.wal.pages > COMMITS
+        assert blocked is not None
+        assert store.wal.pages > COMMITS
         assert blocked.size_bytes > schema.CHECKPOINT_FORCED_PAGES * schema.PAGE_SIZE_BYTES
         if wal.LOCKS.exists():
             assert blocked.holders == (Holder(reader.pid, blocked.holders[0].name),)
@@ -103,7 +105,8 @@ def test_commits_do_not_wait_for_a_reader_who_is_named(tmp_path: Path, store: St
     while (retry_s := store.wal.retry_s) is not None:  # as the writer's thread does while nothing is written
         assert retry_s <= wal.LONGEST_WAIT_S
         store.settle()
-    assert store.wal.blocked is None and store.wal.pages == 0
+    assert store.wal.blocked is None
+    assert store.wal.pages == 0
     assert os.path.getsize(f"{path}-wal") < large / 10
     write(store, 10, ids)
     assert store.heads[HOME].next_offset == 50 + COMMITS + 10
@@ -130,7 +133,8 @@ def test_a_large_one_is_left_to_the_thread_beside_the_writer(tmp_path: Path, sto
     beside.copied = keeper.pages - 1
     now[0] += wal.LONGEST_WAIT_S
     keeper.look(store.connection)
-    assert [each.mode for each in tries] == [apsw.SQLITE_CHECKPOINT_TRUNCATE] and keeper.retry_s is None
+    assert [each.mode for each in tries] == [apsw.SQLITE_CHECKPOINT_TRUNCATE]
+    assert keeper.retry_s is None
     beside.close()
 
 
@@ -143,7 +147,8 @@ def test_a_reader_of_this_process_is_named_if_no_other_is(tmp_path: Path, store:
     assert own.execute("SELECT count(*) FROM part").get == 0
     assert [each.pid for each in holders(path) or ()] == [os.getpid()]
     own.close()
-    assert holders(path) == () and holders(tmp_path / "none") is None
+    assert holders(path) == ()
+    assert holders(tmp_path / "none") is None
 
 
 def test_a_system_that_does_not_tell_is_said_so(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,8 @@ def test_a_module_that_moved_has_the_very_objects_of_the_one_of_today(old: str) 
     public = {name: value for name, value in vars(today).items() if not name.startswith("_")}
     assert public == {name: value for name, value in vars(before).items() if name in public}
     assert before is not today
-    assert today.__spec__ is not None and today.__spec__.name == today.__name__
+    assert today.__spec__ is not None
+    assert today.__spec__.name == today.__name__
 
 
 def test_what_moved_nowhere_is_still_not_there() -> None:

@@ -23,7 +23,8 @@ async def test_without_the_token_nothing_but_probes(guarded: House) -> None:
         for given in (None, "right", "Bearer wrong", "Bearer", "Basic right", "Bearer rightx", "Bearer é"):
             headers = {"Authorization": given.encode()} if given else {}
             refused = await client.get("/v1/experiments", headers=headers)
-            assert refused.status_code == 401 and refused.json()["code"] == "RFTD-API-001"
+            assert refused.status_code == 401
+            assert refused.json()["code"] == "RFTD-API-001"
             assert refused.headers["www-authenticate"] == "Bearer"
             assert "right" not in refused.text
             assert (await client.get("/metrics", headers=headers)).status_code == 401
@@ -44,5 +45,6 @@ async def test_a_name_that_a_stranger_points_here_is_not_served(house: House) ->
 
 async def test_a_foreign_page_may_not_command(client: httpx.AsyncClient) -> None:
     foreign = await client.post("/v1/experiments/small/cancel", headers={"Origin": "https://evil.example"})
-    assert foreign.status_code == 403 and foreign.json()["code"] == "RFTD-API-002"
+    assert foreign.status_code == 403
+    assert foreign.json()["code"] == "RFTD-API-002"
     assert (await client.get("/v1/experiments", headers={"Origin": BASE})).status_code == 200

@@ -21,7 +21,8 @@ GOLDEN = Path(__file__).parents[3] / "golden"
 async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: House) -> None:
     assert (await client.get("/livez")).text == "ok"
     verdict = (await client.get("/readyz?verbose")).json()
-    assert verdict["ok"] and {check["name"] for check in verdict["checks"]} == {
+    assert verdict["ok"]
+    assert {check["name"] for check in verdict["checks"]} == {
         "log",
         "state",
         "projector",
@@ -31,7 +32,8 @@ async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, house: Hous
     }
     house.projector.last_error = "the database is away"
     refused = await client.get("/readyz")
-    assert refused.status_code == 503 and refused.text == "projector: the database is away"
+    assert refused.status_code == 503
+    assert refused.text == "projector: the database is away"
     assert (await client.get("/readyz?verbose")).json()["ok"] is False
     assert (await client.get("/livez")).status_code == 200
 
@@ -42,7 +44,8 @@ async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClie
         await connection.execute(text("DROP TABLE experiments"))
     assert (await client.get("/readyz")).status_code == 503
     refused = await client.get("/v1/experiments")
-    assert refused.status_code == 503 and refused.json()["code"] == "RFTD-NET-001"
+    assert refused.status_code == 503
+    assert refused.json()["code"] == "RFTD-NET-001"
     assert (await client.get("/livez")).status_code == 200
 
 
@@ -57,13 +60,16 @@ async def test_a_reader_in_the_way_of_the_log_is_named_everywhere(client: httpx.
     house.log.wal_size_bytes = 300 << 20  # type: ignore[attr-defined]
     house.log.blocked = Blocked(300 << 20, 1.0, (Holder(4711, "sqlite3"),))  # type: ignore[attr-defined]
     ready = await client.get("/readyz")
-    assert ready.status_code == 200 and ready.text.startswith("ok\nwal: ")
+    assert ready.status_code == 200
+    assert ready.text.startswith("ok\nwal: ")
     assert "has 300 MiB and cannot be emptied while process 4711 (sqlite3) keeps a transaction open" in ready.text
     [check] = [each for each in (await client.get("/readyz?verbose")).json()["checks"] if each["name"] == "wal"]
-    assert check["ok"] and "4711" in check["reason"]
+    assert check["ok"]
+    assert "4711" in check["reason"]
     scraped = (await client.get("/metrics")).text
     assert "rftd_log_wal_size_bytes 3.145728e+08" in scraped
-    assert "rftd_log_wal_blocked 1.0" in scraped and "rftd_log_wal_blocked_by_pid 4711.0" in scraped
+    assert "rftd_log_wal_blocked 1.0" in scraped
+    assert "rftd_log_wal_blocked_by_pid 4711.0" in scraped
     house.log.blocked = None  # type: ignore[attr-defined]
     assert (await client.get("/readyz")).text == "ok"
     assert "rftd_log_wal_blocked_by_pid 0.0" in (await client.get("/metrics")).text

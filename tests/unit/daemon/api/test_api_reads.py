@@ -22,7 +22,8 @@ async def test_lists_the_run_with_iso_times(client: httpx.AsyncClient) -> None:
     listed = await get(client, "/v1/experiments")
     [row] = listed["items"]
     assert (row["name"], row["state"], row["step"]) == ("small", "completed", 5)
-    assert row["submitted_at"].endswith("Z") and "submitted_ns" not in row
+    assert row["submitted_at"].endswith("Z")
+    assert "submitted_ns" not in row
     assert listed["next"] is None
     assert (await get(client, "/v1/experiments", state="failed"))["items"] == []
 
@@ -45,7 +46,8 @@ async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.A
     told = await get(client, "/v1/experiments/small", after=str(position))
     page = from_wire(told, ExperimentPage)
     assert [(row.window, row.version, row.reason) for row in page.overdue] == [(2, -1, "late")]
-    assert page.overdue_windows == 1 and to_wire(page) == told
+    assert page.overdue_windows == 1
+    assert to_wire(page) == told
 
 
 async def test_steps_are_paged(client: httpx.AsyncClient) -> None:
@@ -57,9 +59,11 @@ async def test_steps_are_paged(client: httpx.AsyncClient) -> None:
 
 async def test_a_batch_with_its_items(client: httpx.AsyncClient) -> None:
     page = await get(client, "/v1/experiments/small/batches/3")
-    assert page["batch"]["state"] == "trained" and len(page["items"]) == 8
+    assert page["batch"]["state"] == "trained"
+    assert len(page["items"]) == 8
     missing = await client.get("/v1/experiments/small/batches/99")
-    assert missing.status_code == 404 and missing.json()["code"] == "RFTD-NOF-001"
+    assert missing.status_code == 404
+    assert missing.json()["code"] == "RFTD-NOF-001"
 
 
 async def test_evals(client: httpx.AsyncClient) -> None:
@@ -69,17 +73,20 @@ async def test_evals(client: httpx.AsyncClient) -> None:
 async def test_lengths_say_whether_drops_were_biased(client: httpx.AsyncClient) -> None:
     lengths = await get(client, "/v1/experiments/small/lengths")
     assert lengths["generated"]["count"] == lengths["trained"]["count"] + lengths["dropped"]["count"]
-    assert lengths["dropped_by_reason"] == {"late": 1, "stale": 1} and 0 <= lengths["p"] <= 1
+    assert lengths["dropped_by_reason"] == {"late": 1, "stale": 1}
+    assert 0 <= lengths["p"] <= 1
     assert (await get(client, "/v1/experiments/small/lengths", stage=7))["generated"]["count"] == 0
     assert (await client.get("/v1/experiments/nobody/lengths")).status_code == 404
 
 
 async def test_experiences_are_filtered_and_shown_with_tokens(client: httpx.AsyncClient) -> None:
     good = await get(client, "/v1/experiments/small/experiences", min_reward=0.5, order="oldest", limit=500)
-    assert good["items"] and all(row["reward"] >= 0.5 for row in good["items"])
+    assert good["items"]
+    assert all(row["reward"] >= 0.5 for row in good["items"])
     id = good["items"][0]["id"]
     plain = await get(client, f"/v1/experiments/small/experiences/{id}")
-    assert plain["tokens"] is None and plain["spans"]
+    assert plain["tokens"] is None
+    assert plain["spans"]
     full = await get(client, f"/v1/experiments/small/experiences/{id}", tokens="true")
     row = full["experience"]
     assert len(full["tokens"]) == row["prompt_tokens"] + row["response_tokens"]
@@ -93,7 +100,8 @@ async def test_after_waits_for_the_tables(client: httpx.AsyncClient, house) -> N
     assert page["experiment"]["summary"]["state"] == "completed"
     for wrong in ("nonsense", "rftd.experiments/99@1", "rftd.heartbeats/0@1"):
         refused = await client.get("/v1/experiments", params={"after": wrong})
-        assert refused.status_code == 422 and refused.json()["field"] == "after"
+        assert refused.status_code == 422
+        assert refused.json()["field"] == "after"
 
 
 async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient, house) -> None:
@@ -117,7 +125,8 @@ async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient,
 async def test_events_by_type_show_arrays_as_their_shape(client: httpx.AsyncClient) -> None:
     page = await get(client, "/v1/experiments/small/events", type="experience.produced", limit=3)
     payload = page["items"][0]["payload"]
-    assert payload["tokens"]["dtype"] == "u4" and payload["tokens"]["shape"][0] > 3
+    assert payload["tokens"]["dtype"] == "u4"
+    assert payload["tokens"]["shape"][0] > 3
     life = await get(client, "/v1/experiments/small/events", type="experiment")
     assert [event["type"] for event in life["items"]] == [
         "experiment.submitted",
@@ -126,11 +135,14 @@ async def test_events_by_type_show_arrays_as_their_shape(client: httpx.AsyncClie
         "experiment.completed",
     ]
     refused = await client.get("/v1/experiments/small/events", params={"type": "experimnt"})
-    assert refused.status_code == 422 and refused.json()["field"] == "type"
+    assert refused.status_code == 422
+    assert refused.json()["field"] == "type"
 
 
 async def test_the_stream_of_an_ended_experiment_is_a_page_and_the_end(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/experiments/small/stream")
     assert answer.headers["content-type"].startswith("text/event-stream")
     page, end, rest = answer.text.split("\n\n")
-    assert page.startswith("event: page\ndata: {") and end == 'event: end\ndata: "completed"' and rest == ""
+    assert page.startswith("event: page\ndata: {")
+    assert end == 'event: end\ndata: "completed"'
+    assert rest == ""

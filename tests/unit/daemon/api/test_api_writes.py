@@ -21,7 +21,8 @@ def problem(answer: httpx.Response, status: int, code: str, field: str | None = 
     assert answer.headers["content-type"] == "application/problem+json"
     body = answer.json()
     assert (body["status"], body["code"], body["type"]) == (status, code, f"urn:rftd:error:{code}")
-    assert body["title"] and body["detail"]
+    assert body["title"]
+    assert body["detail"]
     if field is not None:
         assert body["field"] == field
     return body
@@ -91,14 +92,16 @@ async def test_transitions_and_their_conflicts(client: httpx.AsyncClient) -> Non
 async def test_every_error_of_a_config_at_once(client: httpx.AsyncClient) -> None:
     wrong = config(mode="sideways", nonsense=1)
     body = (await client.post("/v1/experiments", json={"config": wrong})).json()
-    assert body["status"] == 422 and len(body["errors"]) == 2
+    assert body["status"] == 422
+    assert len(body["errors"]) == 2
     assert {part["field"] for part in body["errors"]} == {"mode", "nonsense"}
     assert all(part["code"].startswith("RFTD-CFG-") for part in body["errors"])
 
 
 async def test_interpolations_and_secrets_of_a_stranger_are_refused(client: httpx.AsyncClient) -> None:
     stolen = await submit(client, name="${oc.env:HOME}")
-    assert stolen.status_code == 422 and stolen.json()["errors"][0]["field"] == "name"
+    assert stolen.status_code == 422
+    assert stolen.json()["errors"][0]["field"] == "name"
 
 
 async def test_bodies_that_are_none(client: httpx.AsyncClient) -> None:
@@ -154,7 +157,8 @@ async def test_a_fork_over_http(client: httpx.AsyncClient) -> None:
     await client.get(f"/v1/experiments/{parent['id']}", params={"after": parent["position"]})
     body = {"at_step": 0, "set": ["buffer.total_steps=7"], "name": "other"}
     first, again = [await client.post(path, json=body, headers={"Idempotency-Key": "fork"}) for _ in range(2)]
-    assert first.status_code == 202 and first.json() == again.json()
+    assert first.status_code == 202
+    assert first.json() == again.json()
     receipt = first.json()
     assert (receipt["parent"], receipt["at_step"], receipt["name"]) == (parent["id"], 0, "other")
     page = (await client.get(first.headers["location"], params={"after": receipt["position"]})).json()

@@ -43,11 +43,13 @@ async def test_a_failed_task_is_listed_and_shown(client: httpx.AsyncClient, hous
     listed = await _get(client)
     [letter] = listed["items"]
     assert (letter["kind"], letter["task"], letter["state"], letter["attempts"]) == ("task", failed, "open", 1)
-    assert listed["open"] == 1 and letter["experiment"] == str(house.run.id)
+    assert listed["open"] == 1
+    assert letter["experiment"] == str(house.run.id)
     for wanted in (letter["id"], failed, letter["group"], letter["group"][:13]):
         shown = (await client.get("/v1/dead-letters/one", params={"id": wanted})).json()
         assert shown["letter"] == letter
-        assert [each["attempt"] for each in shown["tries"]] == [1] and shown["record"] is None
+        assert [each["attempt"] for each in shown["tries"]] == [1]
+        assert shown["record"] is None
     assert (await _get(client, experiment="small"))["items"] == [letter]
 
 
@@ -61,18 +63,21 @@ async def test_a_task_is_retried_once(client: httpx.AsyncClient, house: House, f
     [letter] = (await _get(client, all=True))["items"]
     assert (letter["state"], letter["by"]) == ("retried", "me")
     gone = await client.post("/v1/dead-letters/drop", json=body)
-    assert gone.status_code == 409 and "was retried" in gone.json()["detail"]
+    assert gone.status_code == 409
+    assert "was retried" in gone.json()["detail"]
     assert _ours(await verify(house.log)) == []
 
 
 async def test_a_task_is_dropped_with_a_reason(client: httpx.AsyncClient, house: House, failed: str) -> None:
     without = await client.post("/v1/dead-letters/drop", json={"id": failed})
-    assert without.status_code == 422 and without.json()["field"] == "reason"
+    assert without.status_code == 422
+    assert without.json()["field"] == "reason"
     body = {"id": failed, "by": "me", "reason": "the row is broken"}
     first = (await client.post("/v1/dead-letters/drop", json=body)).json()
     assert (first["state"], first["already"]) == ("dropped", False)
     assert (await client.post("/v1/dead-letters/drop", json=body)).json()["already"]
-    assert (await _get(client))["items"] == [] and (await _get(client))["open"] == 0
+    assert (await _get(client))["items"] == []
+    assert (await _get(client))["open"] == 0
     [letter] = (await _get(client, all=True))["items"]
     assert (letter["state"], letter["by"], letter["verdict"]) == ("dropped", "me", "the row is broken")
     assert _ours(await verify(house.log)) == []
@@ -88,11 +93,13 @@ async def test_records_of_strangers(client: httpx.AsyncClient, house: House, tmp
     await engine.dispose()
     listed = await _get(client, limit=1000)
     kinds = {letter["kind"] for letter in listed["items"]}
-    assert kinds == {"record"} and listed["open"] == len(listed["items"]) > 10
+    assert kinds == {"record"}
+    assert listed["open"] == len(listed["items"]) > 10
     refused: set[str] = set()
     for letter in listed["items"][::12]:
         shown = (await client.get("/v1/dead-letters/one", params={"id": letter["id"]})).json()
-        assert shown["record"]["readable"] is False and "value_hex" in shown["record"], shown
+        assert shown["record"]["readable"] is False, shown
+        assert "value_hex" in shown["record"], shown
         said = await client.post("/v1/dead-letters/retry", json={"id": letter["id"]})
         assert said.status_code == 409
         refused.add("role" if "written by roles" in said.json()["detail"] else said.json()["detail"][:19])

@@ -76,7 +76,8 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
 
 async def test_nothing_is_read_while_nothing_is_written(watched: Watched) -> None:
     first = await watched.look()
-    assert first.experiment.books.waiting == 4 and await watched.page.look() is None
+    assert first.experiment.books.waiting == 4
+    assert await watched.page.look() is None
     watched.run.explore()
     await watched.write()
     watched.clock.advance(0.5)
@@ -92,7 +93,8 @@ async def test_many_experiences_are_counted_seldom_but_in_the_end(
     watched.run.explore()
     await watched.write()
     page = await watched.look()
-    assert page.experiment.groups_closed == 2 and page.experiment.books.produced == 4, "these are of before"
+    assert page.experiment.groups_closed == 2, "these are of before"
+    assert page.experiment.books.produced == 4, "these are of before"
     assert await watched.page.look() is None
     watched.clock.advance(4.0)
     page = await watched.look()
@@ -107,4 +109,5 @@ async def test_books_are_new_when_the_state_is(watched: Watched, monkeypatch: py
     watched.run.finish()
     await watched.write()
     page = await watched.look()
-    assert page.experiment.summary.state == "completed" and page.experiment.books.produced == 8
+    assert page.experiment.summary.state == "completed"
+    assert page.experiment.books.produced == 8

@@ -36,7 +36,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     thread.start()
     assert up.wait(30)
     served, loop, stop = told["served"], told["loop"], told["stop"]
-    assert isinstance(served, Served) and isinstance(loop, asyncio.AbstractEventLoop)
+    assert isinstance(served, Served)
+    assert isinstance(loop, asyncio.AbstractEventLoop)
     assert isinstance(stop, asyncio.Event)
     yield served
     loop.call_soon_threadsafe(stop.set)

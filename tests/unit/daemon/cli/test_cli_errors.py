@@ -24,7 +24,8 @@ from rftd.streams.topics import TASKS, TOPICS
 
 def test_usage_is_2_with_the_nearest_verb(rftd: Rftd) -> None:
     wrong = rftd("sumbit", "x")
-    assert wrong.status == 2 and "Did you mean 'submit'?" in wrong.err
+    assert wrong.status == 2
+    assert "Did you mean 'submit'?" in wrong.err
     assert rftd("get").status == 2
     assert rftd("ls", "--limit", "0").status == 2
     assert rftd("ls", "--state", "happy").status == 2
@@ -37,10 +38,14 @@ def test_roles_that_make_no_sense_are_refused_before_anything_is_opened(
 ) -> None:
     monkeypatch.delenv("RFTD_KAFKA", raising=False)
     alone = rftd("serve", "--roles", "explorer")
-    assert alone.status == 2 and "--roles" in alone.err and "--kafka" in alone.err
+    assert alone.status == 2
+    assert "--roles" in alone.err
+    assert "--kafka" in alone.err
     both = rftd("serve", "--roles", "trainer", "--workers", "external")
-    assert both.status == 2 and "trainers are not started with --workers external" in both.err
-    assert rftd("serve", "--roles", "planner").status == 2 and rftd("serve", "--slots", "0").status == 2
+    assert both.status == 2
+    assert "trainers are not started with --workers external" in both.err
+    assert rftd("serve", "--roles", "planner").status == 2
+    assert rftd("serve", "--slots", "0").status == 2
     assert not list(tmp_path.iterdir())
 
 
@@ -48,14 +53,19 @@ def test_a_slot_that_no_explorer_has_is_refused(rftd: Rftd) -> None:
     """The same bound as that of engine_num, and of the partitions of `rftd.tasks`."""
     assert TOPICS[TASKS].partitions == limits.WORKER_SLOTS
     over = rftd("worker", "explorer", "--slot", str(limits.WORKER_SLOTS), "--log", "unix:/nowhere")
-    assert over.status == 2 and "--slot" in over.err and str(limits.WORKER_SLOTS - 1) in over.err
+    assert over.status == 2
+    assert "--slot" in over.err
+    assert str(limits.WORKER_SLOTS - 1) in over.err
     last = rftd("worker", "explorer", "--slot", str(limits.WORKER_SLOTS - 1), "--experiment", "x", "--log", "unix:/no")
-    assert last.status == 2 and "--slot" not in last.err and "'x' is no id" in last.err
+    assert last.status == 2
+    assert "--slot" not in last.err
+    assert "'x' is no id" in last.err
 
 
 def test_not_found_is_3(rftd: Rftd) -> None:
     said = rftd("get", "nothing")
-    assert said.status == 3 and said.out == ""
+    assert said.status == 3
+    assert said.out == ""
     assert said.err.startswith("error[RFTD-NOF-001] no experiment 'nothing'\n  fix: ")
     assert json.loads(rftd("get", "nothing", "--json").err)["exit"] == 3
     assert rftd("explain", "RFTD-XXX-001").status == 3
@@ -66,7 +76,9 @@ def test_unreachable_is_4_and_says_how_to_start_one(rftd: Rftd) -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         said = rftd("--server", url, "ls")
-    assert said.status == 4 and f"--> {url}" in said.err and "rftd serve" in said.err
+    assert said.status == 4
+    assert f"--> {url}" in said.err
+    assert "rftd serve" in said.err
 
 
 def test_a_program_that_never_answers_is_6(rftd: Rftd) -> None:
@@ -74,7 +86,8 @@ def test_a_program_that_never_answers_is_6(rftd: Rftd) -> None:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         said = rftd("--server", f"http://127.0.0.1:{stranger.getsockname()[1]}", "--timeout", "200ms", "ls")
-    assert said.status == 6 and "no answer within 0.2 s" in said.err
+    assert said.status == 6
+    assert "no answer within 0.2 s" in said.err
 
 
 def test_another_program_on_the_port_is_4(rftd: Rftd) -> None:
@@ -89,7 +102,8 @@ def test_another_program_on_the_port_is_4(rftd: Rftd) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         said = rftd("--server", f"http://127.0.0.1:{server.server_port}", "ls")
         server.shutdown()
-    assert said.status == 4 and "another program" in said.err
+    assert said.status == 4
+    assert "another program" in said.err
 
 
 def test_the_daemon_of_the_folder_is_found(
@@ -135,9 +149,11 @@ def test_bugs_leave_a_report_and_no_traceback(
     monkeypatch.setattr("importlib.import_module", lambda name: sys.modules[name])
     assert main(["broken"]) == status
     err = capsys.readouterr().err
-    assert text in err and "Traceback" not in err
+    assert text in err
+    assert "Traceback" not in err
     for report in tmp_path.glob("rftd-bug-*"):
-        assert "ValueError: boom" in report.read_text() and report.stat().st_mode & 0o077 == 0
+        assert "ValueError: boom" in report.read_text()
+        assert report.stat().st_mode & 0o077 == 0
 
 
 def test_reports_hold_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +162,8 @@ def test_reports_hold_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     report = write_report(ValueError("x"), ["submit", "-s", "model.api_key=sk-12345"], ManualClock())
-    assert "sk-12345" not in report.read_text() and "model.api_key=***" in report.read_text()
+    assert "sk-12345" not in report.read_text()
+    assert "model.api_key=***" in report.read_text()
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -168,7 +185,8 @@ def test_ctrl_c_lets_go_of_a_watch_and_says_how_to_come_back(rftd: Rftd, experim
     )
     command = [sys.executable, "-P", "-c", heeded, "--server", served.url, "watch", "going"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None and watching.stderr is not None
+        assert watching.stdout is not None
+        assert watching.stderr is not None
         assert "going  queued" in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         assert watching.wait(20) == 130

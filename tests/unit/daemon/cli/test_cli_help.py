@@ -27,14 +27,16 @@ def check(name: str, text: str) -> None:
 
 def test_the_table_of_verbs(rftd: Rftd) -> None:
     said = rftd("--help")
-    assert said.status == 0 and said.err == ""
+    assert said.status == 0
+    assert said.err == ""
     check("rftd", said.out)
 
 
 @pytest.mark.parametrize("verb", OURS)
 def test_help_of_each_verb(rftd: Rftd, verb: str) -> None:
     said = rftd(verb, "--help")
-    assert said.status == 0 and said.err == ""
+    assert said.status == 0
+    assert said.err == ""
     command = group.get_command(click.Context(group), verb)
     parts = [said.out]
     for sub in sorted(command.commands) if isinstance(command, click.Group) else ():
@@ -47,7 +49,8 @@ def test_explain_knows_every_code_and_completion_every_shell(rftd: Rftd) -> None
     assert len(codes) == len(set(codes)) > 20
     for code in codes:
         said = rftd("explain", code)
-        assert said.status == 0 and "exit status" in said.out
+        assert said.status == 0
+        assert "exit status" in said.out
     assert json.loads(rftd("explain", "cfg-004", "--json").out)["exit_status"] == 2
     for shell in ("bash", "zsh", "fish"):
         assert "_RFTD_COMPLETE" in rftd("completion", shell).out

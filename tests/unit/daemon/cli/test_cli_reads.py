@@ -10,7 +10,10 @@ from synthetic.daemon.command_line import Rftd, Served
 
 def test_ls_and_get(rftd: Rftd) -> None:
     listed = rftd("ls", "--state", "completed")
-    assert listed.status == 0 and "small" in listed.out and "5/5" in listed.out and listed.err == ""
+    assert listed.status == 0
+    assert "small" in listed.out
+    assert "5/5" in listed.out
+    assert listed.err == ""
     assert rftd("ls", "--state", "failed").out == ""
     page = rftd("get", "small")
     assert page.status == 0
@@ -57,7 +60,8 @@ def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
     first = rftd("events", "small", "-n", "5", "--json")
     page = json.loads(first.out)
     rest = json.loads(rftd("events", "small", "--after", page["next"], "--json").out)
-    assert page["more"] and not rest["more"]
+    assert page["more"]
+    assert not rest["more"]
     ids = [event["id"] for event in page["items"] + rest["items"]]
     assert len(ids) == len(set(ids)) > 100
     text = rftd("events", "small", "--type", "experiment")
@@ -70,29 +74,34 @@ def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
 
 def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
     good = json.loads(rftd("experiences", "ls", "small", "--reward", ">0.5", "--step", "3:", "--json").out)["items"]
-    assert good and all(row["reward"] > 0.5 and row["step"] >= 3 for row in good)
+    assert good
+    assert all(row["reward"] > 0.5 and row["step"] >= 3 for row in good)
     assert json.loads(rftd("experiences", "ls", "small", "--reward", ">1", "--json").out)["items"] == []
     assert "retired (stale)" in rftd("experiences", "ls", "small", "--state", "retired").out
     shown = rftd("experiences", "show", "small", good[0]["id"], "--tokens")
-    assert "drawn by    version" in shown.out and "  -1.0000  processed   -0.5000" in shown.out
+    assert "drawn by    version" in shown.out
+    assert "  -1.0000  processed   -0.5000" in shown.out
     assert "sampling    temperature 1, top_p 0.95, top_k -1, min_p 0.1: response tokens 0 to" in shown.out
     for wrong in (("--step", "x"), ("--reward", "much"), ("--staleness", ">>1")):
         refused = rftd("experiences", "ls", "small", *wrong)
-        assert refused.status == 2 and wrong[0] in refused.err
+        assert refused.status == 2
+        assert wrong[0] in refused.err
 
 
 def test_lengths_of_experiences_and_a_verdict(rftd: Rftd) -> None:
     shown = rftd("experiences", "lengths", "small").out.splitlines()
     assert [line.split()[:2] for line in shown[1:4]] == [["generated", "26"], ["trained", "24"], ["dropped", "2"]]
     assert shown[4:6] == ["dropped: late 1, stale 1", "not decided yet: 2"]
-    assert shown[6].startswith("drop bias: KS ") and shown[6].endswith("what was dropped is like the rest")
+    assert shown[6].startswith("drop bias: KS ")
+    assert shown[6].endswith("what was dropped is like the rest")
     assert json.loads(rftd("experiences", "lengths", "small", "--json").out)["trained"]["count"] == 24
     assert rftd("experiences", "lengths", "small", "--stage", "0").out.endswith("nothing was trained yet\n")
 
 
 def test_watch_of_an_ended_experiment_ends(rftd: Rftd) -> None:
     said = rftd("watch", "small")
-    assert said.status == 0 and "step 5/5" in said.out
+    assert said.status == 0
+    assert "step 5/5" in said.out
     pages = [json.loads(line) for line in rftd("watch", "small", "--json").out.splitlines()]
     assert [page["experiment"]["summary"]["state"] for page in pages] == ["completed"]
 
@@ -103,6 +112,8 @@ def test_logs(rftd: Rftd, served: Served) -> None:
     line = {"time": "2026-01-01T00:00:01Z", "level": "info", "event": "step", "step": 3, "api_key": "sk-1234567"}
     (folder / "trainer.log").write_text(json.dumps(line) + "\n")
     said = rftd("logs", "small")
-    assert "trainer" in said.out and "step=3" in said.out and "sk-1234567" not in said.out
+    assert "trainer" in said.out
+    assert "step=3" in said.out
+    assert "sk-1234567" not in said.out
     assert rftd("logs", "small", "--level", "error").out == rftd("logs", "small", "--grep", "nothing").out == ""
     assert json.loads(rftd("logs", "small", "--json").out)["items"][0]["fields"]["api_key"] == "***"

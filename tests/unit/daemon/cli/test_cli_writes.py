@@ -25,14 +25,19 @@ def test_submit_tells_what_to_do_next(rftd: Rftd, experiment_file: Path) -> None
     said = rftd("submit", str(experiment_file), "--label", "team=a")
     assert said.status == 0
     first, stages, next_ = said.out.splitlines()
-    assert first.startswith("accepted ") and "name=mine" in first and "event=" in first
-    assert "grpo, 5 steps" in stages and "watch: rftd watch mine" in next_
+    assert first.startswith("accepted ")
+    assert "name=mine" in first
+    assert "event=" in first
+    assert "grpo, 5 steps" in stages
+    assert "watch: rftd watch mine" in next_
     page = json.loads(rftd("get", "mine", "--json").out)
     assert page["experiment"]["summary"]["labels"] == {"team": "a"}
     again = rftd("submit", str(experiment_file))
     assert "rftd watch mine " not in again.out, "a second one of this name is called by its id"
     ambiguous = rftd("get", "mine")
-    assert ambiguous.status == 2 and "mine@1" in ambiguous.err and rftd("get", "mine@2").status == 0
+    assert ambiguous.status == 2
+    assert "mine@1" in ambiguous.err
+    assert rftd("get", "mine@2").status == 0
 
 
 def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +49,11 @@ def test_submit_from_standard_input(rftd: Rftd, monkeypatch: pytest.MonkeyPatch)
 def test_dry_run_sends_nothing(rftd: Rftd, experiment_file: Path) -> None:
     before = rftd("ls", "--json").out
     said = rftd("submit", str(experiment_file), "--dry-run")
-    assert said.status == 0 and "nothing was sent" in said.out
+    assert said.status == 0
+    assert "nothing was sent" in said.out
     plan = json.loads(rftd("submit", str(experiment_file), "--dry-run", "--json").out)
-    assert plan["ok"] and plan["config"]["name"] == "mine"
+    assert plan["ok"]
+    assert plan["config"]["name"] == "mine"
     assert rftd("ls", "--json").out == before
 
 
@@ -58,9 +65,12 @@ def test_the_same_request_id_is_the_same_experiment(rftd: Rftd, experiment_file:
 def test_every_error_of_a_file_with_its_line(rftd: Rftd, experiment_file: Path) -> None:
     experiment_file.write_text(experiment_files.TEXT.replace("repeat_times", "repeat_tims") + "nonsense: 1\n")
     said = rftd("submit", str(experiment_file))
-    assert said.status == 2 and said.out == ""
-    assert f"--> {experiment_file}:6:3" in said.err and "repeat_times" in said.err
-    assert "nonsense" in said.err and "rftd explain RFTD-CFG-004" in said.err
+    assert said.status == 2
+    assert said.out == ""
+    assert f"--> {experiment_file}:6:3" in said.err
+    assert "repeat_times" in said.err
+    assert "nonsense" in said.err
+    assert "rftd explain RFTD-CFG-004" in said.err
     as_json = rftd("submit", str(experiment_file), "--json")
     assert {error["field"] for error in json.loads(as_json.err)["errors"]} == {"algorithm.repeat_tims", "nonsense"}
 
@@ -68,10 +78,12 @@ def test_every_error_of_a_file_with_its_line(rftd: Rftd, experiment_file: Path) 
 def test_transitions_are_idempotent_and_conflicts_have_their_status(rftd: Rftd, experiment_file: Path) -> None:
     submitted(rftd, experiment_file, "life")
     refused = rftd("resume", "life")
-    assert refused.status == 5 and "error[RFTD-CON-001]" in refused.err
+    assert refused.status == 5
+    assert "error[RFTD-CON-001]" in refused.err
     assert rftd("cancel", "life", "--reason", "enough", "--wait").out.split()[:2] == ["life", "cancelled"]
     again = rftd("cancel", "life", "--json")
-    assert again.status == 0 and json.loads(again.out)["items"][0]["already"] is True
+    assert again.status == 0
+    assert json.loads(again.out)["items"][0]["already"] is True
     page = json.loads(rftd("get", "life", "--json").out)
     assert page["experiment"]["summary"]["reason"] == "enough"
 
@@ -81,7 +93,8 @@ def test_some_of_many_failed(rftd: Rftd, experiment_file: Path) -> None:
     said = rftd("cancel", "one", "missing", "--json")
     assert said.status == 7
     one, missing = json.loads(said.out)["items"]
-    assert one["state"] == "cancelled" and missing["error"]["code"] == "RFTD-NOF-001"
+    assert one["state"] == "cancelled"
+    assert missing["error"]["code"] == "RFTD-NOF-001"
     assert rftd("cancel", "missing", "nowhere").status == 3
     assert rftd("cancel", "one", "two", "--request-id", "x").status == 2
 
@@ -101,19 +114,25 @@ def test_priorities_order_the_queue(rftd: Rftd, experiment_file: Path) -> None:
         assert time.monotonic() < deadline_s, turns()
     assert turns() == [("last", 2), ("patient", 0), ("urgent", 0)]
     said = rftd("prioritize", "urgent", "3", "--reason", "the talk is tomorrow")
-    assert said.status == 0 and said.out.startswith("urgent  queued  priority 3, number 1 in the queue")
+    assert said.status == 0
+    assert said.out.startswith("urgent  queued  priority 3, number 1 in the queue")
     key = ("--request-id", str(uuid5(NAMESPACE, "lowered")), "--json")
     lowered = rftd("prioritize", "last", "-3", *key)
-    assert lowered.status == 0 and json.loads(lowered.out)["priority"] == -3, lowered.err
+    assert lowered.status == 0, lowered.err
+    assert json.loads(lowered.out)["priority"] == -3, lowered.err
     assert turns() == [("urgent", 3), ("patient", 0), ("last", -3)]
     assert rftd("prioritize", "last", "-1").status == 0
     again = rftd("prioritize", "last", "-3", *key)
-    assert json.loads(again.out)["priority"] == -1 and turns()[-1] == ("last", -1), "the same request once more"
+    assert json.loads(again.out)["priority"] == -1, "the same request once more"
+    assert turns()[-1] == ("last", -1), "the same request once more"
     listed = next(line for line in rftd("ls").out.splitlines() if line.startswith("urgent"))
-    assert "1, priority 3" in listed and "number 1 in the queue, priority 3" in rftd("get", "urgent").out
+    assert "1, priority 3" in listed
+    assert "number 1 in the queue, priority 3" in rftd("get", "urgent").out
     rftd("cancel", "urgent", "patient", "last", "--wait")
-    assert rftd("prioritize", "urgent", "5").status == 5 and rftd("prioritize", "nowhere", "5").status == 3
-    assert rftd("prioritize", "urgent", "soon").status == 2 and rftd("prioritize", "urgent", "1", "--now").status == 2
+    assert rftd("prioritize", "urgent", "5").status == 5
+    assert rftd("prioritize", "nowhere", "5").status == 3
+    assert rftd("prioritize", "urgent", "soon").status == 2
+    assert rftd("prioritize", "urgent", "1", "--now").status == 2
 
 
 def test_wait_exits_1_when_it_did_not_complete(rftd: Rftd, experiment_file: Path, served: Served) -> None:
@@ -122,7 +141,9 @@ def test_wait_exits_1_when_it_did_not_complete(rftd: Rftd, experiment_file: Path
     rftd("cancel", "ended", "--reason", "no need", "--wait")
     said = rftd("submit", str(experiment_file), "-s", "name=ended", *key, "--wait")
     assert said.status == 1
-    assert "cancelled" in said.out and "ended cancelled  no need" in said.err and "accepted" in said.err
+    assert "cancelled" in said.out
+    assert "ended cancelled  no need" in said.err
+    assert "accepted" in said.err
     assert rftd("watch", "ended").status == 1
 
 
@@ -130,10 +151,12 @@ def test_a_fork_is_an_experiment_below_its_parent(rftd: Rftd, experiment_file: P
     submitted(rftd, experiment_file, "root")
     said = rftd("fork", "root", "--at-step", "0", "-s", "buffer.total_steps=9", "--label", "team=b")
     assert said.status == 0, said.err
-    assert "name=root-fork-0" in said.out and "shares steps 1 to 0 of" in said.out
+    assert "name=root-fork-0" in said.out
+    assert "shares steps 1 to 0 of" in said.out
     listed = rftd("ls").out.splitlines()
     parent, fork = (next(i for i, line in enumerate(listed) if word in line) for word in ("root ", "└ root-fork-0"))
-    assert fork == parent + 1 and listed[fork].endswith("step 0 of root")
+    assert fork == parent + 1
+    assert listed[fork].endswith("step 0 of root")
     page = json.loads(rftd("get", "root-fork-0", "--json").out)["experiment"]
     root = json.loads(rftd("get", "root", "--json").out)["experiment"]["summary"]
     assert (page["summary"]["parent"], page["summary"]["forked_step"]) == (root["id"], 0)
@@ -148,8 +171,10 @@ def test_what_is_set_of_a_fork_is_read_here(rftd: Rftd, experiment_file: Path, t
     config = json.loads(rftd("get", "moved", "--json").out)["experiment"]["config"]
     assert config["buffer"]["explorer_input"]["taskset"]["path"] == str(tmp_path / "other.jsonl")
     wrong = rftd("fork", "paths", "--at-step", "0", "-s", "buffer.total_stepz=1", "--json")
-    assert wrong.status == 2 and "buffer.total_stepz" in wrong.err
+    assert wrong.status == 2
+    assert "buffer.total_stepz" in wrong.err
     assert rftd("fork", "paths", "--at-step", "0", "-s", "nonsense").status == 2
     assert rftd("fork", "paths", "--at-step", "3").status == 5
     assert rftd("fork", "nowhere", "--at-step", "0").status == 3
-    assert rftd("fork", "paths").status == 2 and rftd("fork", "paths", "--at-step", "-1").status == 2
+    assert rftd("fork", "paths").status == 2
+    assert rftd("fork", "paths", "--at-step", "-1").status == 2

@@ -59,9 +59,11 @@ def test_it_is_refused_with_the_reason_and_the_nearest_valid_setting(
         assert fix in said.err.partition("fix: ")[2], said.err
     (found,) = json.loads(rftd("config", "check", "bad.yaml", "--json").out)["errors"]
     answer = httpx.post(f"{served.url}/v1/experiments", json={"config": content}, timeout=20.0, trust_env=False)
-    assert answer.status_code == 422 and answer.headers["content-type"] == "application/problem+json"
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
     (part,) = answer.json()["errors"]
     for each in (found, part):
-        assert each["field"] == field and each["code"].startswith("RFTD-CFG-")
+        assert each["field"] == field
+        assert each["code"].startswith("RFTD-CFG-")
         assert fix in each["fix"]
     assert rftd("get", "contradicts").status == 3, "nothing of it is kept"

@@ -49,7 +49,8 @@ def test_a_log_without_a_daemon(rftd: Rftd, folder: DataFolder) -> None:
     data = (*AWAY, "--data", str(folder.root))
     said = rftd("dlq", "ls", *data)
     assert said.status == 0, said.err
-    assert said.out.count("open") == 4 and said.out.count(" record ") == 3
+    assert said.out.count("open") == 4
+    assert said.out.count(" record ") == 3
     items = json.loads(rftd("dlq", "ls", "-o", "json", *data).out)["items"]
     [task] = [item for item in items if item["kind"] == "task"]
     assert sorted(task) == [
@@ -57,7 +58,8 @@ def test_a_log_without_a_daemon(rftd: Rftd, folder: DataFolder) -> None:
         *("task", "verdict"),
     ]
     shown = rftd("dlq", "show", task["task"], *data)
-    assert shown.status == 0 and f"task/{task['task'].split('/')[-1]} {task['id']} is open" in shown.out
+    assert shown.status == 0
+    assert f"task/{task['task'].split('/')[-1]} {task['id']} is open" in shown.out
     [record, *_] = [item for item in items if item["kind"] == "record"]
     assert json.loads(rftd("dlq", "show", record["id"], "--json", *data).out)["record"]["readable"] is False
     assert rftd("dlq", "show", "rftd.tasks/0@99999", *data).status == 3

@@ -25,13 +25,16 @@ def test_a_fit_machine(rftd: Rftd) -> None:
     found = {check["check"]: check for check in report["checks"]}
     assert {"python", "assertions", "identity", "packages", "folder", "disk", "daemon"} <= set(found)
     assert found["daemon"]["status"] == "ok"
-    assert said.status == 0 and report["ok"] is True
+    assert said.status == 0
+    assert report["ok"] is True
     assert "is ready" in rftd("doctor").out
 
 
 def test_interpreters() -> None:
     old, on = check_python((3, 10), optimised=False)
-    assert old.status == "fail" and "3.11" in old.fix and on.status == "ok"
+    assert old.status == "fail"
+    assert "3.11" in old.fix
+    assert on.status == "ok"
     assert [finding.status for finding in check_python((3, 12), optimised=True)] == ["ok", "fail"]
 
 
@@ -40,17 +43,21 @@ def test_a_room_imported_twice_is_found() -> None:
     double.__path__ = list(ours.__path__)
     stranger.__path__ = ["/elsewhere/ops"]
     [bad] = check_identity({"ops": double, "rftd.ops": ours})
-    assert bad.status == "fail" and "ops" in bad.what and "-P" in bad.fix
+    assert bad.status == "fail"
+    assert "ops" in bad.what
+    assert "-P" in bad.fix
     assert check_identity({"ops": stranger, "rftd.ops": ours})[0].status == "ok"
     root = Path(next(iter(ours.__path__))).resolve().parent
     code = "import ops; from rftd.daemon.cli import main; raise SystemExit(main(['doctor', '--json']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "imported twice: ops" in done.stdout, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert "imported twice: ops" in done.stdout, done.stderr
 
 
 def test_packages() -> None:
     [finding] = check_packages(("json", "no_such_package_of_rftd"))
-    assert finding.status == "fail" and "no_such_package_of_rftd" in finding.what
+    assert finding.status == "fail"
+    assert "no_such_package_of_rftd" in finding.what
 
 
 def test_folders(tmp_path: Path) -> None:
@@ -82,4 +89,5 @@ def test_a_daemon_that_is_gone_and_a_port_that_is_taken(tmp_path: Path) -> None:
 
 def test_a_daemon_that_answers(served: Served) -> None:
     [finding] = check_daemon(Settings(server=served.url))
-    assert finding.status == "ok" and served.url in finding.what
+    assert finding.status == "ok"
+    assert served.url in finding.what

@@ -60,10 +60,13 @@ def test_out_of_one_folder_and_into_another(rftd: Rftd, ended: DataFolder, tmp_p
     assert done["job_dir"] == f"{data}/imported/{answer['experiment']}"
     assert not DataFolder(Path(data)).importing.exists()
     again = rftd("import", file, "--data", data)
-    assert again.status == 0 and "0 records appended" in again.out and "tables equal" in again.out
+    assert again.status == 0
+    assert "0 records appended" in again.out
+    assert "tables equal" in again.out
     assert rftd("export", answer["experiment"][:18], "-o", f"{file}2", "--data", data).status == 0
     moved = rftd("import", file, "--map", "/jobs=/elsewhere", "--data", data)
-    assert moved.status == 5 and "another content" in moved.err
+    assert moved.status == 5
+    assert "another content" in moved.err
 
 
 def test_folders_are_named_as_submit_names_them(
@@ -76,11 +79,13 @@ def test_folders_are_named_as_submit_names_them(
     wanted = {"there/../here": tmp_path / "here", "~/runs/": tmp_path / "me" / "runs", "./x//y": tmp_path / "x" / "y"}
     for number, (text, folder) in enumerate(wanted.items()):
         said = rftd("import", file, "--map", f"//jobs/.={text}", "--data", f"./z/../{number}", "--json")
-        assert said.status == 0 and json.loads(said.out)["job_dir"] == str(folder), said.err
+        assert said.status == 0, said.err
+        assert json.loads(said.out)["job_dir"] == str(folder), said.err
     default = rftd("import", file, "--data", "./z/../9", "--json")
     assert json.loads(default.out)["job_dir"].startswith(f"{tmp_path}/9/imported/")
     taken = rftd("import", file, "--map", "/jobs=/jobs", "--data", str(ended.root))
-    assert taken.status == 5 and "other has that folder" in taken.err
+    assert taken.status == 5
+    assert "other has that folder" in taken.err
 
 
 def test_what_is_wrong_is_said(rftd: Rftd, ended: DataFolder, tmp_path: Path) -> None:
@@ -102,7 +107,8 @@ def test_a_daemon_on_the_folder_is_respected(
     lock = LockFile(running.log)
     try:
         said = rftd("export", "busy", "-o", file, *busy)
-        assert said.status == 5 and "a daemon runs it" in said.err
+        assert said.status == 5
+        assert "a daemon runs it" in said.err
         assert rftd("export", "busy", "-o", file, "--force", *busy).status == 0
         assert rftd("import", file, *busy).status == 5
     finally:

@@ -14,7 +14,8 @@ def test_a_tree_both_ways(rftd: Rftd) -> None:
     assert lines[0].startswith("weights small/weights/4.0  published")
     up, down = lines.index("made of:"), lines.index("became:")
     assert lines[up + 1].startswith("└─ made by: step small/step/4.0")
-    assert lines[up + 2].startswith("   ├─ executed: batch ") and "8 items of 2 tasks" in lines[up + 2]
+    assert lines[up + 2].startswith("   ├─ executed: batch ")
+    assert "8 items of 2 tasks" in lines[up + 2]
     assert lines[up + 3].startswith("   │  ├─ item: experience ")
     assert any("trained from: weights small/weights/3.0" in line for line in lines[up:down])
     assert any(line.startswith("├─ drawn by, tokens 0-") for line in lines[down:])
@@ -23,16 +24,19 @@ def test_a_tree_both_ways(rftd: Rftd) -> None:
 
 def test_one_direction_bounds_and_everything(rftd: Rftd, served: Served) -> None:
     up = rftd("lineage", "small/weights/4", "--direction", "up", "--depth", "1")
-    assert "became:" not in up.out and up.out.rstrip().endswith("…")
+    assert "became:" not in up.out
+    assert up.out.rstrip().endswith("…")
     run = rftd("lineage", str(served.house.run.id), "--direction", "down", "--depth", "1")
     assert run.out.count("of: task") == served.house.run.groups
     everything = rftd("lineage", "small", "--all", "--depth", "2", "--direction", "down")
-    assert everything.status == 0 and "more of kind" not in everything.out
+    assert everything.status == 0
+    assert "more of kind" not in everything.out
 
 
 def test_a_graph_and_data(rftd: Rftd) -> None:
     dot = rftd("lineage", "small/step/3", "--format", "dot", "--depth", "1").out
-    assert dot.startswith("digraph lineage {") and dot.rstrip().endswith("}")
+    assert dot.startswith("digraph lineage {")
+    assert dot.rstrip().endswith("}")
     assert '"small/step/3.0" -> "small/weights/3.0" [label="made by"];' in dot
     data = json.loads(rftd("lineage", "small/step/3", "-o", "json", "--depth", "1").out)
     assert data["root"] == "small/step/3.0"

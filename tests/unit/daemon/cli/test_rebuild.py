@@ -40,12 +40,14 @@ def folder(tmp_path: Path) -> DataFolder:
 def test_equal_tables_verify_and_others_do_not(rftd: Rftd, folder: DataFolder) -> None:
     state, data = folder.root / "state.db", ("--data", str(folder.root))
     said = rftd("rebuild", "--verify", "--json", *data)
-    assert said.status == 0 and all(table["equal"] for table in json.loads(said.out)["tables"].values())
+    assert said.status == 0
+    assert all(table["equal"] for table in json.loads(said.out)["tables"].values())
     with sqlite3.connect(state) as tables:
         tables.execute("UPDATE steps SET tokens = tokens + 1 WHERE step = 1")
     tables.close()
     differs = rftd("rebuild", "--verify", *data)
-    assert differs.status == 1 and "differs: steps" in differs.out
+    assert differs.status == 1
+    assert "differs: steps" in differs.out
     assert rftd("rebuild", *data).status == 0
     assert rftd("rebuild", "--verify", *data).status == 0
     assert sorted(path.name for path in folder.root.glob("state*.db")) == ["state.db"]
@@ -63,4 +65,5 @@ def test_tables_in_use_are_not_replaced(rftd: Rftd, folder: DataFolder) -> None:
 def test_a_folder_without_a_log(rftd: Rftd, tmp_path: Path) -> None:
     for flags in ((), ("--verify",)):
         said = rftd("rebuild", *flags, "--data", str(tmp_path / "none"))
-        assert said.status == 3 and "no event log" in said.err
+        assert said.status == 3
+        assert "no event log" in said.err

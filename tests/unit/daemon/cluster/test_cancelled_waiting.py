@@ -103,6 +103,7 @@ async def test_nothing_is_noted_of_a_run_that_was_stopped() -> None:
     await made.started.wait()
     runs.stop(run.id)
     await until(lambda: run.id not in runs)
-    assert noted == [] and run.id not in runs.broken
+    assert noted == []
+    assert run.id not in runs.broken
     driving.cancel()
     await ends(driving)

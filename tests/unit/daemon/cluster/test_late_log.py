@@ -55,7 +55,8 @@ def options(folder: Path, *, accept_loss: tuple[str, ...] = ()) -> ServiceOption
 
 async def test_the_log_is_waited_for(tmp_path: Path, late: LateLog) -> None:
     async with running(options(tmp_path), clock=SystemClock(), ids=SystemIds(SystemClock()), logger=logger()) as daemon:
-        assert daemon.url and not late.refusals
+        assert daemon.url
+        assert not late.refusals
 
 
 async def test_a_wrong_name_is_not_waited_for(tmp_path: Path, late: LateLog) -> None:
@@ -64,4 +65,5 @@ async def test_a_wrong_name_is_not_waited_for(tmp_path: Path, late: LateLog) -> 
         async with running(wrong, clock=SystemClock(), ids=SystemIds(SystemClock()), logger=logger()):
             pass
     [error] = leaves(ended.value)
-    assert isinstance(error, NotFoundError) and "nobody" in error.what
+    assert isinstance(error, NotFoundError)
+    assert "nobody" in error.what

@@ -38,12 +38,15 @@ def test_arguments_that_no_engine_takes_are_refused_at_submission(
     errors: Errors, override: str, field: str, says: str, fix: str
 ) -> None:
     (text,) = errors(overrides=[override])
-    assert field in text and says in text and fix in text, text
+    assert field in text, text
+    assert says in text, text
+    assert fix in text, text
 
 
 def test_a_wrong_argument_of_an_engine_is_found_in_its_line(errors: Errors, small: str) -> None:
     (text,) = errors(small + "trainer:\n  engine_args:\n    prefix_sharin: never\n")
-    assert "exp.yaml:20:5" in text and "did you mean 'prefix_sharing'?" in text, text
+    assert "exp.yaml:20:5" in text, text
+    assert "did you mean 'prefix_sharing'?" in text, text
 
 
 def test_arguments_of_engines_reach_the_specification(load: Load) -> None:
@@ -94,7 +97,9 @@ def test_arguments_of_a_strategy_act_or_are_refused(
     errors: Errors, overrides: list[str], field: str, says: str, fix: str
 ) -> None:
     (text,) = errors(overrides=overrides)
-    assert field in text and says in text and fix in text, text
+    assert field in text, text
+    assert says in text, text
+    assert fix in text, text
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,10 @@ def test_a_later_stage_cannot_have_an_engine_of_its_own(
     errors: Errors, small: str, section: str, overrides: list[str], field: str, says: str
 ) -> None:
     (text,) = errors(small + BOTH.replace("SECTION", section), overrides)
-    assert "stages[1]." in text and field in text and says in text and "opened once for all stages" in text, text
+    assert "stages[1]." in text, text
+    assert field in text, text
+    assert says in text, text
+    assert "opened once for all stages" in text, text
 
 
 def test_a_later_stage_may_have_its_own_places_threads_and_critic(load: Load, small: str) -> None:
@@ -144,7 +152,8 @@ def test_a_stage_with_another_strategy_or_loss_inherits_no_arguments_of_the_firs
     given += ["algorithm.policy_loss_fn_args={clip_range: 0.1}"]
     one, two = load(small + BOTH.replace("SECTION", section), given).spec.stages
     assert (one.policy.max_staleness_versions, two.algorithm.sample_strategy_args) == (3, {})
-    assert one.algorithm.policy_loss_args["clip_range"] == 0.1 and "clip_range" not in two.algorithm.policy_loss_args
+    assert one.algorithm.policy_loss_args["clip_range"] == 0.1
+    assert "clip_range" not in two.algorithm.policy_loss_args
 
 
 def test_a_seed_of_the_rollout_engine_alone_is_said_to_have_no_effect(load: Load) -> None:
@@ -172,12 +181,15 @@ def test_arguments_that_a_reward_does_not_take_are_refused_at_submission(
 ) -> None:
     place = "buffer.explorer_input.taskset.reward_fn_args"
     (text,) = errors(overrides=[each.replace("A=", f"{place}=") for each in overrides])
-    assert field.replace("A.", f"{place}.") in text and says in text and fix in text, text
+    assert field.replace("A.", f"{place}.") in text, text
+    assert says in text, text
+    assert fix in text, text
 
 
 def test_a_rewards_path_is_whole_wherever_it_is_opened(load: Load, tmp_path: Path) -> None:
     args = load(overrides=[SCORED, "buffer.explorer_input.taskset.reward_fn_args={path: ./rm}"]).spec.stages[0].taskset
-    assert args is not None and args.reward_args == {"path": str(tmp_path / "rm")}
+    assert args is not None
+    assert args.reward_args == {"path": str(tmp_path / "rm")}
 
 
 def test_a_stop_text_without_text_is_refused(errors: Errors) -> None:

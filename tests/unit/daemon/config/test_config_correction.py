@@ -100,8 +100,10 @@ def test_where_a_kl_penalty_is_taken_from(load: Any, errors: Any) -> None:
     assert load(overrides=[given]).spec.stages[0].algorithm.kl_penalty_place == "after"
     assert load(overrides=[given, before]).spec.stages[0].algorithm.kl_penalty_place == "before"
     (text,) = errors(overrides=[before])
-    assert "algorithm.kl_penalty_place" in text and "there is no KL penalty" in text
+    assert "algorithm.kl_penalty_place" in text
+    assert "there is no KL penalty" in text
     (text,) = errors(overrides=[given, before, "algorithm.advantage_fn=reinforceplusplus"])
-    assert "algorithm.kl_penalty_place" in text and "tells tokens apart" in text
+    assert "algorithm.kl_penalty_place" in text
+    assert "tells tokens apart" in text
     (text,) = errors(overrides=[given, before, "algorithm.advantage_fn=opo"])
     assert "more than the rewards" in text

@@ -98,7 +98,8 @@ def test_the_whole_guide_in_its_own_spelling() -> None:
     }
     submission = load_file(GOLDEN / "guide.yaml", environ=environ, cwd=Path("/home/user"))
     warm, rft = submission.spec.stages
-    assert warm.dataset is not None and warm.dataset.path == "/data/sft"
+    assert warm.dataset is not None
+    assert warm.dataset.path == "/data/sft"
     assert (warm.total_steps, warm.train_batch_size, rft.total_steps, rft.train_batch_size) == (100, 64, 1000, 256)
     assert (rft.policy.max_staleness_versions, rft.policy.max_inflight_batches) == (9, 10)
     assert submission.config["model"]["critic_model_path"] == "/models/m"

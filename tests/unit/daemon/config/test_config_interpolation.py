@@ -105,7 +105,8 @@ def test_one_unset_variable_is_one_error_among_the_others(errors: Errors, small:
     text = small.replace("path: /t.jsonl", "path: ${oc.env:UNSET}").replace("name: n", "name: n\ngruop: x")
     first, second = errors(text)
     assert "did you mean 'group'" in first
-    assert "export UNSET=" in second and "exp.yaml:17:13" in second
+    assert "export UNSET=" in second
+    assert "exp.yaml:17:13" in second
 
 
 def test_references_that_explode_are_refused(errors: Errors) -> None:

@@ -23,7 +23,8 @@ def test_half_of_a_batch_is_an_experts_unless_a_share_is_given(load: Load) -> No
     assert (some.expert_rows, some.experiences_per_step) == (3, 5)
     named = "algorithm.sample_strategy_args={sft_dataset_name: mine}"
     other = load(overrides=[MIX, BUFFER.replace("sft_dataset:", "mine:"), named]).spec.stages[0]
-    assert other.dataset is not None and other.dataset.name == "mine"
+    assert other.dataset is not None
+    assert other.dataset.name == "mine"
 
 
 def test_without_mix_there_are_no_rows_and_an_unused_buffer_is_mentioned(load: Load) -> None:
@@ -50,7 +51,9 @@ def test_without_mix_there_are_no_rows_and_an_unused_buffer_is_mentioned(load: L
 )
 def test_what_cannot_be_mixed_is_refused(errors: Errors, overrides: list[str], field: str, says: str, fix: str) -> None:
     (text,) = errors(overrides=overrides)
-    assert field in text and says in text and fix in text, text
+    assert field in text, text
+    assert says in text, text
+    assert fix in text, text
 
 
 def test_algorithms_of_an_expert_mix_by_themselves_and_not_without_rows(load: Load, errors: Errors) -> None:
@@ -61,6 +64,8 @@ def test_algorithms_of_an_expert_mix_by_themselves_and_not_without_rows(load: Lo
         assert (stage.algorithm.sample_strategy, stage.expert_rows) == ("mix", 8)
         assert (stage.algorithm.policy_loss, stage.algorithm.entropy_loss) == (kind, "mix")
         (text,) = errors(overrides=[f"algorithm.algorithm_type={kind}"])
-        assert "auxiliary_buffers" in text and "there is no such buffer" in text
+        assert "auxiliary_buffers" in text
+        assert "there is no such buffer" in text
     (text,) = errors(overrides=["algorithm.algorithm_type=mix", "algorithm.sample_strategy=default"])
-    assert "algorithm.sample_strategy" in text and "an expert's rows" in text
+    assert "algorithm.sample_strategy" in text
+    assert "an expert's rows" in text

@@ -53,12 +53,15 @@ def policy(load: Load, *overrides: str) -> PolicySpec:
 )
 def test_each_kind_has_its_own_fields(load: Load, given: str, args: dict[str, object], bounded: bool) -> None:
     spec = policy(load, ASYNC, f"policy={given}")
-    assert spec.kind in given and spec.args == args and spec.bounded is bounded
+    assert spec.kind in given
+    assert spec.args == args
+    assert spec.bounded is bounded
     assert spec.max_staleness_versions == (3 if "max_staleness" in given else 2)
 
 
 def test_without_a_policy_it_is_a_hard_bound(load: Load) -> None:
-    assert policy(load).kind == "hard_bound" and policy(load).capacity == 10000
+    assert policy(load).kind == "hard_bound"
+    assert policy(load).capacity == 10000
     assert policy(load, "deterministic=true").kind == "in_order"
 
 
@@ -75,7 +78,8 @@ def test_the_replay_buffer_gives_priority_uses_and_cooldown(load: Load) -> None:
     assert policy(load, ASYNC, limited).max_uses == 3
     assert policy(load, ASYNC, limited.replace("0.6", "0.6, use_count_limit: 5, sigma: 0.1")).max_uses == 5
     bounded = policy(load, ASYNC, replay, "policy={kind: hard_bound, max_staleness: 4}")
-    assert bounded.bounded and bounded.max_staleness_versions == 4
+    assert bounded.bounded
+    assert bounded.max_staleness_versions == 4
 
 
 def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, small: str) -> None:
@@ -149,7 +153,9 @@ def test_what_contradicts_itself_is_refused_with_the_nearest_valid_setting(
 ) -> None:
     texts = errors(overrides=overrides)
     assert len(texts) == 1, texts
-    assert field in texts[0] and says in texts[0] and fix in texts[0], texts[0]
+    assert field in texts[0], texts[0]
+    assert says in texts[0], texts[0]
+    assert fix in texts[0], texts[0]
 
 
 def test_an_order_that_does_not_sink_with_uses_needs_something_that_ends_them(load: Load) -> None:

@@ -86,7 +86,8 @@ def test_arguments_are_laid_over_the_functions_defaults(load: Load, errors: Erro
     assert algorithm.policy_loss_args == {"clip_range": 0.2, "clip_ratio_c": 2.5}
     assert load(overrides=["algorithm.kl_loss_fn=none"]).spec.stages[0].algorithm.kl_loss_args == {}
     (text,) = errors(overrides=["algorithm.policy_loss_fn_args={clip_rang: 0.1}"])
-    assert "algorithm.policy_loss_fn_args" in text and "clip_rang" in text
+    assert "algorithm.policy_loss_fn_args" in text
+    assert "clip_rang" in text
     (text,) = errors(overrides=["algorithm.kl_loss_fn=k4"])
     assert "algorithm.kl_loss_fn" in text
 
@@ -97,9 +98,11 @@ def test_the_advantage_function_is_checked_with_the_file(load: Load, errors: Err
     baseline = load(overrides=["algorithm.advantage_fn=remax"]).spec.stages[0].algorithm
     assert baseline.greedy_rollouts == 1
     (text,) = errors(overrides=["algorithm.advantage_fn=rlo"])
-    assert "algorithm.advantage_fn" in text and "did you mean 'rloo'" in text
+    assert "algorithm.advantage_fn" in text
+    assert "did you mean 'rloo'" in text
     (text,) = errors(overrides=["algorithm.advantage_fn=gigpo", "algorithm.advantage_fn_args={gamma: 2}"])
-    assert "algorithm.advantage_fn_args" in text and "gamma is 2" in text
+    assert "algorithm.advantage_fn_args" in text
+    assert "gamma is 2" in text
     assert load(overrides=["algorithm.advantage_fn=clipb"]).spec.stages[0].algorithm.advantage == "clipb"
 
 
@@ -108,7 +111,8 @@ def test_a_critic_and_a_teacher_are_what_the_advantages_need(load: Load, errors:
     trainer = load(overrides=[*ppo, "trainer.trainer_config={critic: {optim: {lr: 0.01}, grad_clip: 2}}"])
     found = trainer.spec.stages[0].trainer
     assert (found.critic_path, found.critic_warmup_steps) == ("", 5)
-    assert found.engine_args["critic_lr"] == 0.01 and found.engine_args["critic_grad_clip"] == 2.0
+    assert found.engine_args["critic_lr"] == 0.01
+    assert found.engine_args["critic_grad_clip"] == 2.0
     mine = load(overrides=[*ppo, f"model.critic_model_path={tmp_path}"]).spec.stages[0].trainer
     assert mine.critic_path == str(tmp_path)
     (text,) = errors(overrides=[*ppo, "trainer.trainer_config={critic: {optim: {lr: fast}}}"])
@@ -116,7 +120,8 @@ def test_a_critic_and_a_teacher_are_what_the_advantages_need(load: Load, errors:
     assert any("no critic" in warning for warning in load(overrides=["trainer.critic_warmup=5"]).warnings)
     teacher = "algorithm.advantage_fn=on_policy_distill"
     (text,) = errors(overrides=[teacher])
-    assert "explorer.auxiliary_models" in text and "names no teacher" in text
+    assert "explorer.auxiliary_models" in text
+    assert "names no teacher" in text
     taught = load(overrides=[teacher, f"explorer.auxiliary_models=[{{model_path: {tmp_path}}}]"])
     assert taught.spec.stages[0].trainer.teacher_path == str(tmp_path)
 
@@ -124,9 +129,11 @@ def test_a_critic_and_a_teacher_are_what_the_advantages_need(load: Load, errors:
 def test_an_adapter_is_named_once(load: Load, errors: Errors) -> None:
     lora = load(overrides=["model.lora_configs=[{name: a, lora_rank: 8, target_modules: [q_proj]}]"])
     found = lora.spec.stages[0].model.lora
-    assert found is not None and (found.rank, found.alpha, found.target_modules) == (8, 32, ("q_proj",))
+    assert found is not None
+    assert (found.rank, found.alpha, found.target_modules) == (8, 32, ("q_proj",))
     (text,) = errors(overrides=["model.lora_configs=[{name: a}, {name: b}]"])
-    assert "model.lora_configs" in text and "2 adapters" in text
+    assert "model.lora_configs" in text
+    assert "2 adapters" in text
     (text,) = errors(overrides=["model.lora_configs=[{name: a, target_modules: 3}]"])
     assert "target_modules" in text
 
@@ -196,7 +203,8 @@ def test_each_side_may_have_its_own_interval(load: Load, errors: Errors) -> None
     assert stage.eval_interval == 8, "a multiple of the explorers'"
     control = ["algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=6"]
     (text,) = errors(overrides=[*sides, *control])
-    assert "up to 7 steps old" in text and "at least 7" in text
+    assert "up to 7 steps old" in text
+    assert "at least 7" in text
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,8 @@ def test_colocated_sides_take_turns_on_one_device(load: Load, errors: Errors) ->
     asked = ["synchronizer.sync_style=fully_async", "synchronizer.sync_offset=2", "trainer.engine_args={threads: 1}"]
     other = load(overrides=["mode=colocate", *asked]).spec
     assert sum(warning.startswith("mode colocate: synchronizer.") for warning in other.warnings) == 2
-    assert other.stages[0].sync == stage.sync and other.stages[0].trainer.threads == 1
+    assert other.stages[0].sync == stage.sync
+    assert other.stages[0].trainer.threads == 1
     pinned = load(overrides=["mode=colocate", "deterministic=true"]).spec.stages[0]
     assert (pinned.rollout.threads, pinned.trainer.threads) == (1, 1), "bits depend on them"
     (text,) = errors(overrides=["mode=colocate", "explorer.rollout_model.engine_num=2"])
@@ -331,7 +340,8 @@ def test_one_wrong_part_of_a_stage_does_not_hide_the_others(errors: Errors) -> N
         "buffer.explorer_input.taskset.path",
     }
     found = errors(overrides=["mode=serve", "buffer.explorer_input.taskset.default_reward_fn_type=math_rewrd"])
-    assert len(found) == 2 and any("did you mean 'math_reward'?" in text for text in found)
+    assert len(found) == 2
+    assert any("did you mean 'math_reward'?" in text for text in found)
 
 
 @pytest.mark.parametrize(("algorithm", "mode"), [("sft", "both"), ("sft", "explore"), ("grpo", "train")])
@@ -349,7 +359,9 @@ def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
     both = load().spec
     for mode, other in (("explore", "train"), ("train", "explore")):
         half = load(overrides=[f"mode={mode}"]).spec
-        assert half.half == mode and difference(half, both) is None and half.stages[0].kind == "both"
+        assert half.half == mode
+        assert difference(half, both) is None
+        assert half.stages[0].kind == "both"
         assert any(f"submit the same file with mode: {other}" in text for text in half.warnings)
     assert difference(both, load(overrides=["group=g"]).spec) == "group"
     assert difference(both, load(overrides=["buffer.batch_size=8"]).spec) == "batch_size of stage main"
@@ -357,17 +369,21 @@ def test_a_mode_may_bring_one_half(load: Load, errors: Errors) -> None:
     memory = load(overrides=["mode=train", "synchronizer.sync_method=memory"]).spec.stages[0]
     assert memory.sync.method == "checkpoint", "explorers may be on another machine"
     (text,) = errors(overrides=[STAGES % ("explore", "both")])
-    assert "] mode: " in text and "the modes both, explore" in text
+    assert "] mode: " in text
+    assert "the modes both, explore" in text
 
 
 def test_a_stage_may_only_collect(load: Load, errors: Errors) -> None:
     collect = ["mode=explore", "explorer.collect_only=true"]
     spec = load(overrides=collect).spec
     (stage,) = spec.stages
-    assert spec.half == "both" and not any("half" in text for text in spec.warnings)
+    assert spec.half == "both"
+    assert not any("half" in text for text in spec.warnings)
     assert (stage.kind, stage.collect_groups, stage.total_steps, stage.sync.style) == ("explore", 10, 0, "fully_async")
     evals = "buffer.explorer_input.eval_tasksets=[{path: /e.jsonl, default_workflow_type: math_workflow}]"
     held = load(overrides=[*collect, evals]).spec
-    assert held.stages[0].evals == () and any("eval_tasksets are not evaluated" in text for text in held.warnings)
+    assert held.stages[0].evals == ()
+    assert any("eval_tasksets are not evaluated" in text for text in held.warnings)
     (text,) = errors(overrides=["explorer.collect_only=true"])
-    assert "explorer.collect_only" in text and "write mode: explore" in text
+    assert "explorer.collect_only" in text
+    assert "write mode: explore" in text

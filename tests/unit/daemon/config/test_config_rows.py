@@ -23,7 +23,8 @@ def of(algorithm: str, *, rows: str = "path: /rows.jsonl") -> list[str]:
 @pytest.mark.parametrize("algorithm", ["sft", "dpo", "cpt"])
 def test_rows_are_what_the_algorithm_takes(load: Load, algorithm: str) -> None:
     stage = load(overrides=of(algorithm)).spec.stages[0]
-    assert stage.dataset is not None and stage.dataset.schema == algorithm
+    assert stage.dataset is not None
+    assert stage.dataset.schema == algorithm
     assert (stage.kind, stage.train_batch_size) == ("train", 4), "of dpo, rows are pairs"
     assert load(overrides=of(algorithm, rows=f"path: /rows.jsonl, schema_type: {algorithm}")).spec.stages[0] == stage
 
@@ -32,7 +33,8 @@ def test_rows_of_kto_are_pairs_or_have_labels(load: Load) -> None:
     schemas = []
     for rows in ("path: /r", "path: /r, schema_type: dpo", "path: /r, schema_type: kto"):
         stage = load(overrides=of("kto", rows=rows)).spec.stages[0]
-        assert stage.dataset is not None and stage.algorithm.policy_loss == "kto"
+        assert stage.dataset is not None
+        assert stage.algorithm.policy_loss == "kto"
         schemas.append(stage.dataset.schema)
     assert schemas == ["dpo", "dpo", "kto"]
 
@@ -44,7 +46,8 @@ def test_the_format_of_rows_reaches_them(load: Load) -> None:
         "enable_concatenated_multi_turn: true, chat_template: x, enable_thinking: false}"
     )
     spec = load(overrides=of("sft", rows=f"path: /rows.jsonl, format: {form}")).spec
-    assert spec.stages[0].dataset is not None and not [text for text in spec.warnings if "no effect" in text]
+    assert spec.stages[0].dataset is not None
+    assert not [text for text in spec.warnings if "no effect" in text]
     assert spec.stages[0].dataset.format == FormatSpec(
         messages_key="m",
         tools_key="t",
@@ -104,7 +107,9 @@ def test_what_contradicts_the_rows_is_refused(errors: Errors, overrides: list[st
 @pytest.mark.parametrize("name", ["dpo", "ipo", "simpo", "orpo", "kto"])
 def test_each_type_of_preferences_takes_pairs_and_the_loss_of_another(load: Load, name: str) -> None:
     stage = load(overrides=of(name)).spec.stages[0]
-    assert stage.dataset is not None and stage.dataset.schema == "dpo" and stage.algorithm.policy_loss == name
+    assert stage.dataset is not None
+    assert stage.dataset.schema == "dpo"
+    assert stage.algorithm.policy_loss == name
     other = load(overrides=[*of("dpo"), f"algorithm.policy_loss_fn={name}"]).spec.stages[0].algorithm
     assert (other.kind, other.policy_loss) == ("dpo", name)
 

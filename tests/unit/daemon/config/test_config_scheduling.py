@@ -81,12 +81,14 @@ def test_what_is_asked_for_reaches_the_dispatcher(load: Load) -> None:
 
 def test_a_fixed_schedule_waits_for_every_task(errors: Errors) -> None:
     (text,) = errors(overrides=["explorer.over_rollout.ratio=0.5"])
-    assert "explorer.over_rollout.ratio" in text and "sync_style: fully_async" in text
+    assert "explorer.over_rollout.ratio" in text
+    assert "sync_style: fully_async" in text
 
 
 def test_what_depends_on_durations_is_not_deterministic(errors: Errors) -> None:
     (text,) = errors(overrides=["deterministic=true", "explorer.dynamic_timeout.enable=true"])
-    assert "explorer.dynamic_timeout.enable" in text and "deterministic" in text
+    assert "explorer.dynamic_timeout.enable" in text
+    assert "deterministic" in text
 
 
 @pytest.mark.parametrize(

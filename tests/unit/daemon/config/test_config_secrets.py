@@ -71,10 +71,13 @@ def test_a_literal_secret_is_refused_without_showing_it(load: Load, small: str, 
 
 def test_the_refusal_says_how_to_name_it(errors: Errors, small: str) -> None:
     (text,) = errors(small + f"monitor: {{monitor_args: {{api_key: {CANARY}}}}}\n")
-    assert "RFTD-CFG-007" in text and "monitor.monitor_args.api_key" in text
-    assert "{env: API_KEY}" in text and "exp.yaml:18:35" in text
+    assert "RFTD-CFG-007" in text
+    assert "monitor.monitor_args.api_key" in text
+    assert "{env: API_KEY}" in text
+    assert "exp.yaml:18:35" in text
     (text,) = errors(overrides=[f"explorer.env_vars.MY_KEY={CANARY}"])
-    assert "MY_KEY: {env: MY_KEY}" in text and CANARY not in text
+    assert "MY_KEY: {env: MY_KEY}" in text
+    assert CANARY not in text
 
 
 def test_a_renamed_variable_of_a_worker_is_refused(errors: Errors) -> None:

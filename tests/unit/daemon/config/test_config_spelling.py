@@ -69,7 +69,8 @@ def test_a_spelling_that_changed_is_mentioned(load: Load, small: str) -> None:
 def test_the_older_spelling_in_a_stage_too(load: Load, small: str) -> None:
     stages = "stages:\n- stage_name: a\n  buffer: {default_reward_fn_type: math_reward}\n"
     (stage,) = load(small + stages).spec.stages
-    assert stage.taskset is not None and stage.taskset.reward == "math_reward"
+    assert stage.taskset is not None
+    assert stage.taskset.reward == "math_reward"
 
 
 def test_two_spellings_must_agree(errors: Errors, load: Load, small: str) -> None:
@@ -77,7 +78,8 @@ def test_two_spellings_must_agree(errors: Errors, load: Load, small: str) -> Non
     both = small.replace("  explorer_input:", f"{older}\n  explorer_input:\n{current}")
     load(both.format("simple_workflow"))
     (text,) = errors(both.format("math_workflow"))
-    assert "set twice with different values" in text and "exp.yaml:14:3" in text
+    assert "set twice with different values" in text
+    assert "exp.yaml:14:3" in text
 
 
 def test_tinkers_base_model_is_the_model(load: Load, small: str, errors: Errors) -> None:
@@ -95,7 +97,8 @@ def test_the_trainer_config_file_is_read_by_the_client(load: Load, small: str, t
     config = load(small, ["trainer.trainer_config_path=verl.yaml"]).config
     assert config["trainer"] == {"trainer_config": {"actor": {"lr": 1e-6}, "critic": {"lr": 1e-6}}}
     (text,) = errors(small, ["trainer.trainer_config_path=none.yaml"])
-    assert "trainer.trainer_config_path" in text and "cannot be read" in text
+    assert "trainer.trainer_config_path" in text
+    assert "cannot be read" in text
 
 
 def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None:

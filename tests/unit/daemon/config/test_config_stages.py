@@ -49,15 +49,20 @@ def test_a_stages_epochs_are_not_silenced_by_global_steps(load: Load, small: str
 
 def test_a_train_stage_reads_rows_and_explores_nothing(load: Load, small: str) -> None:
     warm, rft = load(small + TWO).spec.stages
-    assert warm.dataset is not None and warm.dataset.path == "/rows.jsonl" and warm.taskset is None
-    assert rft.taskset is not None and rft.dataset is None
+    assert warm.dataset is not None
+    assert warm.dataset.path == "/rows.jsonl"
+    assert warm.taskset is None
+    assert rft.taskset is not None
+    assert rft.dataset is None
 
 
 def test_an_error_names_the_stage_or_the_global_field(errors: Errors, small: str) -> None:
     (text,) = errors(small + TWO.replace("mode: train", "mode: both"))
-    assert "stages[0].mode" in text and "exp.yaml:21:11" in text
+    assert "stages[0].mode" in text
+    assert "exp.yaml:21:11" in text
     texts = errors(small.replace("max_model_len: 64", "max_prompt_tokens: 3") + TWO)
-    assert all("model.max_model_len" in text for text in texts) and len(texts) == 1
+    assert all("model.max_model_len" in text for text in texts)
+    assert len(texts) == 1
     (text,) = errors(small + TWO.replace("/rows.jsonl", "sqlite:///x.db"))
     assert "stages[0].buffer.trainer_input.experience_buffer.path" in text
 

@@ -82,7 +82,8 @@ def test_a_loss_without_a_ratio_is_a_warning(load: Load) -> None:
         return [each for each in load(overrides=[BATCH, *overrides]).warnings if "no ratio" in each]
 
     (text,) = warned("algorithm.policy_loss_fn=opmd", *several)
-    assert "opmd" in text and "trainer.ppo_epochs" in text
+    assert "opmd" in text
+    assert "trainer.ppo_epochs" in text
     assert warned("algorithm.policy_loss_fn=opmd") == [] == warned(*several)
     assert warned("algorithm.policy_loss_fn=opmd", "trainer.ppo_mini_batch_size=24") == []
     assert warned("algorithm.policy_loss_fn=opmd", "trainer.ppo_mini_batch_size=12") == [text]

@@ -37,7 +37,8 @@ def test_upstreams_keys_of_gigpo_are_those_of_a_result(load: Load, errors: Error
     keys = "algorithm.advantage_fn_args={step_reward_key: step_reward, env_state_hash_key: env_state_hash}"
     assert load(overrides=[gigpo, keys]).spec.stages[0].algorithm.advantage == "gigpo"
     (text,) = errors(overrides=[gigpo, "algorithm.advantage_fn_args={step_reward_key: gain}"])
-    assert "is 'gain'" in text and "the field 'step_reward'" in text
+    assert "is 'gain'" in text
+    assert "the field 'step_reward'" in text
 
 
 def test_two_names_of_one_thing_may_agree(load: Load) -> None:
@@ -105,7 +106,9 @@ def test_what_contradicts_or_is_misspelt_is_refused_before_it_is_queued(
     errors: Errors, overrides: list[str], field: str, says: str, fix: str
 ) -> None:
     (text,) = errors(overrides=overrides)
-    assert field in text and says in text and fix in text, text
+    assert field in text, text
+    assert says in text, text
+    assert fix in text, text
 
 
 def test_a_switch_of_the_likelihood_and_a_mode_must_agree(errors: Errors, load: Load) -> None:
@@ -114,4 +117,5 @@ def test_a_switch_of_the_likelihood_and_a_mode_must_agree(errors: Errors, load: 
     switch = ARGS + "{use_token_level_loss: false}"
     assert load(overrides=[*rows, switch]).spec.stages[0].algorithm.loss_agg_mode == "seq-mean-token-mean"
     (text,) = errors(overrides=[*rows, switch, "algorithm.loss_agg_mode=token-mean"])
-    assert "use_token_level_loss" in text and "asks for seq-mean-token-mean" in text
+    assert "use_token_level_loss" in text
+    assert "asks for seq-mean-token-mean" in text

@@ -16,8 +16,10 @@ def test_sparkline_spans_its_scale() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.5], low=0, high=1) == "▅"
     assert sparkline([2, -1], low=0, high=1) == "█▁"
-    assert sparkline([3, 3]) == "▅▅" and sparkline([]) == ""
-    assert sparkline([0, math.nan, 1]) == "▁ █" and sparkline([math.nan]) == " "
+    assert sparkline([3, 3]) == "▅▅"
+    assert sparkline([]) == ""
+    assert sparkline([0, math.nan, 1]) == "▁ █"
+    assert sparkline([math.nan]) == " "
 
 
 def test_sparkline_is_never_wider_than_asked() -> None:
@@ -32,7 +34,9 @@ def test_quantities() -> None:
     for seconds, text in ((0, "0s"), (100, "100s"), (120, "2m"), (7200, "2h"), (200_000, "2d")):
         later = ManualClock(clock.now_ns() + seconds * 10**9)
         assert age(then, later) == text
-    assert age(None, clock) == "-" and number(None) == "-" and number(0.12345) == "0.123"
+    assert age(None, clock) == "-"
+    assert number(None) == "-"
+    assert number(0.12345) == "0.123"
     assert (size(10), size(1536), size(3 * 1024**3)) == ("10 B", "1.5 KiB", "3.0 GiB")
     assert short("018bcfe5-6800-7000-98a7-dbefd82c07cd") == "018bcfe5..07cd"
 

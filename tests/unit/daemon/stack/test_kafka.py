@@ -65,7 +65,8 @@ async def test_a_client_behind_the_proxy_stays_behind_it_and_outlives_cut_and_ki
             await asyncio.to_thread(broker.start)
             await asyncio.wait_for(fourth, 60)
         assert await read(broker.direct_bootstrap, "t", 4) == [b"1", b"2", b"3", b"4"]
-        assert proxy.accepted >= 3 and proxy.request_bytes > 0
+        assert proxy.accepted >= 3
+        assert proxy.request_bytes > 0
 
 
 @pytest.mark.anyio
@@ -109,9 +110,13 @@ def test_a_taken_port_is_a_clear_error(own_servers: Path) -> None:
 
 def test_ports_are_kept_and_lie_below_those_of_outgoing_connections(own_servers: Path) -> None:
     first, second = (KafkaBroker(own_servers / "kafka") for _ in range(2))
-    assert first.bootstrap == second.bootstrap and first.direct_bootstrap == second.direct_bootstrap
+    assert first.bootstrap == second.bootstrap
+    assert first.direct_bootstrap == second.direct_bootstrap
     assert 10_000 < first.port < 32_768
-    assert first.pid is None and not first.ready and not first.stop() and not first.kill()
+    assert first.pid is None
+    assert not first.ready
+    assert not first.stop()
+    assert not first.kill()
 
 
 def test_a_process_that_is_not_the_one_started_is_left_alone(tmp_path: Path) -> None:
@@ -119,7 +124,8 @@ def test_a_process_that_is_not_the_one_started_is_left_alone(tmp_path: Path) -> 
     stale = Started(pid=me.pid, process_start_s=me.create_time() - 100)
     (tmp_path / "process.json").write_bytes(msgspec.json.encode(stale))
     process = ServerProcess(tmp_path, "Test")
-    assert process.pid is None and not process.kill()
+    assert process.pid is None
+    assert not process.kill()
     (tmp_path / "process.json").write_text("no json")
     assert ServerProcess(tmp_path, "Test").pid is None
 
@@ -163,7 +169,8 @@ def test_a_jar_that_was_cut_off_is_fetched_again(tmp_path: Path, monkeypatch: py
     import jgo
 
     monkeypatch.setattr(jgo, "resolve", lambda coordinates: [Artifact()])
-    assert kafka_jars.classpath() == str(jar) and jar.read_bytes() == whole
+    assert kafka_jars.classpath() == str(jar)
+    assert jar.read_bytes() == whole
 
 
 def test_the_announced_addresses(tmp_path: Path) -> None:
@@ -174,6 +181,7 @@ def test_the_announced_addresses(tmp_path: Path) -> None:
     plain = keys(properties(ports, tmp_path, users={}, mechanism="PLAIN"))
     assert plain["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1,DIRECT://127.0.0.1:2"
     behind = keys(properties(ports, tmp_path, advertised=9, users={"a": "b"}, mechanism="PLAIN"))
-    assert behind["listeners"].startswith("PLAINTEXT://127.0.0.1:1,") and "CONTROLLER" in behind["listeners"]
+    assert behind["listeners"].startswith("PLAINTEXT://127.0.0.1:1,")
+    assert "CONTROLLER" in behind["listeners"]
     assert behind["advertised.listeners"] == ("PLAINTEXT://127.0.0.1:9,DIRECT://127.0.0.1:2,SASL://127.0.0.1:4")
     assert behind["auto.create.topics.enable"] == "false"

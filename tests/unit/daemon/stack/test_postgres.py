@@ -35,14 +35,21 @@ def test_sigkill_and_restart_keep_what_was_committed(own_servers: Path) -> None:
     url, first = server.url, server.pid
     assert first is not None
     family = psutil.Process(first).children(recursive=True)
-    assert server.kill() and server.pid is None
-    assert family and not [child for child in family if child.is_running()]
+    assert server.kill()
+    assert server.pid is None
+    assert family
+    assert not [child for child in family if child.is_running()]
     server.start()
-    assert server.pid != first and sql(url, "SELECT n FROM t") == [(1,)]
+    assert server.pid != first
+    assert sql(url, "SELECT n FROM t") == [(1,)]
     found = PostgresServer(own_servers / "pg")  # by another command
-    assert found.pid == server.pid and found.url == url and found.ready
+    assert found.pid == server.pid
+    assert found.url == url
+    assert found.ready
     found.start()
-    assert found.stop() and not found.stop() and server.pid is None
+    assert found.stop()
+    assert not found.stop()
+    assert server.pid is None
     with pytest.raises(ConflictError, match="runs already"):
         server.start()
         PostgresServer(own_servers / "pg", port=1)
@@ -66,7 +73,8 @@ def test_the_packages_binaries_do_where_none_are_on_the_path(
     server = PostgresServer(own_servers / "pg", trust=True, durable=False)
     server.start()
     ((version,),) = sql(server.url, "SHOW server_version_num")
-    assert int(version) >= 180000 and not server.pass_file.exists()
+    assert int(version) >= 180000
+    assert not server.pass_file.exists()
 
 
 def test_no_binaries_at_all_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +91,17 @@ def test_under_a_closed_folder_the_cluster_goes_to_the_temporary_directory(own_s
     closed.mkdir(mode=0o700)
     server = PostgresServer(closed / "pg", durable=False)
     server.start()
-    assert server.data.is_relative_to(tempfile.gettempdir()) and not server.data.is_relative_to(own_servers)
+    assert server.data.is_relative_to(tempfile.gettempdir())
+    assert not server.data.is_relative_to(own_servers)
     assert closed.stat().st_mode & 0o777 == 0o700
     process = psutil.Process(server.pid)
-    assert process.uids().real != 0 and process.gids().real == postgres_binaries.NO_GROUP
+    assert process.uids().real != 0
+    assert process.gids().real == postgres_binaries.NO_GROUP
     sql(server.url, "CREATE TABLE t AS SELECT 1 AS n")
     server.stop()
     server.start()
     assert sql(server.url, "SELECT n FROM t") == [(1,)]
     cluster = server.data
     server.remove()
-    assert not cluster.exists() and not server.folder.exists()
+    assert not cluster.exists()
+    assert not server.folder.exists()

@@ -37,4 +37,5 @@ async def test_each_test_has_a_database(postgres_server: PostgresServer, postgre
     connection = await asyncpg.connect(postgres_url)
     await connection.execute("CREATE TABLE t (n int)")  # would fail in a database that was used before
     await connection.close()
-    assert postgres_server.pid is not None and postgres_server.pid != os.getpid()
+    assert postgres_server.pid is not None
+    assert postgres_server.pid != os.getpid()

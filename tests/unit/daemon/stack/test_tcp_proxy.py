@@ -100,10 +100,12 @@ def test_a_black_hole_holds_bytes_back_until_healed(proxy: TcpProxy) -> None:
         client.sendall(b"b")
         with connected(proxy) as second:
             second.sendall(b"c")
-            assert silent(client) and silent(second)
+            assert silent(client)
+            assert silent(second)
             assert proxy.request_bytes == 1
             proxy.heal()
-            assert client.recv(9) == b"b" and second.recv(9) == b"c"
+            assert client.recv(9) == b"b"
+            assert second.recv(9) == b"c"
 
 
 def test_half_open_lets_the_target_hear_and_the_client_wait(proxy: TcpProxy) -> None:

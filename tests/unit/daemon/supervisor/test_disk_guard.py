@@ -88,7 +88,8 @@ def test_the_reason_says_how_much_and_what_to_do() -> None:
     found = judge(reading(90, need=20), DiskLimits(reserve_bytes=100), short=False)
     assert found is not None
     assert found.reason == "90 B are free on the volume of /data; 100 B stay free, and the next checkpoint takes 20 B"
-    assert "free 30 B there" in found.fix and "--disk-reserve" in found.fix
+    assert "free 30 B there" in found.fix
+    assert "--disk-reserve" in found.fix
 
 
 async def guard(disk: Scripted, **allowed: int) -> DiskGuard:
@@ -109,16 +110,18 @@ async def test_what_can_be_collected_is_collected_before_anybody_pauses() -> Non
 
     found.collect = collect
     await found.look()
-    assert found.shortage is None and collected == [None]
+    assert found.shortage is None
+    assert collected == [None]
     disk.used = 2000
     found._clock.advance(1.0)
     await found.look()
-    assert found.shortage is not None and found.shortage.cause == DISK_BUDGET and len(collected) == 1, (
-        "not again so soon"
-    )
+    assert found.shortage is not None, "not again so soon"
+    assert found.shortage.cause == DISK_BUDGET, "not again so soon"
+    assert len(collected) == 1, "not again so soon"
     found._clock.advance(COLLECT_S)
     await found.look()
-    assert found.shortage is None and len(collected) == 2
+    assert found.shortage is None
+    assert len(collected) == 2
 
 
 @pytest.mark.anyio
@@ -130,9 +133,11 @@ async def test_it_pauses_and_goes_on_and_tells_the_metrics() -> None:
     assert found.shortage is None
     need = 101 * MIB
     await found.look()
-    assert found.shortage is not None and found.shortage.cause == DISK_FULL
+    assert found.shortage is not None
+    assert found.shortage.cause == DISK_FULL
     text = found._metrics.expose().decode()
-    assert 'rftd_disk_short{cause="disk_full"} 1.0' in text and f"rftd_disk_free_bytes {200 * MIB:.1f}"[:20] in text
+    assert 'rftd_disk_short{cause="disk_full"} 1.0' in text
+    assert f"rftd_disk_free_bytes {200 * MIB:.1f}"[:20] in text
     disk.free = 210 * MIB
     await found.look()
     assert found.shortage is not None, "a little more is not enough"

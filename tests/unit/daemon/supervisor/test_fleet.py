@@ -122,10 +122,12 @@ async def test_a_process_that_does_not_join_is_killed_and_started_anew() -> None
     await harbour.after(START_S / 2)
     assert not explorer.killed, "in time still"
     await harbour.after(1.0)
-    assert explorer.killed and not trainer.killed
+    assert explorer.killed
+    assert not trainer.killed
     for _ in range(3):
         await harbour.after(1.0)
-    assert len(harbour.processes.of("explorer")) == 2 and len(harbour.processes.of("trainer")) == 1
+    assert len(harbour.processes.of("explorer")) == 2
+    assert len(harbour.processes.of("trainer")) == 1
 
 
 async def test_one_that_never_joins_pauses_the_experiment_and_is_tried_anew() -> None:
@@ -137,7 +139,8 @@ async def test_one_that_never_joins_pauses_the_experiment_and_is_tried_anew() ->
     assert f"did not join within {START_S:g} s, so it was killed" in obstacle.reason
     tried = len(harbour.processes.started)
     await harbour.after(limits.STALLED_BACKOFF_S[0] / 2)
-    assert len(harbour.processes.started) == tried and harbour.fleet.stalled() is not None
+    assert len(harbour.processes.started) == tried
+    assert harbour.fleet.stalled() is not None
     harbour.clock.advance(limits.STALLED_BACKOFF_S[0])
     assert harbour.fleet.stalled() is None, "so that it goes on"
     await harbour.after(0.0)
@@ -186,9 +189,11 @@ async def test_what_the_one_before_left_is_waited_for_as_long_as_it_takes_and_na
     [explorer] = harbour.processes.of("explorer")
     for _ in range(20):
         await harbour.after(START_S)
-    assert not explorer.killed and len(harbour.processes.of("explorer")) == 1
+    assert not explorer.killed
+    assert len(harbour.processes.of("explorer")) == 1
     [place] = [each for each in harbour.fleet.processes() if each.role == "explorer"]
-    assert place.pid is None and place.waits_for == explorer.waits_for
+    assert place.pid is None
+    assert place.waits_for == explorer.waits_for
     explorer.pid, explorer.waits_for = 4711, ""
     await harbour.after(START_S / 2)
     await harbour.after(START_S - 1.0)
@@ -225,7 +230,8 @@ async def test_a_drain_ends_although_a_process_does_not_and_names_it(capsys: pyt
     assert all(process.killed for process in harbour.processes.started)
     assert harbour.clock.monotonic_s() - began_s < 60.0
     told = capsys.readouterr()
-    assert "worker.left_behind" in told.out + told.err and "77 (engine)" in told.out + told.err
+    assert "worker.left_behind" in told.out + told.err
+    assert "77 (engine)" in told.out + told.err
 
 
 @pytest.mark.parametrize("identity", [{"pid_namespace": 1}, {"boot_id": "another"}])
@@ -243,7 +249,8 @@ async def test_a_worker_of_another_pid_namespace_or_boot_is_judged_by_its_heartb
         harbour.liveness.note(Heartbeat(worker=joined.worker, role="explorer", slot=0, state="busy"))
         assert await harbour.after(1.0) == []
     lost = [each for _ in range(20) for each in await harbour.after(1.0)]
-    assert {each.worker for each in lost} == {joined.worker} and "no heartbeat" in lost[0].reason
+    assert {each.worker for each in lost} == {joined.worker}
+    assert "no heartbeat" in lost[0].reason
 
 
 async def test_a_worker_of_here_is_lost_when_its_process_ended() -> None:
@@ -252,4 +259,5 @@ async def test_a_worker_of_here_is_lost_when_its_process_ended() -> None:
     there, gone = (harbour.join(Process(pid, harbour.processes.of("explorer")[0].order)) for pid in (11, 12))
     harbour.processes.living.add(11)
     lost = await harbour.after(0.1)
-    assert [each.worker for each in lost] == [gone.worker] and there.worker in harbour.desk.state.roster.live
+    assert [each.worker for each in lost] == [gone.worker]
+    assert there.worker in harbour.desk.state.roster.live

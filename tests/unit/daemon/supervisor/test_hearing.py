@@ -79,9 +79,11 @@ async def test_what_is_lost_of_one_spine_stops_that_experiment_alone(scene: Scen
     hearing = await scene.heard(log, Witness("somebody", whole))
     assert set(hearing.stopped()) == {scene.one}
     error = hearing.refusal(scene.one)
-    assert error is not None and hearing.refusal(scene.two) is None
+    assert error is not None
+    assert hearing.refusal(scene.two) is None
     last = whole[spine].next_offset - 1
-    assert error.where == f"{spine}@{last}" and f"the log ends before {last}; somebody remembers it" in error.what
+    assert error.where == f"{spine}@{last}"
+    assert f"the log ends before {last}; somebody remembers it" in error.what
     assert "--accept-loss one" in (error.fix or "")
 
 
@@ -98,7 +100,8 @@ async def test_what_was_noticed_is_known_to_the_next_daemon_until_the_right_log_
     log = await scene.log(scene.tape.drafts[:-3])
     first = await scene.heard(log, Witness("somebody", await whole.heads()))
     stopped = set(first.stopped())
-    assert stopped and set((await scene.heard(log)).stopped()) == stopped
+    assert stopped
+    assert set((await scene.heard(log)).stopped()) == stopped
     assert (await scene.heard(whole)).stopped() == {}
     assert set((await scene.heard(log)).stopped()) == stopped, "nothing that remembers is removed"
 
@@ -111,7 +114,8 @@ async def test_an_accepted_loss_stops_nobody_and_a_new_one_does(scene: Scene) ->
     writer = Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids)
     await hearing.accept(["one", "two"], writer, by="a person")
     again = await scene.heard(log, witness)
-    assert again.stopped() == {} and again.losses
+    assert again.stopped() == {}
+    assert again.losses
     last = partition_of(topics.EXPERIMENTS, scene.one)
     newer = await log.heads()
     newer[last] = newer[last]._replace(next_offset=newer[last].next_offset + 1)
@@ -154,7 +158,8 @@ async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembe
         await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)])
         await late.close()
         await worker.close()
-    assert spine in TRUTH and set((await scene.heard(log)).stopped()) == {scene.one}
+    assert spine in TRUTH
+    assert set((await scene.heard(log)).stopped()) == {scene.one}
 
 
 class _Gapped(MemoryLog):

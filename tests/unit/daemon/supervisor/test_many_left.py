@@ -102,5 +102,7 @@ def test_evaluations_that_are_completed_are_looked_at_once(monkeypatch: pytest.M
     found = list(due())
     assert len(found) == len(asked) > 5
     state.spine.evaluated |= {eval_id(desk.id, 0, version, taskset) for version, taskset in found[:-2]}
-    assert list(due()) == found[-2:] and len(asked) == len(found)
-    assert list(due()) == found[-2:] and len(asked) <= 3
+    assert list(due()) == found[-2:]
+    assert len(asked) == len(found)
+    assert list(due()) == found[-2:]
+    assert len(asked) <= 3

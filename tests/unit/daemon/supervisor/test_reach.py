@@ -20,7 +20,8 @@ MEMORY, FILES = SyncSpec(method="memory"), SyncSpec(method="checkpoint")
 def test_another_daemons_explorers_get_files() -> None:
     found = within_reach(spec(MEMORY, FILES), frozenset(("trainer",)))
     assert [stage.sync for stage in found.stages] == [FILES, FILES]
-    assert found.warnings[0] == "one" and "travel as checkpoint files" in found.warnings[1]
+    assert found.warnings[0] == "one"
+    assert "travel as checkpoint files" in found.warnings[1]
 
 
 def test_whoever_starts_workers_is_told_where_they_may_be() -> None:

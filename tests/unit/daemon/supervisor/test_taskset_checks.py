@@ -63,7 +63,8 @@ def test_a_reward_model_that_is_not_there(tmp_path: Path) -> None:
     error = refused(below("default_reward_fn_type: reward_model\nreward_fn_args:\n  path: ./rm"), tmp_path)
     assert error.field == "buffer.explorer_input.taskset.reward_fn_args.path"
     assert error.where == "exp.yaml:16:15"
-    assert error.what == f"no such folder: '{tmp_path / 'rm'}'" and error.fix
+    assert error.what == f"no such folder: '{tmp_path / 'rm'}'"
+    assert error.fix
 
 
 def test_a_third_partys_arguments_are_held_against_what_it_declares(
@@ -79,14 +80,17 @@ def test_a_third_partys_arguments_are_held_against_what_it_declares(
         error = refused(below(f"default_reward_fn_type: short\nreward_fn_args:\n  {given}"), tmp_path)
         name = given.partition(":")[0]
         assert error.field == f"buffer.explorer_input.taskset.reward_fn_args.{name}"
-        assert says in error.what and error.fix and str(error.where).startswith("exp.yaml:16:")
+        assert says in error.what
+        assert error.fix
+        assert str(error.where).startswith("exp.yaml:16:")
 
 
 def test_a_bias_of_a_token_that_the_model_does_not_have(tmp_path: Path) -> None:
     error = refused(below("rollout_args:\n  logit_bias:\n    127: 1.0\n    128: 1.0"), tmp_path)
     assert error.field == "buffer.explorer_input.taskset.rollout_args.logit_bias.128"
     assert error.where == "exp.yaml:17:16"
-    assert "token 128 is beyond" in error.what and error.fix == "name token ids of this model, 0 to 127"
+    assert "token 128 is beyond" in error.what
+    assert error.fix == "name token ids of this model, 0 to 127"
 
 
 def test_a_stage_and_a_held_out_taskset_are_named(tmp_path: Path) -> None:
@@ -96,4 +100,5 @@ def test_a_stage_and_a_held_out_taskset_are_named(tmp_path: Path) -> None:
     text = below("") + "stages: " + json.dumps([{"stage_name": "one", "mode": "both"}, own]) + "\n"
     error = refused(text, tmp_path)
     where = "stages[1].buffer.explorer_input.eval_tasksets[0].rollout_args.logit_bias.500"
-    assert error.field == where and str(error.where).startswith("exp.yaml:15:")
+    assert error.field == where
+    assert str(error.where).startswith("exp.yaml:15:")

@@ -41,7 +41,8 @@ def test_check_says_ok_and_warns_on_the_other_stream() -> None:
     result = CliRunner().invoke(config_group, ["check", EXAMPLE])
     assert result.exit_code == 0
     assert result.stdout.startswith("ok: <project_name>/<experiment_name>, main (grpo, 1 epoch)")
-    assert "warning: " in result.stderr and "nccl" in result.stderr
+    assert "warning: " in result.stderr
+    assert "nccl" in result.stderr
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])
@@ -49,7 +50,8 @@ def test_errors_end_with_two(verb: str) -> None:
     result = CliRunner().invoke(config_group, [verb, EXAMPLE, "-s", "buffer.batchsize=2", "-s", "mode=bot"])
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert "did you mean 'batch_size'?" in result.stderr and "did you mean 'both'?" in result.stderr
+    assert "did you mean 'batch_size'?" in result.stderr
+    assert "did you mean 'both'?" in result.stderr
 
 
 def test_errors_as_json() -> None:

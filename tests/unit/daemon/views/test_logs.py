@@ -41,7 +41,8 @@ def test_following_gives_each_line_once_and_waits_for_its_end(tmp_path: Path) ->
     with log.open("a") as file:
         file.write(json.dumps(record(2, "half"))[:20])
     page = since(tmp_path, places)
-    assert page.items == [] and page.next == places
+    assert page.items == []
+    assert page.next == places
     with log.open("a") as file:
         file.write(json.dumps(record(2, "half"))[20:] + "\n")
     write(tmp_path / "explorer_3.log", record(1, "new file"))
@@ -74,8 +75,11 @@ def test_secrets_are_masked_wherever_they_stand(tmp_path: Path) -> None:
         record(3, "fine", tokens=12, token_count="12"),
     )
     text = repr(tail(tmp_path, lines=10).items)
-    assert "sk-12345678" not in text and "hunter22" not in text and "abcdefgh12345678" not in text
-    assert text.count("***") >= 6 and "'tokens': 12" in text
+    assert "sk-12345678" not in text
+    assert "hunter22" not in text
+    assert "abcdefgh12345678" not in text
+    assert text.count("***") >= 6
+    assert "'tokens': 12" in text
 
 
 def test_masking_leaves_ordinary_words() -> None:

@@ -104,7 +104,8 @@ async def test_a_read_is_declared_once() -> None:
         answer = await client.get("/v1/experiments/ab/twice", params=query)
         assert answer.json() == {"name": "ab", "number": 42, "share": None, "asked_at": "2001-09-09T01:46:40.000Z"}
         back = from_wire(answer.json(), twice.answer)
-        assert back.asked_ns == 10**18 and math.isnan(back.share)
+        assert back.asked_ns == 10**18
+        assert math.isnan(back.share)
         assert (await client.get("/v1/experiments/ab/twice", params={"number": 1001})).status_code == 422
     operation = app.openapi()["paths"]["/v1/experiments/{name}/twice"]["get"]
     assert (operation["summary"], operation["description"]) == ("Twice", "Twice the number.")

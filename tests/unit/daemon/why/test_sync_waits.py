@@ -45,7 +45,8 @@ def test_explorers_wait_at_a_sync_point() -> None:
     leases = desk.obey(dispatcher.decide(1.0).decisions)
     wait = dispatcher_of(desk)
     assert (wait.state, wait.level, wait.on_whom) == ("sync_point", Level.WAITS, "explorers")
-    assert "before window 1" in wait.waiting_for and "2 groups" in wait.waiting_for
+    assert "before window 1" in wait.waiting_for
+    assert "2 groups" in wait.waiting_for
     for lease in leases:
         assert isinstance(lease, TaskLeased)
         desk.produce(lease, range(REPEAT))
@@ -53,7 +54,8 @@ def test_explorers_wait_at_a_sync_point() -> None:
     desk.obey(dispatcher.decide(2.0).decisions)
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom) == ("answer", "trainer")
-    assert "sync_timeout (60 s) passes" in wait.unblock and "step under way" in wait.unblock
+    assert "sync_timeout (60 s) passes" in wait.unblock
+    assert "step under way" in wait.unblock
 
 
 def test_nothing_older_may_be_trained_after_sync_timeout() -> None:

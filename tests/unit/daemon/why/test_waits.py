@@ -304,7 +304,8 @@ def test_halves_that_are_missing_or_elsewhere() -> None:
     waits = {wait.role: wait for wait in waits_of(scene_of(desk))}
     assert (waits["explorer"].state, waits["explorer"].level) == ("half_missing", Level.STUCK)
     assert waits["explorer"].unblock == "submit the same file with mode: explore, or rftd worker explorer"
-    assert waits["dispatcher"].state == "explorers" and waits["dispatcher"].on_whom == "you"
+    assert waits["dispatcher"].state == "explorers"
+    assert waits["dispatcher"].on_whom == "you"
     desk.join()
     assert "half_missing" not in {wait.state for wait in waits_of(scene_of(desk))}, "one has joined by itself"
 
@@ -322,10 +323,12 @@ def test_a_queue() -> None:
     [wait] = entry_waits(two, line)
     assert (wait.state, wait.level, wait.on_whom) == ("queued", Level.WAITS, "e1")
     assert wait.waiting_for == "its turn, number 2 in the queue, behind e1 (running), e2 (queued)"
-    assert wait.unblock == "e1 ends; to pass e2: rftd prioritize e3 1" and wait.since_ns == 103
+    assert wait.unblock == "e1 ends; to pass e2: rftd prioritize e3 1"
+    assert wait.since_ns == 103
     running.spine.status = Status.PAUSED
     [wait] = entry_waits(one, line)
-    assert wait.level is Level.STUCK and wait.unblock.startswith("rftd resume e1")
+    assert wait.level is Level.STUCK
+    assert wait.unblock.startswith("rftd resume e1")
     [wait] = entry_waits(one, Line([one], slots=1))
     assert wait.state == "taken_up"
     [wait] = entry_waits(entry(4, Status.SUBMITTED), line)
@@ -350,7 +353,8 @@ def test_a_queue_of_several_slots() -> None:
     assert (wait.level, wait.unblock) == (Level.STUCK, "rftd resume e1, or cancel it")
     left = entry(6, Status.RUNNING)
     [wait] = entry_waits(left, Line([paused, running, left], slots=2))
-    assert wait.state == "queued" and wait.waiting_for == "its turn (2 slots), behind e1 (paused), e2 (paused)"
+    assert wait.state == "queued"
+    assert wait.waiting_for == "its turn (2 slots), behind e1 (paused), e2 (paused)"
     everyone = [paused, *(entry(number, Status.QUEUED) for number in range(10, 20))]
     [wait] = entry_waits(everyone[-1], Line(everyone, slots=1))
     assert wait.waiting_for.endswith("e13 (queued) and 5 more")
@@ -383,7 +387,8 @@ def test_every_state_of_a_heartbeat_is_named() -> None:
     said = set(re.findall(r'state(?:: str)? = "(\w+)"', sources)) | set(re.findall(r'else "(\w+)"', sources))
     explorer = (workers / "rollout" / "explorer.py").read_text()
     said |= set(re.findall(r'"(\w+)"', explorer.partition("def _doing")[2].partition("def _stage")[0]))
-    assert said >= {"load", "busy", "wait_batch", "wait_tasks", "publish"} and said <= set(_SAID), said - set(_SAID)
+    assert said >= {"load", "busy", "wait_batch", "wait_tasks", "publish"}, said - set(_SAID)
+    assert said <= set(_SAID), said - set(_SAID)
 
 
 def test_a_lost_worker_has_no_line_of_its_own() -> None:

@@ -23,7 +23,8 @@ def test_plain_text_needs_no_credentials() -> None:
     found = arguments(PLAIN)
     assert found["bootstrap_servers"] == ["h:1", "i:2"]
     assert found["security_protocol"] == "PLAINTEXT"
-    assert "ssl_context" not in found and "sasl_mechanism" not in found
+    assert "ssl_context" not in found
+    assert "sasl_mechanism" not in found
 
 
 def test_the_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,8 @@ def test_the_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
     found = arguments(settings)
     assert (found["sasl_mechanism"], found["sasl_plain_username"]) == ("SCRAM-SHA-256", "user")
     assert found["sasl_plain_password"] == "secret"
-    assert isinstance(found["ssl_context"], ssl.SSLContext) and found["ssl_context"].check_hostname
+    assert isinstance(found["ssl_context"], ssl.SSLContext)
+    assert found["ssl_context"].check_hostname
 
 
 def test_an_unusable_file_is_named(tmp_path: Path) -> None:
@@ -62,7 +64,8 @@ def test_an_unusable_file_is_named(tmp_path: Path) -> None:
 )
 def test_errors_say_what_to_do(error: Exception, kind: type[RftdError], text: str) -> None:
     found = translate(error, PLAIN)
-    assert type(found) is kind and text in str(found)
+    assert type(found) is kind
+    assert text in str(found)
     assert translate(found, PLAIN) is found
 
 

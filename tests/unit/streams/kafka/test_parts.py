@@ -27,14 +27,19 @@ def record(offset: int, size_bytes: int = 100) -> Record:
 
 def test_a_window_knows_the_first_offset_of_recent_identities() -> None:
     window = IdWindow(records=3)
-    assert window.admit(b"a", 10) and window.admit(b"a", 10)
+    assert window.admit(b"a", 10)
+    assert window.admit(b"a", 10)
     assert not window.admit(b"a", 11)
-    assert window.find(b"a") == 10 and window.find(b"z") is None
-    assert window.admit(b"a", 9) and window.find(b"a") == 9
-    assert window.admit(b"", 1) and window.admit(b"", 2)
+    assert window.find(b"a") == 10
+    assert window.find(b"z") is None
+    assert window.admit(b"a", 9)
+    assert window.find(b"a") == 9
+    assert window.admit(b"", 1)
+    assert window.admit(b"", 2)
     for number, key in enumerate((b"b", b"c", b"d"), start=20):
         assert window.admit(key, number)
-    assert window.find(b"a") is None and window.admit(b"a", 30)
+    assert window.find(b"a") is None
+    assert window.admit(b"a", 30)
 
 
 def test_headers_carry_a_draft_there_and_back() -> None:
@@ -70,7 +75,8 @@ def test_what_is_no_event_has_no_head(change: dict[str, bytes | None]) -> None:
     headers = {"ce_specversion": b"1.0", "ce_id": b"7", "ce_type": b"t", "ce_source": b"s"}
     assert envelope_of(list(headers.items()), b"").head
     found = envelope_of(list({**headers, **change}.items()), b"")
-    assert found.head == b"" and found.key == b""
+    assert found.head == b""
+    assert found.key == b""
     with pytest.raises(CodecError):
         decode_head(Record(A, 0, found.sum, found.head, b""))
 

@@ -78,5 +78,6 @@ async def test_a_topic_that_acknowledges_from_one_of_several_copies_is_a_finding
     found = await _differences(admin, SETTINGS, await _describe(admin, SETTINGS))
     assert len(found) == (len(TOPICS) if weak else 0), found
     for each in found:
-        assert not each.fatal and each.what.endswith("is 1, not 2")
+        assert not each.fatal
+        assert each.what.endswith("is 1, not 2")
         assert each.fix == f"kafka-configs.sh --alter --topic {each.topic} --add-config min.insync.replicas=2"

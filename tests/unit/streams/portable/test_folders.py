@@ -60,7 +60,8 @@ def test_every_path_of_a_specification_moves() -> None:
     moved = Folders([(OLD, NEW)]).event(ExperimentSubmitted(spec=spec))
     assert isinstance(moved, ExperimentSubmitted)
     before, after = msgspec.json.encode(spec).decode(), msgspec.json.encode(moved.spec).decode()
-    assert before.count(OLD) == 13 and after == before.replace(OLD, NEW)
+    assert before.count(OLD) == 13
+    assert after == before.replace(OLD, NEW)
     models = {"model.path", "model.lora.path", "trainer.critic_path", "trainer.teacher_path"}
     tasksets = {f"{name}.{field}" for name in ("taskset", "dataset", "evals") for field in ("path", "reward_args")}
     assert inputs_of(moved.spec) == {f"{NEW}/.stages.{name}" for name in models | tasksets}
@@ -71,10 +72,12 @@ def test_paths_have_one_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("HOME", "/home/me")
     for text in ("x", "./x", "y/../x", "x/", "x//", str(tmp_path / "x"), f"/{tmp_path}/./x"):
         assert absolute_path(text) == str(tmp_path / "x")
-    assert absolute_path("~/x") == "/home/me/x" and absolute_path("x", below=Path("/a/b")) == "/a/b/x"
+    assert absolute_path("~/x") == "/home/me/x"
+    assert absolute_path("x", below=Path("/a/b")) == "/a/b/x"
     folders = Folders([("//home/me/./runs/", "/srv/old/../runs")])
     assert folders.path("/home/me/runs/a") == "/srv/runs/a" == folders.path("//home/me//runs/a")
-    assert folders.path("owner/name") == "owner/name" and folders.path("/home/me/runs2") == "/home/me/runs2"
+    assert folders.path("owner/name") == "owner/name"
+    assert folders.path("/home/me/runs2") == "/home/me/runs2"
 
 
 async def exported(folder: Path, name: str) -> tuple[Path, SyntheticRun]:

@@ -34,7 +34,8 @@ def test_rows_are_kept_when_their_page_is_put_away(tmp_path: Path) -> None:
         for number in range(4)
     }
     assert {place: value for place, value in found.items() if value} == known
-    assert scratch.size_bytes > 0 and [first for first, _ in table.pages_of(2)] == list(range(0, 200, 4))
+    assert scratch.size_bytes > 0
+    assert [first for first, _ in table.pages_of(2)] == list(range(0, 200, 4))
     scratch.close()
 
 
@@ -45,18 +46,24 @@ def test_a_spool_gives_every_row_in_its_order(tmp_path: Path) -> None:
     for start in range(0, len(rows), 7):
         spool.add(b"".join(rows[start : start + 7]))
     assert b"".join(bytes(block) for block in spool.blocks()) == b"".join(rows)
-    assert len(spool) == len(rows) and all(spool.row(number) == rows[number] for number in (0, 43_690, 43_691, 99_999))
+    assert len(spool) == len(rows)
+    assert all(spool.row(number) == rows[number] for number in (0, 43_690, 43_691, 99_999))
     assert list(tmp_path.iterdir()) == [], "the file has no name"
     scratch.close()
 
 
 def test_bits_are_sets_of_numbers() -> None:
     bits = Bits()
-    assert bits.add("a", 5) and not bits.add("a", 5) and bits.add("b", 5) and bits.add("a", 100_000)
-    assert bits.add("a", -3) and bits.has("a", -3)
+    assert bits.add("a", 5)
+    assert not bits.add("a", 5)
+    assert bits.add("b", 5)
+    assert bits.add("a", 100_000)
+    assert bits.add("a", -3)
+    assert bits.has("a", -3)
     assert sorted(bits.numbers()) == [("a", -3), ("a", 5), ("a", 100_000), ("b", 5)]
     bits.remove("a", 5)
-    assert not bits.has("a", 5) and bits.has("b", 5)
+    assert not bits.has("a", 5)
+    assert bits.has("b", 5)
 
 
 @pytest.mark.parametrize("window", [4, 1000])
@@ -67,12 +74,15 @@ def test_an_id_that_comes_again_is_found_near_and_far(monkeypatch: pytest.Monkey
     one, other = Partition(topics.EXPERIENCES, 1), Partition(topics.TASKS, 3)
     ids = [UUID(int=random.Random(number).getrandbits(128)) for number in range(200)]
     near = [known.first(id.bytes, one, offset) for offset, id in enumerate([*ids, ids[199], ids[2]])]
-    assert near[:200] == [None] * 200 and near[200] == 199 and near[201] == (2 if window == 1000 else None)
+    assert near[:200] == [None] * 200
+    assert near[200] == 199
+    assert near[201] == (2 if window == 1000 else None)
     assert known.first(ids[7].bytes, other, 0) is None
     far = {frozenset(pair) for pair in known.twice()}
     there = {frozenset(((one, 7), (other, 0)))}
     assert far == there | ({frozenset(((one, 2), (one, 201)))} if window == 4 else set())
-    assert known.places(ids[7]) == [(one, 7), (other, 0)] and known.places(UUID(int=9)) == []
+    assert known.places(ids[7]) == [(one, 7), (other, 0)]
+    assert known.places(UUID(int=9)) == []
 
 
 def test_a_remembered_head_is_compared_with_the_record_in_its_place() -> None:

@@ -85,7 +85,8 @@ def test_groups_that_teach_nothing_are_replaced_by_others_of_the_batch() -> None
     idle = [group(1.0, 1.0, seed=seed) for seed in range(20)]
     assert all(function.informative(each) for each in idle), "else they would not be planned"
     found = function.substitutes([*idle, *good])
-    assert found.keys() == set(range(20)) and set(found.values()) == {20, 21, 22}
+    assert found.keys() == set(range(20))
+    assert set(found.values()) == {20, 21, 22}
     assert function.substitutes([*idle, *good]) == found
     turned = function.substitutes([*good[::-1], *idle])
     assert {index - 3: 22 - place for index, place in turned.items()} == found, "the order plays no part"
@@ -204,7 +205,8 @@ def test_gdpo_normalises_each_part_in_its_group_and_their_sum_in_the_batch() -> 
         for parts in batch
     ]
     assert values("gdpo", *groups, weights=weights) == [near(each) for each in expected]
-    assert ADVANTAGES.open("gdpo").informative(groups[1]) and ADVANTAGES.open("gdpo").member_fields == {"parts"}
+    assert ADVANTAGES.open("gdpo").informative(groups[1])
+    assert ADVANTAGES.open("gdpo").member_fields == {"parts"}
     with pytest.raises(TrainError, match="acuracy") as raised:
         ADVANTAGES.open("gdpo", {"weights": {"acuracy": 1.0}}).advantages(groups)
     assert "accuracy, format, remark" in str(raised.value.fix)
@@ -256,7 +258,8 @@ def test_rec_drops_surplus_failures_the_same_ones_each_time() -> None:
         got = values("rec", group(*rewards, seed=seed), drop="balance")[0]
         assert got == values("rec", group(*rewards, seed=seed), drop="balance")[0]
         # One is left beside the one that is right: their mean is 0.5.
-        assert sorted(got) == [-0.5, 0.0, 0.0, 0.0, 0.0, 0.5] and got[2] == 0.5
+        assert sorted(got) == [-0.5, 0.0, 0.0, 0.0, 0.0, 0.5]
+        assert got[2] == 0.5
         dropped.add(got.index(-0.5))
     assert dropped == {0, 1, 3, 4, 5}, "by chance"
     assert values("rec", group(0.0, 1.0, 1.0), drop="balance") == [near([-2 / 3, 1 / 3, 1 / 3])]

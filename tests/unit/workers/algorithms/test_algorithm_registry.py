@@ -19,7 +19,9 @@ def test_grpo_has_the_published_defaults() -> None:
     assert (grpo.advantage, grpo.policy_loss, grpo.kl_loss, grpo.entropy_loss) == ("grpo", "ppo", "k2", "default")
     assert (grpo.repeat_times, grpo.sample_strategy, grpo.loss_agg_mode) == (8, "default", "token-mean")
     assert grpo.kl_loss_args == {"kl_coef": 0.001}
-    assert grpo.needs.groups and grpo.needs.old_logprobs and not grpo.needs.critic
+    assert grpo.needs.groups
+    assert grpo.needs.old_logprobs
+    assert not grpo.needs.critic
 
 
 def test_luspo_gives_each_token_of_a_long_response_as_much_as_one_of_a_short_one() -> None:
@@ -50,7 +52,8 @@ def test_sft_needs_no_rollouts() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="grpoo") as raised:
         lookup("grpoo")
-    assert raised.value.fix and "'grpo'" in raised.value.fix
+    assert raised.value.fix
+    assert "'grpo'" in raised.value.fix
 
 
 def test_an_algorithm_of_a_third_party_is_found(tmp_path: Path) -> None:

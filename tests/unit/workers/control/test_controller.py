@@ -39,9 +39,11 @@ def test_groups_of_one_member_each_fail_the_experiment_in_the_end() -> None:
     assert controller.decide().events == ()
     close(desk, 1)
     [failed] = controller.decide().events
-    assert isinstance(failed, ExperimentFailed) and failed.code == "RFTD-WRK-003"
+    assert isinstance(failed, ExperimentFailed)
+    assert failed.code == "RFTD-WRK-003"
     assert f"fewer than 2 of {REPEAT} rollouts succeeded in each of {BOUND} groups in a row" in failed.reason
-    assert "fix: " in failed.reason and failed.reason.endswith("the last: no")
+    assert "fix: " in failed.reason
+    assert failed.reason.endswith("the last: no")
 
 
 def test_one_group_that_can_be_trained_starts_the_count_anew() -> None:
@@ -122,7 +124,8 @@ def test_the_only_worker_that_refuses_pauses_the_experiment_and_another_one_ends
     assert controller.decide().events == (), "whoever started it says what that means"
     left(desk, "explorer", DataError.code)
     [paused] = controller.decide().events
-    assert isinstance(paused, ExperimentPaused) and paused.cause == REFUSED
+    assert isinstance(paused, ExperimentPaused)
+    assert paused.cause == REFUSED
     assert paused.reason.endswith("a file is missing; fix: restore it")
     desk.obey([paused])
     late_ns = desk.state.spine.status_ns + int(1e9 * limits.PAUSE_BACKOFF_S[-1])
@@ -142,7 +145,8 @@ def test_what_cannot_be_mended_fails_it() -> None:
         desk = Desk()
         left(desk, "trainer", code)
         [failed] = Controller(desk.state, starts=frozenset()).decide().events
-        assert isinstance(failed, ExperimentFailed) and failed.code == code
+        assert isinstance(failed, ExperimentFailed)
+        assert failed.code == code
 
 
 def test_a_pause_for_an_error_ends_later_each_time_until_a_step_is_done() -> None:

@@ -87,10 +87,12 @@ def test_a_group_closes_once_every_rollout_is_terminal() -> None:
     desk.fail(lease, 1)
     (closed,) = (event for event in scheduler.at(0.1) if isinstance(event, GroupClosed))
     assert [member.rollout for member in closed.members] == [0, 2, 3]
-    assert closed.failed == 1 and closed.code == "RFTD-WRK-003"
+    assert closed.failed == 1
+    assert closed.code == "RFTD-WRK-003"
     assert len(desk.state.replay_buffer.waiting) == 3
     desk.produce(lease, [1])  # too late: no effect
-    assert len(desk.state.replay_buffer.waiting) == 3 and lease.group not in desk.state.groups.open
+    assert len(desk.state.replay_buffer.waiting) == 3
+    assert lease.group not in desk.state.groups.open
 
 
 def test_a_lease_whose_explorer_waits_for_weights_expires_and_was_no_attempt() -> None:
@@ -104,7 +106,8 @@ def test_a_lease_whose_explorer_waits_for_weights_expires_and_was_no_attempt() -
     scheduler.beat(worker, state="load_failed")
     decided = scheduler.at(DEADLINE_S + 15)
     expired = {event.lease: event for event in decided if isinstance(event, TaskExpired)}
-    assert expired[first.lease].excused and "waits for weights" in expired[first.lease].reason
+    assert expired[first.lease].excused
+    assert "waits for weights" in expired[first.lease].reason
     assert desk.state.groups.open[first.group].attempts_spent <= 1
     again = [event for event in (*decided, *scheduler.at(DEADLINE_S + 16)) if isinstance(event, TaskLeased)]
     assert first.group in {event.group for event in again}
@@ -117,7 +120,8 @@ def test_a_lease_without_progress_expires_and_what_is_missing_is_leased_again() 
     scheduler = Scheduler(desk)
     worker = desk.join()
     first, _ = scheduler.at(0.0)
-    assert isinstance(first, TaskLeased) and first.deadline_s == DEADLINE_S
+    assert isinstance(first, TaskLeased)
+    assert first.deadline_s == DEADLINE_S
     desk.produce(first, [1])
     scheduler.at(1.0)
     scheduler.beat(worker, first.lease)
@@ -130,7 +134,9 @@ def test_a_lease_without_progress_expires_and_what_is_missing_is_leased_again() 
     assert first.lease in {event.lease for event in expired}
     scheduler.beat(worker)
     again = next(event for event in scheduler.at(97.0) if isinstance(event, TaskLeased) and event.sequence == 0)
-    assert again.attempt == 2 and again.rollouts == (0, 2, 3) and again.lease != first.lease
+    assert again.attempt == 2
+    assert again.rollouts == (0, 2, 3)
+    assert again.lease != first.lease
 
 
 def test_a_group_whose_attempts_are_spent_closes_with_what_it_has() -> None:
@@ -195,4 +201,6 @@ def test_groups_end_with_their_stage() -> None:
     desk.state.spine.planned = 1
     assert [type(event) for event in scheduler.at(0.0)] == [TaskExpired]
     (closed,) = scheduler.at(0.1)
-    assert isinstance(closed, GroupClosed) and len(closed.members) == 1 and closed.reason == "the stage ended"
+    assert isinstance(closed, GroupClosed)
+    assert len(closed.members) == 1
+    assert closed.reason == "the stage ended"

@@ -49,10 +49,13 @@ def test_later_batches_go_with_it_and_everything_else_returns() -> None:
     reasons = [each.reason for each in abandoned if isinstance(each, BatchAbandoned)]
     assert reasons == ["the batch of step 1 before it cannot run", f"experience {lost} was given up: the disk broke"]
     [retired] = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and (retired.reason, retired.uses) == ("given_up", 0)
+    assert isinstance(retired, ExperienceRetired)
+    assert (retired.reason, retired.uses) == ("given_up", 0)
     assert retired.experiences == (lost,)
-    assert decided(desk) == [] and desk.state.replay_buffer.counts()["balance"] == 0
-    assert len(desk.state.replay_buffer.waiting) == 3 * BATCH - 1 and not desk.state.replay_buffer.given_up
+    assert decided(desk) == []
+    assert desk.state.replay_buffer.counts()["balance"] == 0
+    assert len(desk.state.replay_buffer.waiting) == 3 * BATCH - 1
+    assert not desk.state.replay_buffer.given_up
 
 
 def test_what_was_executed_stays_whoever_is_first_on_the_spine() -> None:
@@ -63,7 +66,9 @@ def test_what_was_executed_stays_whoever_is_first_on_the_spine() -> None:
         give_up(desk, first.experiences[0].experience)
     spine = desk.state.spine
     desk.put(BatchAbandoned(batch=first.batch, step=1, code="X", reason="too late"))
-    assert spine.furthest == 1 and first.batch not in spine.batches.abandoned and spine.planned == 2
+    assert spine.furthest == 1
+    assert first.batch not in spine.batches.abandoned
+    assert spine.planned == 2
     assert desk.state.replay_buffer.books.planned == 2 * BATCH
     give_up(desk, second.experiences[0].experience)
     assert [each.step for each in decided(desk) if isinstance(each, BatchAbandoned)] == [2]
@@ -82,12 +87,14 @@ def test_one_that_waits_is_retired_alone_and_one_that_rests_with_its_uses() -> N
     waits = next(iter(desk.state.replay_buffer.waiting))
     give_up(desk, waits)
     [retired] = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and retired.experiences == (waits,)
+    assert isinstance(retired, ExperienceRetired)
+    assert retired.experiences == (waits,)
     desk.execute()
     rests = plans[0].experiences[0].experience
     give_up(desk, rests)
     [retired] = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and (retired.experiences, retired.uses) == ((rests,), 1)
+    assert isinstance(retired, ExperienceRetired)
+    assert (retired.experiences, retired.uses) == ((rests,), 1)
     assert desk.state.replay_buffer.counts()["balance"] == 0
 
 
@@ -100,5 +107,7 @@ def test_where_a_group_is_read_whole_it_goes_as_one() -> None:
     give_up(desk, plan.experiences[0].experience)
     assert [type(each) for each in decided(desk)] == [BatchAbandoned]
     [retired] = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and len(retired.experiences) == REPEAT
-    assert desk.state.replay_buffer.counts()["balance"] == 0 and not desk.state.replay_buffer.given_up
+    assert isinstance(retired, ExperienceRetired)
+    assert len(retired.experiences) == REPEAT
+    assert desk.state.replay_buffer.counts()["balance"] == 0
+    assert not desk.state.replay_buffer.given_up

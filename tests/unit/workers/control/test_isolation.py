@@ -66,7 +66,8 @@ def test_a_death_is_no_attempt_of_groups_that_were_together() -> None:
         worker = scheduler.desk.join()
         events = scheduler.decide()
         expired = [event for event in events if isinstance(event, TaskExpired)]
-        assert len(expired) == 4 and all(event.worker_gone and not event.excused for event in expired)
+        assert len(expired) == 4
+        assert all(event.worker_gone and not event.excused for event in expired)
         assert not [event for event in events if isinstance(event, GroupClosed)]
     state = scheduler.desk.state.groups
     assert {(group.attempts, group.attempts_spent, group.losses) for group in state.open.values()} >= {(2, 0, 2)}
@@ -95,7 +96,8 @@ def test_a_group_that_is_alone_fails_with_its_cause(retries: int, deaths: int) -
     [closed] = [event for event in events if isinstance(event, GroupClosed)]
     assert not any(isinstance(event, TaskLeased) and event.group == first for event in events)
     assert (closed.group, closed.code, closed.failed) == (first, DeadlyTaskError.code, REPEAT)
-    assert f"each time that it ran nothing else ({deaths})," in closed.reason and closed.reason.endswith("signal 9")
+    assert f"each time that it ran nothing else ({deaths})," in closed.reason
+    assert closed.reason.endswith("signal 9")
 
 
 def test_who_leaves_in_good_order_costs_nothing() -> None:
@@ -116,7 +118,8 @@ def test_an_expiry_of_an_older_release_is_an_attempt() -> None:
     scheduler.decide()
     lease = next(iter(scheduler.desk.state.groups.leases.values()))
     old = TaskExpired(lease=lease.id, slot=0, reason="its worker left: killed")
-    assert not old.worker_gone and lease.worker == worker
+    assert not old.worker_gone
+    assert lease.worker == worker
     scheduler.desk.put(old, partition=slot_partition(0))
     [closed] = [event for event in scheduler.decide() if isinstance(event, GroupClosed)]
     assert (closed.group, closed.code) == (lease.group, RolloutTimeoutError.code)
@@ -172,9 +175,11 @@ def test_only_deadly_tasks_fail_and_the_others_finish(data: st.DataObject) -> No
             desk.produce(leased[lease.group][-1], group.missing[: data.draw(st.integers(1, REPEAT))])
     else:
         raise AssertionError("it never ended")
-    assert closed and not desk.state.groups.open
+    assert closed
+    assert not desk.state.groups.open
     for sequence, event in closed.items():
         if sequence in deadly:
-            assert event.code == DeadlyTaskError.code and len(leased[event.group]) == 5
+            assert event.code == DeadlyTaskError.code
+            assert len(leased[event.group]) == 5
         else:
             assert (event.failed, len(event.members)) == (0, REPEAT)

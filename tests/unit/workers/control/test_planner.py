@@ -33,8 +33,11 @@ def test_nothing_is_planned_before_a_batch_is_full() -> None:
     assert decided(desk) == []
     desk.supply(1)
     (plan,) = decided(desk)
-    assert isinstance(plan, BatchPlanned) and plan.step == 1 and not plan.incomplete
-    assert len(plan.experiences) == BATCH and len(plan.groups) == 2
+    assert isinstance(plan, BatchPlanned)
+    assert plan.step == 1
+    assert not plan.incomplete
+    assert len(plan.experiences) == BATCH
+    assert len(plan.groups) == 2
     assert [(item.group, item.member) for item in plan.experiences] == [(g, m) for g in (0, 1) for m in range(REPEAT)]
 
 
@@ -65,7 +68,8 @@ def test_a_batch_is_not_formed_while_it_is_the_last_that_could_hold_what_is_unde
     slow = desk.lease(0, desk.id, held_version=0)
     desk.supply(3, version=0)
     (first,) = decided(desk)
-    assert first.step == 1 and decided(desk) == []  # the slow one could still be in step 2, but in none after it
+    assert first.step == 1
+    assert decided(desk) == []  # the slow one could still be in step 2, but in none after it
     desk.supply(2, version=1)
     assert decided(desk) == []
     desk.produce(slow, range(REPEAT), version=0)
@@ -84,7 +88,8 @@ def test_no_batch_waits_for_longer_than_the_read_timeout() -> None:
     desk.supply(2)
     assert decided(desk) == []
     (plan,) = decided(desk, desk.state.spine.stage_started_ns + 60 * 10**9)
-    assert plan.step == 1 and len(plan.experiences) == BATCH
+    assert plan.step == 1
+    assert len(plan.experiences) == BATCH
 
 
 def test_a_plan_names_only_what_it_observed() -> None:
@@ -107,8 +112,10 @@ def test_staleness_is_exact_and_what_is_over_the_bound_is_retired() -> None:
     assert decided(desk) == []
     desk.execute()
     (retired,) = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and retired.reason == "stale"
-    assert len(retired.experiences) == REPEAT and not desk.state.replay_buffer.waiting
+    assert isinstance(retired, ExperienceRetired)
+    assert retired.reason == "stale"
+    assert len(retired.experiences) == REPEAT
+    assert not desk.state.replay_buffer.waiting
     assert desk.state.replay_buffer.counts()["balance"] == 0
 
 
@@ -121,8 +128,10 @@ def test_groups_with_too_few_members_are_retired_first() -> None:
     desk.obey(close_groups(desk.state, stage_over=False))
     desk.supply(2)
     retired, plan = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and isinstance(plan, BatchPlanned)
-    assert retired.reason == "group_incomplete" and len(retired.experiences) == 1
+    assert isinstance(retired, ExperienceRetired)
+    assert isinstance(plan, BatchPlanned)
+    assert retired.reason == "group_incomplete"
+    assert len(retired.experiences) == 1
     assert {item.experience for item in plan.experiences}.isdisjoint(retired.experiences)
     assert desk.state.replay_buffer.counts()["balance"] == 0
 
@@ -138,11 +147,13 @@ def test_groups_that_teach_nothing_are_retired_and_others_planned() -> None:
     desk.supply(1, spread=0.5)
     (retired,) = decided(desk)
     assert isinstance(retired, ExperienceRetired)
-    assert retired.reason == "uninformative" and len(retired.experiences) == 2 * REPEAT
+    assert retired.reason == "uninformative"
+    assert len(retired.experiences) == 2 * REPEAT
     assert decided(desk) == []
     desk.supply(1, spread=0.5)
     (plan,) = decided(desk)
-    assert isinstance(plan, BatchPlanned) and len(plan.experiences) == BATCH
+    assert isinstance(plan, BatchPlanned)
+    assert len(plan.experiences) == BATCH
     assert desk.state.replay_buffer.counts()["balance"] == 0
 
 
@@ -153,8 +164,10 @@ def test_what_teaches_nothing_is_retired_in_the_turn_of_the_plan_and_again_if_th
     desk.supply(1)
     desk.supply(2, spread=0.5)
     retired, plan = planner.decide(desk.positions, now_ns).events
-    assert isinstance(retired, ExperienceRetired) and isinstance(plan, BatchPlanned)
-    assert retired.reason == "uninformative" and len(retired.experiences) == REPEAT
+    assert isinstance(retired, ExperienceRetired)
+    assert isinstance(plan, BatchPlanned)
+    assert retired.reason == "uninformative"
+    assert len(retired.experiences) == REPEAT
     assert planner.decide(desk.positions, now_ns).events == [retired, plan]
     desk.obey([retired, plan])
     assert planner.decide(desk.positions, now_ns).events == []
@@ -170,7 +183,8 @@ def test_what_is_too_much_for_one_event_is_retired_with_several(monkeypatch: pyt
     desk = Desk(stage_of(algorithm=THRESHOLD))
     desk.supply(3)
     assert [len(each.experiences) for each in decided(desk)] == [REPEAT + 1, REPEAT + 1, REPEAT - 2]
-    assert not desk.state.replay_buffer.waiting and desk.state.replay_buffer.counts()["balance"] == 0
+    assert not desk.state.replay_buffer.waiting
+    assert desk.state.replay_buffer.counts()["balance"] == 0
 
 
 def test_a_decision_that_was_not_written_is_made_again() -> None:
@@ -179,12 +193,14 @@ def test_a_decision_that_was_not_written_is_made_again() -> None:
     desk.supply(6)
     planner, now_ns = Planner(desk.state), desk.tape.clock.now_ns()
     plans = planner.decide(desk.positions, now_ns).events
-    assert len(plans) == 2 and planner.decide(desk.positions, now_ns).events == plans
+    assert len(plans) == 2
+    assert planner.decide(desk.positions, now_ns).events == plans
     desk.obey(plans[:1])
     desk.execute()
     again = planner.decide(desk.positions, now_ns).events
     assert [plan.step for plan in again if isinstance(plan, BatchPlanned)] == [2, 3]
-    assert isinstance(plans[1], BatchPlanned) and isinstance(again[0], BatchPlanned)
+    assert isinstance(plans[1], BatchPlanned)
+    assert isinstance(again[0], BatchPlanned)
     assert again[0].experiences == plans[1].experiences
 
 
@@ -203,7 +219,8 @@ def test_a_batch_that_does_not_fill_in_time_is_planned_as_it_is_and_only_one() -
     began_ns = desk.state.spine.stage_started_ns
     assert decided(desk, began_ns + int(99e9)) == []
     (plan,) = decided(desk, began_ns + int(101e9))
-    assert plan.incomplete and len(plan.experiences) == REPEAT
+    assert plan.incomplete
+    assert len(plan.experiences) == REPEAT
     assert decided(desk, began_ns + int(102e9)) == []
 
 
@@ -280,7 +297,8 @@ def test_nothing_is_planned_while_paused_and_an_abandoned_batch_is_planned_again
     (plan,) = decided(desk)
     desk.put(BatchAbandoned(batch=plan.batch, step=1, code="X", reason="no"))
     (again,) = decided(desk)
-    assert again.step == 1 and again.batch != plan.batch
+    assert again.step == 1
+    assert again.batch != plan.batch
     assert again.experiences == plan.experiences
 
 
@@ -290,7 +308,8 @@ def test_the_books_close_after_the_last_plan() -> None:
     (plan,) = decided(desk)
     (left,) = decided(desk)
     assert isinstance(plan, BatchPlanned)
-    assert left.reason == "stage_ended" and len(left.experiences) == REPEAT
+    assert left.reason == "stage_ended"
+    assert len(left.experiences) == REPEAT
     assert decided(desk) == []
 
 
@@ -319,7 +338,8 @@ def test_a_mixed_batch_holds_an_experts_rows_beside_the_experiences() -> None:
     assert [len(plan.experiences) for plan in plans] == [BATCH - 4, BATCH - 4]
     rows = [(row.row, row.epoch) for plan in plans for row in plan.rows]
     assert rows == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (0, 1), (1, 1), (2, 1)]
-    assert desk.state.replay_buffer.counts()["planned"] == BATCH and desk.state.replay_buffer.counts()["balance"] == 0
+    assert desk.state.replay_buffer.counts()["planned"] == BATCH
+    assert desk.state.replay_buffer.counts()["balance"] == 0
 
 
 def test_a_used_experience_comes_back_when_it_has_rested() -> None:
@@ -328,7 +348,8 @@ def test_a_used_experience_comes_back_when_it_has_rested() -> None:
     desk.supply(2)
     now_ns = desk.tape.clock.now_ns()
     (first,) = decided(desk, now_ns)
-    assert first.max_uses == 2 and first.eligible_at_ns == now_ns + 5_000_000_000
+    assert first.max_uses == 2
+    assert first.eligible_at_ns == now_ns + 5_000_000_000
     assert desk.state.replay_buffer.counts() == {
         "produced": BATCH, "waiting": 0, "cooling": BATCH, "planned": 0, "retired": 0, "balance": 0
     }  # fmt: skip
@@ -337,7 +358,8 @@ def test_a_used_experience_comes_back_when_it_has_rested() -> None:
     assert [item.experience for item in second.experiences] == [item.experience for item in first.experiences]
     assert {item.use for item in second.experiences} == {2}
     assert {item.staleness_versions for item in second.experiences} == {1}
-    assert desk.state.replay_buffer.counts()["planned"] == BATCH and not desk.state.replay_buffer.cooling
+    assert desk.state.replay_buffer.counts()["planned"] == BATCH
+    assert not desk.state.replay_buffer.cooling
     assert decided(desk, now_ns + 10**12) == []
 
 
@@ -347,7 +369,8 @@ def test_a_full_buffer_is_planned_from_whatever_arrives() -> None:
     for step in range(1, 9):
         desk.supply(9)  # more than there is room for, in every turn
         reasons = [event.reason for event in decided(desk) if isinstance(event, ExperienceRetired)]
-        assert reasons == ["capacity"] and desk.state.spine.planned >= step
+        assert reasons == ["capacity"]
+        assert desk.state.spine.planned >= step
         desk.execute()
     assert desk.state.replay_buffer.counts()["balance"] == 0
 
@@ -357,6 +380,7 @@ def test_beyond_its_capacity_a_replay_buffer_retires_what_comes_last() -> None:
     desk = Desk(stage_of(policy=replay))
     desk.supply(3)
     retired, plan = decided(desk)
-    assert isinstance(retired, ExperienceRetired) and (retired.reason, retired.uses) == ("capacity", 0)
+    assert isinstance(retired, ExperienceRetired)
+    assert (retired.reason, retired.uses) == ("capacity", 0)
     assert len(retired.experiences) == REPEAT
     assert isinstance(plan, BatchPlanned)

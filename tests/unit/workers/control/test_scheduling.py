@@ -68,12 +68,14 @@ def test_a_group_is_leased_in_parts_to_several_explorers() -> None:
     first, second = scheduler.desk.join(0, capacity=2), scheduler.desk.join(1, capacity=2)
     leases = scheduler.now(TaskLeased)
     assert [(lease.rollouts, lease.worker) for lease in leases] == [((0, 1), first), ((2, 3), second)]
-    assert len({lease.lease for lease in leases}) == 2 and len({lease.group for lease in leases}) == 1
+    assert len({lease.lease for lease in leases}) == 2
+    assert len({lease.group for lease in leases}) == 1
     scheduler.desk.produce(leases[0], (0, 1))
     assert scheduler.now(GroupClosed) == []
     scheduler.desk.produce(leases[1], (2, 3))
     [closed] = scheduler.now(GroupClosed)
-    assert [member.rollout for member in closed.members] == [0, 1, 2, 3] and not closed.failed
+    assert [member.rollout for member in closed.members] == [0, 1, 2, 3]
+    assert not closed.failed
 
 
 def test_parts_that_find_no_room_wait_for_it() -> None:
@@ -85,7 +87,8 @@ def test_parts_that_find_no_room_wait_for_it() -> None:
     [late] = scheduler.now(TaskLeased)
     assert (late.group, late.rollouts, late.slot) == (leases[2].group, (3,), 1)
     group = scheduler.desk.state.groups.open[late.group]
-    assert group.spent == {0: 1, 1: 1, 2: 1, 3: 1} and group.attempts == 2
+    assert group.spent == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert group.attempts == 2
 
 
 def test_attempts_are_counted_for_each_rollout() -> None:
@@ -102,7 +105,8 @@ def test_attempts_are_counted_for_each_rollout() -> None:
         leased += sum(isinstance(event, TaskLeased) and event.group == first.group for event in events)
         closed = [event for event in events if isinstance(event, GroupClosed)]
     assert leased == 2  # max_retry_times 1
-    assert (len(closed[0].members), closed[0].failed) == (2, 2) and "2 attempts" in closed[0].reason
+    assert (len(closed[0].members), closed[0].failed) == (2, 2)
+    assert "2 attempts" in closed[0].reason
 
 
 def test_one_death_with_several_parts_of_a_group_is_one_loss() -> None:
@@ -167,20 +171,25 @@ def test_a_step_is_over_without_its_slowest_task(partial: bool) -> None:
     events = scheduler.now(Event)
     assert [type(event) for event in events[:2]] == [TaskExpired, GroupClosed]
     expired, closed, *_ = events
-    assert isinstance(expired, TaskExpired) and expired.lease == slow.lease
-    assert isinstance(closed, GroupClosed) and closed.group == slow.group
+    assert isinstance(expired, TaskExpired)
+    assert expired.lease == slow.lease
+    assert isinstance(closed, GroupClosed)
+    assert closed.group == slow.group
     assert (closed.code, len(closed.members), closed.failed) == (
         OverRolloutError.code,
         2 if partial else 0,
         2 if partial else 4,
     )
-    assert "2 of 4 rollouts were done" in closed.reason and "3 of the 4 tasks of explore step 1" in closed.reason
+    assert "2 of 4 rollouts were done" in closed.reason
+    assert "3 of the 4 tasks of explore step 1" in closed.reason
     state = scheduler.desk.state
     books = state.replay_buffer.counts()
-    assert books["balance"] == 0 and books["produced"] == (14 if partial else 12)
+    assert books["balance"] == 0
+    assert books["produced"] == (14 if partial else 12)
     assert state.groups.short_in_a_row(0, 1) == 0, "it is no sign that rollouts come to nothing"
     scheduler.desk.produce(slow, (2, 3))  # too late: no effect
-    assert len(state.replay_buffer.waiting) == books["waiting"] and slow.group not in state.groups.open
+    assert len(state.replay_buffer.waiting) == books["waiting"]
+    assert slow.group not in state.groups.open
 
 
 def test_after_a_restart_a_step_gets_its_full_wait_again() -> None:
@@ -317,7 +326,8 @@ def test_the_second_lease_stays_when_the_first_ones_worker_dies() -> None:
     assert [event.lease for event in scheduler.now(TaskExpired)] == [second.lease]
     scheduler.desk.join(2)
     [again] = scheduler.now(TaskLeased)
-    assert again.rollouts == (2,) and not again.reissue
+    assert again.rollouts == (2,)
+    assert not again.reissue
     assert len({slow.lease, second.lease, again.lease}) == 3
 
 

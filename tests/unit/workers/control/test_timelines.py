@@ -115,7 +115,8 @@ def test_the_trainer_says_what_it_has_whenever_explorers_ask() -> None:
 
 def test_driven_by_the_trainer_explorers_take_what_it_has_published() -> None:
     model = model_of(SyncSpec(style="trainer_driven", explorer_interval=2, trainer_interval=3), 11)
-    assert not model.requests and not model.overdue
+    assert not model.requests
+    assert not model.overdue
     assert {group.version for group in model.begun} <= {0, 3, 6, 9}
     first = {group.window: group for group in reversed(model.begun)}
     assert all(begun.version == begun.trained // 3 * 3 for begun in first.values())

@@ -131,8 +131,11 @@ def test_the_wait_for_an_answer_ends_after_sync_timeout_and_never_silently() -> 
     explorers.restart()
     assert not explorers.at(100), "a new daemon counts from its own beginning"
     overdue, *begun = explorers.at(115)
-    assert isinstance(overdue, WeightsOverdue) and overdue.version == 0 and overdue.window == 1
-    assert overdue.waited_s >= 60 and "sync_timeout (60 s)" in overdue.reason
+    assert isinstance(overdue, WeightsOverdue)
+    assert overdue.version == 0
+    assert overdue.window == 1
+    assert overdue.waited_s >= 60
+    assert "sync_timeout (60 s)" in overdue.reason
     assert leased(begun) == [(1, 0, 0, True), (1, 1, 0, True)]
     answered(explorers.desk, 1, 0)
     explorers.explore(begun)
@@ -147,7 +150,8 @@ def test_a_fixed_window_does_without_its_weights_only_if_the_bound_allows() -> N
         explorers.train(1)
         assert explorers.held() == AwaitsWeights(window=1, timeout_s=60.0, version=1)
         overdue, *begun = explorers.at(80)
-        assert isinstance(overdue, WeightsOverdue) and (overdue.wanted, overdue.version) == (1, version)
+        assert isinstance(overdue, WeightsOverdue)
+        assert (overdue.wanted, overdue.version) == (1, version)
         assert len(begun) == (GROUPS if version >= 0 else 0)
         assert ("goes on waiting" in overdue.reason) == (version < 0)
         explorers.desk.publish(1)
@@ -200,7 +204,8 @@ def test_an_incomplete_batch_moves_the_schedule_on() -> None:
     explorers.soon()
     late_ns = 9 * 10**18
     (plan,) = explorers.desk.obey(Planner(explorers.desk.state).decide(explorers.desk.positions, late_ns).events)
-    assert isinstance(plan, BatchPlanned) and plan.incomplete
+    assert isinstance(plan, BatchPlanned)
+    assert plan.incomplete
     explorers.explore(begun[1:])
     assert not leased(explorers.soon())
     explorers.desk.execute()

@@ -139,11 +139,13 @@ MANNERS = pytest.mark.parametrize("machine", ["plain", "own_session", "deaf", "b
 @MANNERS
 def test_what_a_killed_worker_left_has_ended_before_its_successor_starts(machine: Machine) -> None:
     handle, engine = machine.started()
-    assert handle.pid is not None and not gone(engine)
+    assert handle.pid is not None
+    assert not gone(engine)
     os.kill(handle.pid, signal.SIGKILL)
     poll(lambda: handle.exit_code() == -signal.SIGKILL)
     after, successor = machine.started()
-    assert gone(engine) and not gone(successor), "the device was free, or the successor would have ended"
+    assert gone(engine), "the device was free, or the successor would have ended"
+    assert not gone(successor), "the device was free, or the successor would have ended"
     assert after.exit_code() is None
     after.kill()
     poll(lambda: after.exit_code() is not None and gone(successor))
@@ -163,7 +165,9 @@ def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) ->
     daemon.communicate()
     if adopted:
         handle = machine.executor.adopt(machine.order, started)
-        assert handle is not None and handle.pid == pid and handle.exit_code() is None
+        assert handle is not None
+        assert handle.pid == pid
+        assert handle.exit_code() is None
         os.kill(pid, signal.SIGKILL)
         poll(lambda: handle.exit_code() is not None)
     else:
@@ -171,7 +175,9 @@ def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) ->
         poll(lambda: not machine.executor.lives(started))
         assert machine.executor.adopt(machine.order, started) is None
     after, successor = machine.started()
-    assert gone(engine) and not gone(successor) and after.exit_code() is None
+    assert gone(engine)
+    assert not gone(successor)
+    assert after.exit_code() is None
 
 
 @pytest.mark.parametrize("machine", ["deaf"], indirect=True)
@@ -183,12 +189,15 @@ def test_what_is_waited_for_is_named(machine: Machine, monkeypatch: pytest.Monke
     poll(lambda: handle.exit_code() is not None)
     successor = machine.executor.start(machine.order)
     poll(lambda: f"{engine.pid} (" in successor.waits_for)
-    assert successor.pid is None and successor.exit_code() is None and not gone(engine)
+    assert successor.pid is None
+    assert successor.exit_code() is None
+    assert not gone(engine)
     successor.terminate()
     assert successor.exit_code() == -1, "it was never started"
     engine.kill()
     after, _ = machine.started()
-    assert after.exit_code() is None and successor.pid is None
+    assert after.exit_code() is None
+    assert successor.pid is None
 
 
 def test_processes_of_others_are_left_alone(machine: Machine) -> None:
@@ -217,11 +226,14 @@ def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
     machine.order.log_path.parent.mkdir()
     os.mkfifo(machine.order.log_path)
     handle = machine.executor.start(machine.order)
-    assert handle.pid is None and handle.exit_code() is None and handle.waits_for == ""
+    assert handle.pid is None
+    assert handle.exit_code() is None
+    assert handle.waits_for == ""
     handle.kill()
     assert handle.exit_code() == -1
     again = machine.executor.start(machine.order)
-    assert again.pid is None and again.exit_code() is None
+    assert again.pid is None
+    assert again.exit_code() is None
     reader = os.open(machine.order.log_path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         poll(lambda: again.pid is not None)
@@ -236,7 +248,8 @@ def test_one_that_cannot_be_started_says_why(machine: Machine) -> None:
     (machine.folder / "log").write_text("no folder")
     handle = machine.executor.start(machine.order)
     poll(lambda: handle.exit_code() is not None)
-    assert handle.exit_code() == NOT_STARTED and "cannot start the explorer" in handle.waits_for
+    assert handle.exit_code() == NOT_STARTED
+    assert "cannot start the explorer" in handle.waits_for
 
 
 def test_ending_what_is_left_needs_no_turn_of_the_one_that_came_after(machine: Machine) -> None:
@@ -247,4 +260,5 @@ def test_ending_what_is_left_needs_no_turn_of_the_one_that_came_after(machine: M
     after, successor = machine.started()
     for _ in range(3):
         assert handle.exit_code() == -signal.SIGKILL
-    assert after.exit_code() is None and not gone(successor)
+    assert after.exit_code() is None
+    assert not gone(successor)

@@ -126,7 +126,9 @@ def test_what_cannot_run_is_refused_at_submission(
     made = folder(changes)
     with pytest.raises(DataError) as refused:
         preflight(experiment(made))
-    assert says in str(refused.value) and fix in str(refused.value) and refused.value.field == "model.model_path"
+    assert says in str(refused.value)
+    assert fix in str(refused.value)
+    assert refused.value.field == "model.model_path"
     with pytest.raises(DataError):
         opened(made)
     with pytest.raises(DataError):

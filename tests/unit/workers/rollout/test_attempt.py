@@ -73,14 +73,16 @@ async def test_a_rollout_fails_for_good_after_its_attempts(
     runner = Runner(fails=False)
     failed = await ended(tmp_path, runner, max_s=max_s, timeout_s=timeout_s, threads=threads)
     assert (runner.began, runner.cancelled) == (3, 3)
-    assert failed.code == RolloutTimeoutError.code and "0.02 s" in failed.reason
+    assert failed.code == RolloutTimeoutError.code
+    assert "0.02 s" in failed.reason
 
 
 @pytest.mark.anyio
 async def test_an_error_is_tried_as_often(tmp_path: Path) -> None:
     runner = Runner(fails=True)
     failed = await ended(tmp_path, runner, max_s=600.0, timeout_s=0.0)
-    assert runner.began == 3 and failed.code == RolloutError.code
+    assert runner.began == 3
+    assert failed.code == RolloutError.code
 
 
 def test_a_group_with_a_greedy_rollout_does_not_ask_together(tmp_path: Path) -> None:

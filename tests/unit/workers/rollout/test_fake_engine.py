@@ -24,7 +24,8 @@ def test_latencies_have_the_median_the_tail_and_the_cap_that_were_asked_for() ->
     assert abs(np.median(drawn) / 0.2 - 1) < 0.1
     assert 8 < np.percentile(drawn, 99) / np.median(drawn) < 12.5
     capped = [latency_of(msgspec.structs.replace(args, latency_cap=2.0), seed) for seed in range(100)]
-    assert max(capped) == pytest.approx(0.4) and min(capped) == pytest.approx(min(drawn[:100]))
+    assert max(capped) == pytest.approx(0.4)
+    assert min(capped) == pytest.approx(min(drawn[:100]))
     assert {latency_of(FakeArgs(latency_s=0.2), seed) for seed in range(10)} == {0.2}
 
 
@@ -47,4 +48,5 @@ async def test_a_response_lasts_its_latency_and_is_as_long_as_it_lasts(tmp_path:
         latency_s = latency_of(FakeArgs(**given), seed)
         assert clock.monotonic_s() - began_s == pytest.approx(latency_s, abs=1e-6)
         assert len(response.tokens) == max(2, min(40, round(latency_s * 3.0)))
-        assert tokenizer.decode(response.tokens).strip() == "5" and response.finish == "stop"
+        assert tokenizer.decode(response.tokens).strip() == "5"
+        assert response.finish == "stop"

@@ -32,7 +32,8 @@ def test_what_is_said_is_what_a_response_leaves_there(model_of: ModelOf, archite
     batch = Batch(network, slots=SLOTS, max_len=MAX_LEN, deterministic=False)
     run(batch, [running(0, prompts_of(1)[0], max_tokens=3)])
     stored = [*batch._cache._keys, *batch._cache._values]
-    assert stored and cache.size_bytes == sum(each.nbytes for each in stored)
+    assert stored
+    assert cache.size_bytes == sum(each.nbytes for each in stored)
     sizes = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in network.model.parameters()}
     assert weights.size_bytes == pytest.approx(sum(sizes.values()), rel=0.02), "but for buffers of older files"
 
@@ -98,4 +99,5 @@ async def test_a_device_without_room_is_refused_before_the_model_is_read(
         await engine.TorchRolloutEngine.open(
             str(folder), slots=SLOTS, max_model_len=MAX_LEN, threads=1, clock=ManualClock()
         )
-    assert "runner_per_model" in str(refused.value) and str(folder) in str(refused.value)
+    assert "runner_per_model" in str(refused.value)
+    assert str(folder) in str(refused.value)

@@ -119,7 +119,8 @@ async def test_a_prompt_that_does_not_fit_is_cut_and_not_generated_from() -> Non
     engine = RecordingEngine()
     response = await model(engine).complete("abcdefghijklmnop")
     assert engine.requests == []
-    assert response.truncated and response.finish == "prompt_truncated"
+    assert response.truncated
+    assert response.finish == "prompt_truncated"
     assert bytes(response.prompt) == b"abcdefghijkl"
     assert (response.tokens, response.logprobs, response.spans) == ((EOS,), (0.0,), (Span(3, 1, 0, 1),))
 
@@ -179,5 +180,7 @@ async def test_what_cannot_be_drawn_is_named(change: dict[str, Any]) -> None:
     with pytest.raises(RolloutError) as error:
         await asked.complete("a", sampling=msgspec.structs.replace(asked.sampling, **change))
     (name,) = change
-    assert error.value.field is not None and error.value.field.startswith(name) and error.value.fix
+    assert error.value.field is not None
+    assert error.value.field.startswith(name)
+    assert error.value.fix
     assert not engine.requests

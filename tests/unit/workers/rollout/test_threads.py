@@ -41,7 +41,10 @@ async def test_the_engine_is_asked_on_the_loop_that_it_lives_on() -> None:
         return await engine.generate(cast(Any, "question")), threading.get_ident()
 
     answer, thread = await on_own_thread(work)
-    assert answer == "question" and asked == [home] and thread != home and engine.version == (3, 0)
+    assert answer == "question"
+    assert asked == [home]
+    assert thread != home
+    assert engine.version == (3, 0)
 
 
 @pytest.mark.anyio

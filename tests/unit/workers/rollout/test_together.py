@@ -135,7 +135,8 @@ async def test_they_leave_what_each_would_leave_alone(tmp_path: Path) -> None:
     alone = attempts(other, tmp_path)
     for rollout in LEASE.rollouts:
         assert undated(found[rollout]) == undated(await alone.run(LEASE, rollout, cast(Any, Rows())))
-    assert one.asked == other.asked and len({request.sampling.seed for request in one.asked}) == 4
+    assert one.asked == other.asked
+    assert len({request.sampling.seed for request in one.asked}) == 4
     assert one.left == 1
 
 
@@ -150,7 +151,8 @@ async def test_after_its_attempts_each_fails_by_itself(tmp_path: Path) -> None:
     engine = Script(fails=6)
     found = await each(attempts(engine, tmp_path))
     failed = {rollout: event for rollout, event in found.items() if isinstance(event, RolloutFailed)}
-    assert set(failed) == {0, 1} and all(
+    assert set(failed) == {0, 1}
+    assert all(
         event.code == RolloutError.code and "no room" in event.reason and "row 4" in event.reason
         for event in failed.values()
     )
@@ -160,9 +162,12 @@ async def test_those_that_do_not_end_in_time_time_out_and_the_others_are_there(t
     engine = Script(hangs=1)
     found = await each(attempts(engine, tmp_path, max_s=0.05))
     late = found.pop(3)
-    assert isinstance(late, RolloutFailed) and late.code == RolloutTimeoutError.code and "0.05 s" in late.reason
+    assert isinstance(late, RolloutFailed)
+    assert late.code == RolloutTimeoutError.code
+    assert "0.05 s" in late.reason
     assert all(isinstance(event, ExperienceProduced) for event in found.values())
-    assert engine.left == 2 and len(engine.asked) == 5
+    assert engine.left == 2
+    assert len(engine.asked) == 5
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -175,6 +180,9 @@ async def test_a_prompt_that_does_not_fit_is_not_asked(tmp_path: Path, cut: bool
     assert not engine.asked
     for event in found.values():
         if cut:
-            assert isinstance(event, ExperienceProduced) and event.finish == "prompt_truncated" and event.reward == 0
+            assert isinstance(event, ExperienceProduced)
+            assert event.finish == "prompt_truncated"
+            assert event.reward == 0
         else:
-            assert isinstance(event, RolloutFailed) and "the limit is 2" in event.reason
+            assert isinstance(event, RolloutFailed)
+            assert "the limit is 2" in event.reason

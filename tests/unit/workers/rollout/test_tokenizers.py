@@ -86,7 +86,8 @@ def test_messages_are_a_list_or_its_json() -> None:
 def test_a_message_keeps_what_templates_may_ask_for() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}], "name": None}
     (message,) = parse_messages([call])
-    assert message.content == "" and hash(message)
+    assert message.content == ""
+    assert hash(message)
     assert message.as_dict() == {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
 
 

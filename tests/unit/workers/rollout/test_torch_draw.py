@@ -183,7 +183,8 @@ def test_a_token_drawn_greedily_was_certain() -> None:
     for rows in (alone, [*alone, sampling(top_k=2, seed=1)]):
         draw = Draw(rows, [0] * len(rows), [0] * len(rows), eos=NO_END, device=CPU)
         draw(LOGITS.expand(len(rows), -1))
-        assert draw.processed is not None and draw.processed[0] == 0.0
+        assert draw.processed is not None
+        assert draw.processed[0] == 0.0
     usual = Draw([sampling(top_k=2)], [0], [0], eos=NO_END, device=CPU)
     usual(LOGITS[None])
     assert usual.processed is None

@@ -120,7 +120,8 @@ async def test_requests_made_together_end_as_they_would_alone(model_of: ModelOf,
     async with engine.generate_each(requests) as answers:
         await engine.close()
         some = await answers.some()
-    assert len(some) == 5 and all(isinstance(error, RolloutError) for _, error in some)
+    assert len(some) == 5
+    assert all(isinstance(error, RolloutError) for _, error in some)
 
 
 @pytest.mark.anyio
@@ -176,7 +177,8 @@ async def test_a_model_that_is_computed_alone_answers_and_takes_new_weights(tmp_
     assert together == [await engine.generate(request(number, 9)) for number in range(3)]
     await engine.load_weights(weights_of(folder, tmp_path / "v1", sharper=1.5))
     other = await engine.generate(request(0, 9))
-    assert other.logprobs != together[0].logprobs and len(other.tokens) == 9
+    assert other.logprobs != together[0].logprobs
+    assert len(other.tokens) == 9
     await engine.close()
 
 

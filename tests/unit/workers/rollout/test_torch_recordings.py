@@ -119,7 +119,8 @@ def test_recorded_steps_give_the_same_tokens(model_of: ModelOf, architecture: st
     assert batch._fixed is not None
     shapes = batch._fixed.shapes
     assert len(recorder.tapes) == len(shapes), "each shape is recorded once"
-    assert {rows for rows, _ in shapes} <= {1, 2, 4, 6} and {width for _, width in shapes} <= {16, 32, 64, 128, 144}
+    assert {rows for rows, _ in shapes} <= {1, 2, 4, 6}
+    assert {width for _, width in shapes} <= {16, 32, 64, 128, 144}
     assert len(shapes) > 4
     again = batch_of(network, recorder, ahead=ahead)
     same(run(again, requests()), expected)
@@ -145,7 +146,8 @@ def test_weights_that_change_in_flight_are_read_where_they_lay(model_of: ModelOf
     same(found, expected)
     assert {span.version for generation in found.values() for span in generation.spans} == {0, 1}
     assert batch._fixed is not None
-    assert recorder.forgotten == 0 and len(recorder.tapes) == len(batch._fixed.shapes), "nothing was recorded anew"
+    assert recorder.forgotten == 0, "nothing was recorded anew"
+    assert len(recorder.tapes) == len(batch._fixed.shapes), "nothing was recorded anew"
 
 
 def test_what_a_recording_reads_is_never_bound_anew(model_of: ModelOf) -> None:
@@ -156,7 +158,8 @@ def test_what_a_recording_reads_is_never_bound_anew(model_of: ModelOf) -> None:
 
     def storages() -> set[int]:
         fixed = batch._fixed
-        assert fixed is not None and network.fused is not None
+        assert fixed is not None
+        assert network.fused is not None
         own = [fixed._ids, fixed._positions, fixed._starts, fixed._end, fixed._column, fixed._logits]
         own += [network.fused._cos, network.fused._sin, *batch._cache._keys, *batch._cache._values]
         own += [norm._mean for layer in network.fused._layers for norm in (layer._before, layer._between)]
@@ -214,7 +217,8 @@ def test_a_recorder_is_tried_at_opening(model_of: ModelOf, monkeypatch: pytest.M
     assert cuda_graphs.unfit(network, Way.SLOTS, deterministic=False) is None
     recorder = Recorder()
     assert try_recorder(network, recorder) is None
-    assert recorder.tapes and recorder.forgotten == 1
+    assert recorder.tapes
+    assert recorder.forgotten == 1
 
     def by_host(window: Any, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> Any:
         column = int(window._column)  # a number that a recording keeps

@@ -62,7 +62,8 @@ def test_each_request_has_its_own_sequence(data: st.DataObject) -> None:
         assert rows.of.tolist() == sorted(rows.of.tolist())
         goes_on = rows.tokens()
         for running, row in zip(rows.live, rows.of, strict=True):
-            assert cache.rows[row] == whole[running] and goes_on[row] == running.tokens[-1]
+            assert cache.rows[row] == whole[running]
+            assert goes_on[row] == running.tokens[-1]
             assert rows.starts[row] == 10 * running.request.prompt[0] + running.request.prompt[1]
         assert len(rows.starts) == len({(whole[running], running.tokens[-1]) for running in rows.live})
         assert rows.shared == (len(rows.starts) < len(rows.live))

@@ -25,7 +25,8 @@ async def test_a_pinned_rollout_waits_for_its_version_and_keeps_it() -> None:
         await until(lambda: gate.waiting == 2)
         assert gate.wanted == 2
         await gate.set_version(3)
-        assert gate.wanted == 2 and not ran
+        assert gate.wanted == 2
+        assert not ran
         await gate.set_version(2)
         await until(lambda: ran == [2] and gate.may_change)
         assert gate.wanted == 4
@@ -53,5 +54,6 @@ async def test_a_lost_version_is_stood_in_for_until_the_weights_change() -> None
         await gate.set_version(4)
         late = tasks.create_task(rollout(2))
         await until(lambda: gate.waiting)
-        assert gate.wanted == 2 and ran == [2, 2]
+        assert gate.wanted == 2
+        assert ran == [2, 2]
         late.cancel()

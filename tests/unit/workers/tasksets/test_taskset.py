@@ -101,7 +101,8 @@ def test_a_folder_with_no_or_two_readings_is_refused(
         write(tmp_path / name, {"n": 0})
     with pytest.raises(DataError, match=message) as caught:
         Taskset.open(spec(tmp_path, **fields))
-    assert caught.value.where and str(tmp_path) in caught.value.where
+    assert caught.value.where
+    assert str(tmp_path) in caught.value.where
 
 
 def test_a_hub_name_is_answered_with_how_to_export() -> None:
@@ -140,5 +141,6 @@ def test_the_quick_starts_taskset_on_real_rows() -> None:
     with Taskset.open(spec(GSM8K, subset="main", split="test", format=form)) as taskset:
         assert len(taskset) == 1319
         task = taskset.task(0)
-        assert task.prompt.startswith("Janet") and task.truth.endswith("#### 18")
+        assert task.prompt.startswith("Janet")
+        assert task.truth.endswith("#### 18")
         assert [message.role for message in task.messages] == ["user"]

@@ -98,7 +98,8 @@ def test_marks_are_read_as_transformers_reads_them(folder: str) -> None:
     (row,) = rows({"message": TURNS}, demo(folder, MARKED), enable_concatenated_multi_turn=True)
     ours = [0] * row.prompt_tokens + row.loss_mask.tolist()
     assert row.tokens.tolist() == theirs["input_ids"][: len(ours)]
-    assert ours == theirs["assistant_masks"][: len(ours)] and not any(theirs["assistant_masks"][len(ours) :])
+    assert ours == theirs["assistant_masks"][: len(ours)]
+    assert not any(theirs["assistant_masks"][len(ours) :])
 
 
 def test_tools_and_calls_are_the_templates(folder: str) -> None:
@@ -127,13 +128,16 @@ def test_one_turn_of_a_conversation_is_the_row_without_it() -> None:
             rows({"message": TURNS[:2]}, ByteTokenizer(), length=length, enable_concatenated_multi_turn=multi)[0]
             for multi in (False, True)
         )
-        assert one.tokens.tolist() == two.tokens.tolist() and one.cut == two.cut
-        assert one.loss_mask.tolist() == two.loss_mask.tolist() and one.prompt_tokens == two.prompt_tokens
+        assert one.tokens.tolist() == two.tokens.tolist()
+        assert one.cut == two.cut
+        assert one.loss_mask.tolist() == two.loss_mask.tolist()
+        assert one.prompt_tokens == two.prompt_tokens
 
 
 def test_a_long_conversation_loses_its_end() -> None:
     (row,) = rows({"message": TURNS}, ByteTokenizer(), length=30, enable_concatenated_multi_turn=True)
-    assert row.cut == "response" and len(row.tokens) == 30
+    assert row.cut == "response"
+    assert len(row.tokens) == 30
     assert bytes(int(token) for token in row.tokens) == b"user: 1+2\nassistant: 3\nuser: +4"[:30]
     assert row.loss_mask.tolist() == [1, 1] + [0] * (30 - row.prompt_tokens - 2)
 
@@ -172,7 +176,8 @@ def test_a_plain_preference_is_texts() -> None:
     record = {"question": "1+2=", "good": "3", "bad": "12"}
     form = {"prompt_key": "question", "chosen_key": "good", "rejected_key": "bad", "prompt_type": "plaintext"}
     chosen, rejected = rows(record, ByteTokenizer(), schema="dpo", **form)
-    assert chosen.tokens.tolist() == [*b"1+2=3", EOS] and rejected.tokens.tolist() == [*b"1+2=12", EOS]
+    assert chosen.tokens.tolist() == [*b"1+2=3", EOS]
+    assert rejected.tokens.tolist() == [*b"1+2=12", EOS]
     assert (chosen.prompt_tokens, chosen.loss_mask.tolist(), rejected.loss_mask.tolist()) == (4, [1, 1], [1, 1, 1])
 
 
@@ -180,7 +185,8 @@ def test_a_preference_without_room_for_its_answers_teaches_nothing() -> None:
     record = {"prompt": "123456", "chosen": "ab", "rejected": "c"}
     form = {"schema": "dpo", "prompt_type": "plaintext"}
     chosen, rejected = rows(record, ByteTokenizer(), length=6, **form)
-    assert [*chosen.loss_mask, *rejected.loss_mask] == [0, 0] and (chosen.cut, rejected.cut) == ("prompt", "prompt")
+    assert [*chosen.loss_mask, *rejected.loss_mask] == [0, 0]
+    assert (chosen.cut, rejected.cut) == ("prompt", "prompt")
     chosen, rejected = rows(record, ByteTokenizer(), length=8, **form)
     assert (chosen.cut, rejected.cut, rejected.loss_mask.tolist()) == ("response", "", [1, 1])
 
@@ -256,7 +262,8 @@ def test_rows_that_teach_nothing_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
         rows(record, ByteTokenizer(), schema=schema, **form)
-    assert caught.value.field == field and "row 3" in str(caught.value.where)
+    assert caught.value.field == field
+    assert "row 3" in str(caught.value.where)
 
 
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path) -> None:

@@ -160,10 +160,12 @@ async def test_what_is_used_again_is_read_once(max_uses: int) -> None:
 def test_each_token_has_the_version_that_drew_it(spans: tuple[Span, ...], versions: list[int]) -> None:
     constants = Constants()
     found = versions_of(spans, 6, constants)
-    assert found is not None and found.tolist() == versions
+    assert found is not None
+    assert found.tolist() == versions
     assert versions_of((), 6, constants) is None
     whole = versions_of(spans[:1], 6, constants)
-    assert whole is not None and whole.tolist() == [spans[0].version] * 6, "what was made before is not changed"
+    assert whole is not None, "what was made before is not changed"
+    assert whole.tolist() == [spans[0].version] * 6, "what was made before is not changed"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,8 @@ async def test_a_response_that_was_cut_off_is_not_trained_and_counts_in_its_grou
     each = len(usual.samples) // MEMBERS
     for number, (sample, before) in enumerate(zip(masked.samples, usual.samples, strict=True)):
         cut = finishes[number // each] == "length"
-        assert before.loss_mask.any() and sample.loss_mask.tolist() == (before.loss_mask * (not cut)).tolist()
+        assert before.loss_mask.any()
+        assert sample.loss_mask.tolist() == (before.loss_mask * (not cut)).tolist()
 
 
 @pytest.mark.anyio

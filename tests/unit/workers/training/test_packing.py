@@ -102,17 +102,22 @@ def packed_alone(group: list[TrainSample], *, share: bool = True) -> MicroBatch:
 def test_a_group_shares_its_prompt() -> None:
     group = [make_sample([1, 2, 3, 4], [5 + i, 6]) for i in range(8)]
     shared = packed_alone(group)
-    assert shared.ids.shape == (1, 12) and shared.ends is not None
+    assert shared.ids.shape == (1, 12)
+    assert shared.ends is not None
     apart = packed_alone(group, share=False)
-    assert apart.ids.shape == (8, 5) and apart.ends is None
+    assert apart.ids.shape == (8, 5)
+    assert apart.ends is None
 
 
 def test_what_responses_begin_with_alike_has_one_place() -> None:
     group = [make_sample([1, 2], response) for response in ([3, 4, 5, 0], [3, 6, 0], [3, 4, 7, 0], [3, 4, 5, 0])]
     batch = packed_alone(group)
     assert batch.ids.tolist() == [[1, 2, 3, 4, 5, 7, 6]]
-    assert batch.ends is not None and batch.ends.tolist() == [[7, 7, 7, 6, 5, 6, 7]]
-    assert batch.predictions is not None and len(batch.predictions.first) == 8 and len(batch.targets) == 15
+    assert batch.ends is not None
+    assert batch.ends.tolist() == [[7, 7, 7, 6, 5, 6, 7]]
+    assert batch.predictions is not None
+    assert len(batch.predictions.first) == 8
+    assert len(batch.targets) == 15
 
 
 def test_trees_share_a_row_where_that_saves_padding() -> None:
@@ -121,15 +126,18 @@ def test_trees_share_a_row_where_that_saves_padding() -> None:
 
     batch = packed_alone([*group(3, 8), *group(4, 2), *group(5, 7), *group(6, 3)])
     assert batch.ids.shape == (2, 14), "instead of (4, 10)"
-    assert batch.ends is not None and batch.ends[0].tolist() == [10, 10, *range(3, 11), 14, 14, 13, 14]
+    assert batch.ends is not None
+    assert batch.ends[0].tolist() == [10, 10, *range(3, 11), 14, 14, 13, 14]
     assert packed_alone([*group(3, 8), *group(4, 8)]).ids.shape == (2, 10), "nothing to save"
     apart = packed_alone([make_sample([3], [1] * 9), *(make_sample([4 + i], [1]) for i in range(3))])
-    assert apart.ids.shape == (4, 9) and apart.ends is None, "plainly causal attention is worth more"
+    assert apart.ids.shape == (4, 9), "plainly causal attention is worth more"
+    assert apart.ends is None, "plainly causal attention is worth more"
 
 
 def test_equal_responses_are_one_text() -> None:
     batch = packed_alone([make_sample([1], [5] * 4000) for _ in range(2)])
-    assert batch.ids.shape == (1, 4000) and batch.ends is None
+    assert batch.ids.shape == (1, 4000)
+    assert batch.ends is None
 
 
 def test_long_responses_to_a_short_prompt_are_not_joined() -> None:
@@ -166,7 +174,9 @@ def test_the_responses_of_a_pair_are_never_parted(
     )
     seen = []
     for batch in packed:
-        assert batch.pairs is not None and batch.chosen is not None and batch.pairs_in_batch == len(shapes)
+        assert batch.pairs is not None
+        assert batch.chosen is not None
+        assert batch.pairs_in_batch == len(shapes)
         assert batch.ids.size <= max(budget_tokens, 2 * batch.ids.shape[1])
         count = batch.sequences // 2
         for pair in range(count):
@@ -175,7 +185,8 @@ def test_the_responses_of_a_pair_are_never_parted(
             good, bad = (
                 set(batch.targets[batch.sequence == m]) for m in sorted(members, key=lambda m: ~batch.chosen[m])
             )
-            assert len(good) == len(bad) == 1 and min(bad) == min(good) + 1, "the two of one pair"
+            assert len(good) == len(bad) == 1, "the two of one pair"
+            assert min(bad) == min(good) + 1, "the two of one pair"
             seen.append((int(min(good)) - 10) // 2)
     assert sorted(seen) == list(range(len(shapes)))
 
@@ -183,7 +194,8 @@ def test_the_responses_of_a_pair_are_never_parted(
 def test_a_pair_shares_its_prompt_and_no_other_pairs() -> None:
     samples = [*make_pair(0, [1] * 9, [2, 3], [4, 5]), *make_pair(1, [1] * 9, [6, 7], [8, 9])]
     (batch,) = pack(samples, budget_tokens=99, aggregation=Aggregation("token-mean"), hidden_size=64, share=True)
-    assert batch.ids.shape == (2, 11) and batch.ends is not None
+    assert batch.ids.shape == (2, 11)
+    assert batch.ends is not None
 
 
 def test_a_pair_without_trained_tokens_is_not_counted() -> None:

@@ -68,7 +68,8 @@ def test_a_frozen_output_layer_costs_no_gradient_of_its_size(frozen: bool) -> No
     logprobs, _ = token_logprobs.token_logprobs(hidden, head, targets, torch.ones(11), bias=bias)
     with Shapes() as shapes:
         logprobs.sum().backward()
-    assert hidden.grad is not None and hidden.grad.abs().sum() > 0
+    assert hidden.grad is not None
+    assert hidden.grad.abs().sum() > 0
     assert ((23, 8) in shapes.found, (23,) in shapes.found) == (not frozen, not frozen)
 
 

@@ -55,7 +55,9 @@ def reference_gradient(model: Path, batch: TrainBatch, old: str, weigh: Callable
     policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     total, count = torch.zeros(()), sum(int(sample.loss_mask.sum()) for sample in batch.samples)
     for sample in batch.samples:
-        assert sample.logprobs is not None and sample.advantages is not None and sample.versions is not None
+        assert sample.logprobs is not None
+        assert sample.advantages is not None
+        assert sample.versions is not None
         ids = torch.tensor(sample.tokens.astype(np.int64))[None]
         logits = policy(input_ids=ids).logits[0, sample.prompt_tokens - 1 : -1]
         trained = torch.tensor(sample.loss_mask) != 0
@@ -161,7 +163,8 @@ def test_the_figures_of_mismatch(tiny_model: Path, open_engine: Open, make_stage
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
     parts = found["actor/pg_clipfrac_positive"] + found["actor/pg_clipfrac_negative"]
-    assert parts == pytest.approx(found["actor/pg_clipfrac"]) and parts > 0
+    assert parts == pytest.approx(found["actor/pg_clipfrac"])
+    assert parts > 0
 
 
 def test_nothing_that_is_not_asked_for_costs_a_pass(
@@ -243,7 +246,8 @@ def test_a_penalty_is_taken_from_advantages(
     samples = [with_penalty(probe, sample, coef) for sample in batch.samples]
     expected, _ = one_step(open_engine(make_stage(optimizer=PLAIN)), msgspec.structs.replace(batch, samples=samples))
     assert_near(got, expected)
-    assert result.metrics["critic/kl_coef"] == coef and result.metrics["critic/kl"] != 0
+    assert result.metrics["critic/kl_coef"] == coef
+    assert result.metrics["critic/kl"] != 0
 
 
 def with_penalty(engine: TorchTrainerEngine, sample: TrainSample, coef: float) -> TrainSample:
@@ -263,7 +267,8 @@ def test_adaptive_coefficients_go_on_after_a_checkpoint(
     stage = msgspec.structs.replace(stage, algorithm=loss)
     engine = open_engine(stage)
     found = [engine.train(make_batch(step)).metrics for step in (1, 2)]
-    assert found[0]["critic/kl_coef"] == 0.5 and found[0]["actor/kl_coef"] == 0.1
+    assert found[0]["critic/kl_coef"] == 0.5
+    assert found[0]["actor/kl_coef"] == 0.1
     error = min(max(found[0]["critic/kl"] / 0.001 - 1, -0.2), 0.2)
     assert found[1]["critic/kl_coef"] == pytest.approx(0.5 * (1 + error * 16 / 100))
     assert found[1]["actor/kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 16 / 100)), "at the first step its KL is 0"
@@ -271,7 +276,8 @@ def test_adaptive_coefficients_go_on_after_a_checkpoint(
     again = open_engine(stage)
     again.load(tmp_path, stage)
     one, two = engine.train(make_batch(3)), again.train(make_batch(3))
-    assert one.metrics == two.metrics and engine.checksum() == again.checksum()
+    assert one.metrics == two.metrics
+    assert engine.checksum() == again.checksum()
     again.begin_stage(stage)
     assert again.train(make_batch(4)).metrics["critic/kl_coef"] == 0.5
 
@@ -303,7 +309,8 @@ def test_losses_of_a_wrong_shape_are_refused(
     monkeypatch.setattr(engine, "_stage", replace(begun, objective=objective))
     with pytest.raises(ConfigError, match=says) as caught:
         engine.train(make_batch())
-    assert caught.value.field == "algorithm.policy_loss_fn" and engine.checksum() == before
+    assert caught.value.field == "algorithm.policy_loss_fn"
+    assert engine.checksum() == before
 
 
 def poisoned(samples: Sequence[TrainSample], **change: Any) -> list[TrainSample]:
@@ -320,5 +327,6 @@ def test_rewards_and_logprobs_that_are_no_numbers_skip_the_step(
     for step, change in enumerate(({"reward": bad}, {"logprobs": logprobs}), 1):
         samples = poisoned(batch.samples, **change)
         result = engine.train(TrainBatch(step=step, stage_step=step, samples=samples))
-        assert "item 2" in result.skipped and engine.checksum() == before
+        assert "item 2" in result.skipped
+        assert engine.checksum() == before
     assert not engine.train(TrainBatch(step=3, stage_step=3, samples=batch.samples)).skipped

@@ -77,7 +77,8 @@ def test_the_policy_waits_for_its_critic(
         assert result.metrics["critic/vf_loss"] > 0
         assert ("actor/pg_loss" in result.metrics) == (step >= 3)
         sums.append(engine.checksum())
-    assert sums[0] == sums[1] == sums[2] and len(set(sums)) == 3
+    assert sums[0] == sums[1] == sums[2]
+    assert len(set(sums)) == 3
 
 
 def test_the_value_loss_is_the_formulas(tiny_model: Path, open_engine: Open, make_stage: Make) -> None:
@@ -159,7 +160,8 @@ def test_values_that_are_not_finite_skip_the_step_of_both(
     assert critic is not None
     critic._head.weight.data.fill_(float("nan"))
     result = engine.train(rewarded(make_batch(1)))
-    assert result.skipped and engine.checksum() == before
+    assert result.skipped
+    assert engine.checksum() == before
 
 
 @pytest.mark.parametrize("name", ["on_policy_distill", "jsd"])

@@ -113,11 +113,13 @@ def test_the_reference_is_kept_without_a_kl_term_and_saved(open_engine: Open, ma
     engine, twin = open_engine(make_dpo()), open_engine(make_dpo())
     first = engine.train(pairs(1)).metrics
     assert first["actor/chosen_reward"] == first["actor/rejected_reward"] == 0.0
-    assert "actor/kl_loss" not in first and "actor/kl_coef" not in first
+    assert "actor/kl_loss" not in first
+    assert "actor/kl_coef" not in first
     engine.save(tmp_path, hf=False)
     twin.load(tmp_path, make_dpo())
     one, two = engine.train(pairs(2)), twin.train(pairs(2))
-    assert one.metrics["actor/chosen_reward"] != 0.0 and one.metrics == two.metrics
+    assert one.metrics["actor/chosen_reward"] != 0.0
+    assert one.metrics == two.metrics
     assert engine.checksum() == twin.checksum()
     assert "actor/kl_loss" in open_engine(make_dpo(kl_coef=0.1)).train(pairs(1)).metrics
 
@@ -142,7 +144,8 @@ def test_an_adapter_is_compared_with_its_beginning(open_engine: Open, make_dpo: 
     figures = [engine.train(batch).metrics for _ in range(6)]
     assert figures[0]["actor/chosen_reward"] == figures[0]["actor/rejected_reward"] == 0.0
     margins = [each["actor/chosen_reward"] - each["actor/rejected_reward"] for each in figures]
-    assert margins[-1] > margins[1] > 0 and figures[-1]["actor/dpo_loss"] < figures[0]["actor/dpo_loss"]
+    assert margins[-1] > margins[1] > 0
+    assert figures[-1]["actor/dpo_loss"] < figures[0]["actor/dpo_loss"]
     engine.save(tmp_path, hf=False)
     twin.load(tmp_path, stage)
     assert twin.train(pairs(2)).metrics == engine.train(pairs(2)).metrics
@@ -186,7 +189,8 @@ def test_kto_measures_from_responses_to_other_prompts(
         response = sample.tokens[sample.prompt_tokens :].tolist()
         found.append(moved_of(policy, frozen, prompt + response, len(prompt), sample.loss_mask.tolist()).item())
     baseline = max(0.0, sum(found) / len(found))
-    assert len(prompts) > 1 and baseline > 0
+    assert len(prompts) > 1
+    assert baseline > 0
     assert result.metrics["actor/reference_kl"] == pytest.approx(baseline, rel=1e-4)
 
     total = torch.zeros(())

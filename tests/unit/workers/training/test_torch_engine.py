@@ -37,7 +37,8 @@ def reference_gradient(model: Path, samples: Sequence[TrainSample]) -> dict[str,
     policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     total, count = torch.zeros(()), sum(int(sample.loss_mask.sum()) for sample in samples)
     for sample in samples:
-        assert sample.logprobs is not None and sample.advantages is not None
+        assert sample.logprobs is not None
+        assert sample.advantages is not None
         ids = torch.tensor(sample.tokens.astype(np.int64))[None]
         logits = policy(input_ids=ids).logits[0, sample.prompt_tokens - 1 : -1]
         if sample.temperatures is not None:
@@ -126,7 +127,8 @@ def test_nan_leaves_weights_and_optimizer_untouched(
     )
     samples = [*batch.samples[:3], broken, *batch.samples[4:]]
     skipped = engine.train(msgspec.structs.replace(batch, samples=samples))
-    assert "item 3" in skipped.skipped and skipped.tokens == 0
+    assert "item 3" in skipped.skipped
+    assert skipped.tokens == 0
     assert all(np.isfinite(value) for value in skipped.metrics.values())
     assert engine.checksum() == twin.checksum()
     engine.train(make_batch(3))
@@ -190,7 +192,8 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, make_stage: Make, f
     experiment = ExperimentSpec(project="p", name="n", job_dir="/nowhere", stages=(make_stage(),), config={})
     with pytest.raises(DataError) as raised:
         TorchTrainerEngine().open(experiment, str(tmp_path))
-    assert raised.value.where == str(tmp_path) and raised.value.fix
+    assert raised.value.where == str(tmp_path)
+    assert raised.value.fix
 
 
 def test_each_stage_has_the_threads_that_it_asked_for(open_engine: Open, make_stage: Make) -> None:
@@ -226,8 +229,10 @@ def test_a_stage_goes_on_with_another_objective_and_rate(
     penalised.load(tmp_path, make_stage(kl_coef=0.1))
     plain.load(tmp_path, make_stage(optimizer=OptimizerSpec(kind="sgd", lr=1e-2)))
     engine.train(make_batch(2))
-    assert same.train(make_batch(2)).metrics["actor/lr"] == 1e-2 and same.checksum() == engine.checksum()
-    assert slower.train(make_batch(2)).metrics["actor/lr"] == 1e-3 and slower.checksum() != engine.checksum()
+    assert same.train(make_batch(2)).metrics["actor/lr"] == 1e-2
+    assert same.checksum() == engine.checksum()
+    assert slower.train(make_batch(2)).metrics["actor/lr"] == 1e-3
+    assert slower.checksum() != engine.checksum()
     assert penalised.train(make_batch(2)).metrics["actor/kl_loss"] == 0.0
     assert penalised.train(make_batch(3)).metrics["actor/kl_loss"] > 0.0
     plain.train(make_batch(2))

@@ -76,7 +76,9 @@ def test_a_device_without_room_is_refused_before_the_model_is_read(
     said = str(refused.value)
     weights = shown(4 * elements_of(tiny_model))
     assert f"(weights {weights} + gradients {weights} + the optimizer's moments" in said
-    assert "activations of 1024 tokens" in said and "cpu has" in said and str(tiny_model) in said
+    assert "activations of 1024 tokens" in said
+    assert "cpu has" in said
+    assert str(tiny_model) in said
     monkeypatch.setattr(device_memory, "free_on", lambda device: needed)
     opened(tiny_model, stage).close()
 
@@ -87,7 +89,8 @@ def test_an_adapter_and_half_precision_take_less(tiny_model: Path, make_stage: M
     less = msgspec.structs.replace(stage, model=msgspec.structs.replace(stage.model, lora=lora))
     whole = {need.what: need.size_bytes for need in training_needs(stage, tiny_model)}
     adapted = {need.what: need.size_bytes for need in training_needs(less, tiny_model)}
-    assert adapted["weights"] == whole["weights"] and adapted["gradients"] == 0 == adapted["the reference"]
+    assert adapted["weights"] == whole["weights"]
+    assert adapted["gradients"] == 0 == adapted["the reference"]
     half = {need.what: need.size_bytes for need in training_needs(make_stage(dtype="bfloat16"), tiny_model)}
     assert 2 * half["activations of 1024 tokens"] == whole["activations of 1024 tokens"] > 0
 

@@ -43,7 +43,8 @@ def test_tensors_lie_aligned_in_one_private_file_without_holes(tmp_path: Path) -
     ref = published(MemoryChannel(tmp_path / "m"), 1)
     status = os.stat(ref.path)
     assert status.st_blocks * 512 >= status.st_size
-    assert stat.S_IMODE(status.st_mode) == 0o600 and stat.S_IMODE(os.stat(tmp_path / "m").st_mode) == 0o700
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(tmp_path / "m").st_mode) == 0o700
     with MemoryChannel(tmp_path).open(ref) as found:
         assert np.frombuffer(found["w"].data, dtype=np.uint8).ctypes.data % mapped_file.ALIGNMENT_BYTES == 0
 
@@ -58,7 +59,8 @@ def test_a_retired_file_is_the_next_buffer_unless_somebody_reads_it(tmp_path: Pa
     with explorer.open(third) as held:
         trainer.retire(third)
         fourth = published(trainer, 4)
-        assert inode(fourth) != file and set(held["w"].data) == {3}
+        assert inode(fourth) != file
+        assert set(held["w"].data) == {3}
     assert len(list((tmp_path / "m").iterdir())) == 2
     with explorer.open(second) as found:
         assert set(found["w"].data) == {2}
@@ -128,6 +130,7 @@ def test_files_of_another_experiment_are_neither_held_nor_removed(tmp_path: Path
 
 def test_the_folder_follows_from_the_jobs(tmp_path: Path) -> None:
     one, two = (shared_folder(str(tmp_path / name), memory=str(tmp_path)) for name in ("a", "b"))
-    assert one.parent == two.parent == tmp_path and one != two
+    assert one.parent == two.parent == tmp_path
+    assert one != two
     assert shared_folder(str(tmp_path / "a"), "/asked").parent == Path("/asked")
     assert shared_folder(str(tmp_path / "a"), memory=str(tmp_path / "none")) == tmp_path / "a" / "weights"

@@ -28,7 +28,9 @@ def test_parameters_views_and_an_optimizer_go_on_as_if_nothing_had_been() -> Non
             assert model.weight.untyped_storage().nbytes() == view.untyped_storage().nbytes() == 0
             assert torch.equal(parked.on_host(view), before[1:3])
             parked.back()
-            assert torch.equal(model.weight, before) and torch.equal(view, before[1:3]) and parked.size_bytes == 0
+            assert torch.equal(model.weight, before)
+            assert torch.equal(view, before[1:3])
+            assert parked.size_bytes == 0
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), twin.parameters(), strict=True))
     assert view.data_ptr() == model.weight[1:3].data_ptr()
 

@@ -159,7 +159,8 @@ def test_selection(kind: str, bound: int, args: dict[str, Any], chosen: list[int
     assert numbers(policy.select(at_step_5, buffer, BATCH, NONE)) == chosen
     without = frozenset(WAITING[number].member.experience for number in chosen[:2])
     left = numbers(policy.select(at_step_5, buffer, BATCH, without))
-    assert left[: len(chosen) - 2] == chosen[2:] and not set(left) & set(chosen[:2])
+    assert left[: len(chosen) - 2] == chosen[2:]
+    assert not set(left) & set(chosen[:2])
 
 
 def test_freshest_first_goes_by_the_oldest_version_of_a_group() -> None:

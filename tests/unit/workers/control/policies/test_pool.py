@@ -136,9 +136,11 @@ def test_what_was_changed_while_it_rests_wakes_once() -> None:
     buffer.put(resting)
     buffer.put(msgspec.structs.replace(resting, priority=3.0))
     buffer.awake(10)
-    assert numbers(buffer.in_order()) == [0] and len(buffer) == 1
+    assert numbers(buffer.in_order()) == [0]
+    assert len(buffer) == 1
     buffer.drop(resting.member.experience)
-    assert not list(buffer.in_order()) and buffer.size == 0
+    assert not list(buffer.in_order())
+    assert buffer.size == 0
 
 
 def test_a_group_is_as_urgent_as_its_most_urgent_member_and_stays_together() -> None:
@@ -159,4 +161,5 @@ def test_a_priority_that_is_no_number_comes_last() -> None:
     assert numbers(buffer.in_order()) == [3, 0, 2, 4, 1, 5]
     for each in entries:
         buffer.drop(each.member.experience)
-    assert not list(buffer.in_order()) and buffer.size == 0
+    assert not list(buffer.in_order())
+    assert buffer.size == 0

@@ -77,7 +77,8 @@ def test_the_highest_versions_are_kept_and_read_first() -> None:
     for version in range(12):
         buffer.put(version)
     assert [buffer.read() for _ in range(8)] == [[(version, 1)] for version in range(11, 3, -1)]
-    assert buffer.read() == [] and buffer.retired == [(4, "capacity")]
+    assert buffer.read() == []
+    assert buffer.retired == [(4, "capacity")]
     assert buffer.desk.state.replay_buffer.counts()["balance"] == 0
 
 
@@ -88,7 +89,8 @@ def test_reuse_decays_until_older_versions_have_their_turn() -> None:
         buffer.put(version)
     versions = [tuple(version for version, _ in buffer.read()) for _ in range(6)]
     assert versions == [(4, 3), (4, 3), (4, 2), (4, 3), (4, 2), (3, 1)]
-    assert buffer.retired == [(1, "capacity")] and buffer.size == 4
+    assert buffer.retired == [(1, "capacity")]
+    assert buffer.size == 4
 
 
 def test_a_limit_of_uses_empties_the_buffer() -> None:
@@ -120,7 +122,8 @@ def test_nothing_is_read_before_it_has_rested() -> None:
     assert [buffer.read(ahead_s=1.0) for _ in range(4)] == [[(2, 1)], [(1, 1)], [], []]
     assert buffer.read(ahead_s=6.999_999_999) == []
     assert buffer.read(ahead_s=0.000_000_001) == [(2, 2)]
-    assert buffer.read(ahead_s=0.5) == [] and buffer.read(ahead_s=0.5) == [(1, 2)]
+    assert buffer.read(ahead_s=0.5) == []
+    assert buffer.read(ahead_s=0.5) == [(1, 2)]
 
 
 def test_a_newcomer_of_lower_priority_is_the_one_that_goes() -> None:
@@ -138,7 +141,8 @@ def test_what_rests_takes_no_place_from_what_is_new() -> None:
     assert buffer.read() == [(1, 1), (0, 1)]
     for version in (2, 3):
         buffer.put(version)
-    assert buffer.read() == [(3, 1), (2, 1)] and buffer.retired == []
+    assert buffer.read() == [(3, 1), (2, 1)]
+    assert buffer.retired == []
     buffer.put(4)
     assert buffer.read(ahead_s=20.0) == [(4, 1), (3, 2)]
     assert buffer.retired == [(3, "capacity")]
@@ -176,7 +180,8 @@ def test_deviates_are_normal_repeatable_and_drawn_anew_for_each_use() -> None:
     spec = PrioritySpec(kind="decay_limit_randomization", args={"decay": 0.0, "sigma": 3.0})
     drawn = [make_priority(spec)(entry(number, uses=uses)) for number in range(1000) for uses in range(2)]
     again = [make_priority(spec)(entry(number, uses=uses)) for number in range(1000) for uses in range(2)]
-    assert drawn == again and len(set(drawn)) == 2000
+    assert drawn == again
+    assert len(set(drawn)) == 2000
     assert abs(statistics.fmean(drawn)) < 0.2
     assert abs(statistics.stdev(drawn) - 3.0) < 0.15
     within = sum(abs(each) < 3.0 for each in drawn) / 2000
@@ -195,4 +200,5 @@ def test_every_priority_function_orders_any_experience() -> None:
     for name in PRIORITIES.names():
         spec = PolicySpec(priority=PrioritySpec(kind=name))
         priority = make_priority(spec.priority)
-        assert make_policy(spec) and all(isinstance(priority(entry(n, uses=n)), float) for n in range(4))
+        assert make_policy(spec)
+        assert all(isinstance(priority(entry(n, uses=n)), float) for n in range(4))

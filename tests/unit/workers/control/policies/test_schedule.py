@@ -36,7 +36,8 @@ def test_an_explore_step_never_waits_for_weights_that_need_its_own_experiences(i
     sync = SyncSpec(style="fixed", interval=interval, offset=offset)
     for explore in range(1, 50):
         needed = required_step(sync, explore)
-        assert needed < explore and needed % interval == 0
+        assert needed < explore
+        assert needed % interval == 0
         assert explore - 1 - needed <= offset + interval - 1
 
 

@@ -49,7 +49,8 @@ def test_the_mean_of_the_cut_distribution_is_that_of_what_is_drawn() -> None:
 def test_what_generates_too_slowly_sets_the_pace() -> None:
     outcome = run(stage_of(8, bound=1000), System(units=3, slots=4, train_units=1, train_s=0.1))
     assert outcome.throughput_per_s == pytest.approx(2 * 4 / 1.0)
-    assert outcome.of_optimum == pytest.approx(1.0) and outcome.idle_explorers == pytest.approx(0.0, abs=1e-9)
+    assert outcome.of_optimum == pytest.approx(1.0)
+    assert outcome.idle_explorers == pytest.approx(0.0, abs=1e-9)
     assert outcome.idle_trainer == pytest.approx(1 - 0.3)
     assert outcome.dropped == {}
 
@@ -103,7 +104,8 @@ def test_sync_points_cost_the_wait_for_the_longest(style: str) -> None:
         policy = PolicySpec(max_staleness_versions=needed_staleness(sync) + 2, max_inflight_batches=interval + 1)
         stage = msgspec.structs.replace(stage_of(64, bound=0, repeat_times=4), sync=sync, policy=policy)
         outcome = run(stage, system, LONG)
-        assert outcome.staleness.max <= policy.max_staleness_versions and not outcome.dropped
+        assert outcome.staleness.max <= policy.max_staleness_versions
+        assert not outcome.dropped
         rates.append(outcome.throughput_per_s)
     assert rates[1] > 1.2 * rates[0]
 
@@ -132,8 +134,10 @@ def test_a_policy_that_waits_drops_nothing_and_trains_what_was_generated(repeat_
         for args in ({}, {"wait": True})
     ]
     hasty, patient = (run(stage, system, LONG, steps=60) for stage in stages)
-    assert hasty.dropped["stale"] > 0.02 and hasty.drop_bias.trained_mean_s < hasty.drop_bias.generated_mean_s
-    assert patient.dropped == {} and patient.drop_bias.p > 0.99
+    assert hasty.dropped["stale"] > 0.02
+    assert hasty.drop_bias.trained_mean_s < hasty.drop_bias.generated_mean_s
+    assert patient.dropped == {}
+    assert patient.drop_bias.p > 0.99
     assert hasty.staleness.over_bound == patient.staleness.over_bound == 0
     assert patient.throughput_per_s < hasty.throughput_per_s
 

@@ -28,7 +28,8 @@ def reward(name: str, response: str, truth: str) -> float:
 
 
 def test_every_kind_has_both_verdicts_and_no_pair_stands_twice() -> None:
-    assert len(ROWS) >= 500 and len(set(ROWS)) == len(ROWS)
+    assert len(ROWS) >= 500
+    assert len(set(ROWS)) == len(ROWS)
     assert {(kind, verdict) for kind, verdict, *_ in ROWS} == {(kind, v) for kind in KINDS for v in ("right", "wrong")}
 
 

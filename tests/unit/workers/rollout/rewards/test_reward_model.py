@@ -131,7 +131,8 @@ def test_arguments_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=match) as refused:
         REWARDS.open("reward_model", {"path": str(tmp_path), **arguments})
-    assert refused.value.field == field and refused.value.fix
+    assert refused.value.field == field
+    assert refused.value.fix
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,10 @@ def test_steps_follow_each_other_and_the_last_says_how_it_ended() -> None:
     drawn = (SamplingSpan(0, 2, 1.4, 0.9, 20),)
     last = step([4], [5, 6], version=2, reward=1.0, finish="length", metrics={"a": 1.0}, text="end", sampling=drawn)
     whole = joined([first, last])
-    assert whole.tokens.tolist() == [1, 2, 3, 4, 5, 6] and whole.prompt_tokens == 3
-    assert whole.loss_mask.tolist() == [1, 1, 1] and whole.logprobs.tolist() == [0.0, 0.0, 1.0]
+    assert whole.tokens.tolist() == [1, 2, 3, 4, 5, 6]
+    assert whole.prompt_tokens == 3
+    assert whole.loss_mask.tolist() == [1, 1, 1]
+    assert whole.logprobs.tolist() == [0.0, 0.0, 1.0]
     assert whole.spans == (Span(0, 0, 0, 1), Span(2, 0, 1, 3))
     assert whole.sampling == (SamplingSpan(0, 1, 0.6), SamplingSpan(1, 3, 1.4, 0.9, 20))
     assert whole.steps == (RunStep(3, 2, 0.5, 0.25, "s"), RunStep(3, 1, 1.0, None, ""))

@@ -147,7 +147,8 @@ async def test_prompts(workflow: str, reward: str | None, form: dict[str, Any], 
 async def test_mathematics_asks_for_what_its_own_reward_scores(workflow: str, sought: str) -> None:
     engine = OneAnswer()
     result = await run(taskset(workflow, None), engine)
-    assert engine.prompts[0].startswith("system: ") and sought in engine.prompts[0]
+    assert engine.prompts[0].startswith("system: ")
+    assert sought in engine.prompts[0]
     assert set(result.metrics) == {"accuracy", "format_score"}
     assert result.reward == pytest.approx({"math_workflow": 0.9, "math_boxed_workflow": 0.0}[workflow])
 
@@ -161,7 +162,8 @@ async def test_a_row_may_name_its_own_workflow_and_reward() -> None:
     spec = taskset(workflow_key="wf", reward_fn_key="rw")
     engine = OneAnswer()
     result = await run(spec, engine, wf="math_workflow", rw="math_reward")
-    assert set(result.metrics) == {"accuracy", "format_score"} and "<answer>" in engine.prompts[0]
+    assert set(result.metrics) == {"accuracy", "format_score"}
+    assert "<answer>" in engine.prompts[0]
     with pytest.raises(RolloutError, match=r"(?s)unknown reward 'nope'.*taskset 't' row 4"):
         await run(spec, rw="nope")
 

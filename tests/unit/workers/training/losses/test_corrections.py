@@ -248,20 +248,25 @@ def tokens_of(responses: Responses, *, expert: Sequence[int] = (), ages: Sequenc
 def test_multipliers_are_multiplied_and_masks_must_agree() -> None:
     responses = make_responses(3, 0.3)
     made = chained("tis", "icepop", "token", "opsm").applied(tokens_of(responses))
-    assert made.multiplier is not None and made.keep is not None
+    assert made.multiplier is not None
+    assert made.keep is not None
     product = flat(weights("token", 0, 2)(responses)) * flat(weights("token", 0.5, 2, zero=True)(responses))
     np.testing.assert_allclose(made.multiplier, product)
     both = flat(within("token", 0.5, 2)(responses)) * flat(opsm(responses))
-    assert made.keep.tolist() == (both > 0).tolist() and 0 < both.sum() < len(both)
-    assert not made.multiplier.requires_grad and not made.old_logprobs.requires_grad
+    assert made.keep.tolist() == (both > 0).tolist()
+    assert 0 < both.sum() < len(both)
+    assert not made.multiplier.requires_grad
+    assert not made.old_logprobs.requires_grad
 
 
 def test_rows_of_a_dataset_are_not_corrected() -> None:
     responses = make_responses(3, 3.0)
     tokens = tokens_of(responses, expert=(2,))
     made = chained("tis", "token").applied(tokens)
-    assert made.multiplier is not None and made.keep is not None
-    assert bool(made.keep[tokens.expert].all()) and bool((made.multiplier[tokens.expert] == 1).all())
+    assert made.multiplier is not None
+    assert made.keep is not None
+    assert bool(made.keep[tokens.expert].all())
+    assert bool((made.multiplier[tokens.expert] == 1).all())
     assert not bool(made.keep.all())
 
 
@@ -280,10 +285,12 @@ def test_with_the_rollouts_as_old_ones_masks_see_the_present_weights() -> None:
     responses = make_responses(3, 0.3)
     tokens = tokens_of(responses)
     made = chained("token", old="rollout").applied(tokens)
-    assert made.keep is not None and torch.equal(made.old_logprobs, tokens.old_logprobs)
+    assert made.keep is not None
+    assert torch.equal(made.old_logprobs, tokens.old_logprobs)
     assert made.keep.tolist() == (flat(within("token", 0.5, 2)(responses)) > 0).tolist()
     plain = chained(old="rollout")
-    assert plain.plain and plain.applied(tokens) is tokens
+    assert plain.plain
+    assert plain.applied(tokens) is tokens
     with pytest.raises(ConfigError, match="twice"):
         chained("tis", old="rollout")
 
@@ -310,7 +317,8 @@ def test_the_order_of_responses_and_what_is_beside_them_change_nothing(name: str
 def test_a_mini_batch_gives_its_masks_before_the_step() -> None:
     responses = make_responses(7, 0.3)
     chain, tokens = chained("m2po", "tis"), tokens_of(responses)
-    assert chain.whole_mini_batch and not chain.whole_batch
+    assert chain.whole_mini_batch
+    assert not chain.whole_batch
     batch = BatchTokens(
         old_logprobs=tokens.old_logprobs,
         advantages=tokens.advantages,
@@ -321,14 +329,18 @@ def test_a_mini_batch_gives_its_masks_before_the_step() -> None:
         logprobs=tokens.logprobs.detach(),
     )
     made = chain.of_mini_batch(batch, Corrected())
-    assert made.multiplier is None and made.keep is not None
+    assert made.multiplier is None
+    assert made.keep is not None
     assert made.keep.tolist() == (flat(m2po(0.04)(responses)) > 0).tolist()
     known = Corrected(keep=~made.keep, multiplier=torch.full_like(tokens.old_logprobs, 2.0))
     both = chain.of_mini_batch(batch, known)
-    assert both.keep is not None and not both.keep.any(), "what is masked already stays so"
+    assert both.keep is not None, "what is masked already stays so"
+    assert not both.keep.any(), "what is masked already stays so"
     assert both.multiplier is known.multiplier
     applied = chain.applied(replace(tokens, keep=made.keep))
-    assert applied.keep is not None and torch.equal(applied.keep, made.keep) and applied.multiplier is not None
+    assert applied.keep is not None
+    assert torch.equal(applied.keep, made.keep)
+    assert applied.multiplier is not None
 
 
 @pytest.mark.parametrize(

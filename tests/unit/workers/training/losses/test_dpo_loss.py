@@ -99,7 +99,8 @@ def test_pairs_do_not_add_up_before_the_logistic_function() -> None:
 def test_at_the_reference_the_gradient_is_half() -> None:
     _, reference = pairs_of(3, 2)
     got = run(DpoLoss(beta=0.2), reference, reference)
-    assert got.loss == pytest.approx(math.log(2)) and got.metrics["accuracy_mean"] == 0.0
+    assert got.loss == pytest.approx(math.log(2))
+    assert got.metrics["accuracy_mean"] == 0.0
     assert got.gradient[0] == pytest.approx([-0.2 * 0.5 / 2] * len(reference[0][0]))
 
 

@@ -71,7 +71,8 @@ def test_clip_cov_leaves_out_so_many_of_those_between_the_bounds(ratio: float, s
         if 0.3 < value < 1.5 and not stopped(advantages[place], math.exp(drifts[place]), 0.2, 0.2)
     }
     left_out = set((~keep).nonzero()[:, 0].tolist())
-    assert candidates and left_out <= candidates
+    assert candidates
+    assert left_out <= candidates
     assert len(left_out) == min(len(candidates), max(1, int(ratio * sum(LENGTHS))))
 
 
@@ -81,7 +82,9 @@ def test_clip_cov_chooses_by_chance_that_follows_from_the_token() -> None:
     keep = corrected(chain, tokens).keep
     order = torch.tensor(np.random.default_rng(0).permutation(sum(LENGTHS)))
     turned = corrected(chain, tokens, order).keep
-    assert keep is not None and turned is not None and turned.equal(keep[order])
+    assert keep is not None
+    assert turned is not None
+    assert turned.equal(keep[order])
     covariance = covariance_of(tokens)
     between = sorted((value, place) for place, value in enumerate(covariance) if 0.1 < value < 5)
     chosen = {place for _, place in between} & set((~keep).nonzero()[:, 0].tolist())
@@ -93,7 +96,8 @@ def test_what_clip_cov_leaves_out_has_no_loss_and_counts_in_the_mean() -> None:
     tokens = tokens_with(5, 0.1)
     objective = objective_of("clip_cov", clip_cov_ratio=0.05, clip_cov_lb=0.1)
     keep = corrected(objective.correction, tokens).keep
-    assert keep is not None and not keep.all()
+    assert keep is not None
+    assert not keep.all()
     masks = [np.ones(length, np.uint8) for length in LENGTHS]
     weights = objective.aggregation.weights(masks).map(lambda each: torch.tensor(each)[tokens.sequence])
     loss, _ = objective.terms(dataclasses.replace(tokens, keep=keep), weights)
@@ -120,7 +124,8 @@ def test_kl_cov_holds_the_tokens_of_the_largest_covariance(ratio: float) -> None
         : max(1, int(ratio * len(covariance)))
     ]
     expected = {place for place in largest if covariance[place] > 0}
-    assert marked is not None and set(marked.nonzero()[:, 0].tolist()) == expected
+    assert marked is not None
+    assert set(marked.nonzero()[:, 0].tolist()) == expected
     made = objective.policy_loss.per_token(dataclasses.replace(tokens, marked=marked))
     (gradient,) = torch.autograd.grad(made.loss.sum(), tokens.logprobs)
     drifts = (tokens.logprobs - tokens.old_logprobs).tolist()
@@ -138,7 +143,8 @@ def test_where_nothing_varies_nothing_is_held() -> None:
     tokens = tokens_with(7, 0.3)
     level = dataclasses.replace(tokens, advantages=torch.ones_like(tokens.advantages))
     marked = corrected(objective_of("kl_cov").correction, level).marked
-    assert marked is not None and not marked.any()
+    assert marked is not None
+    assert not marked.any()
 
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
@@ -147,4 +153,6 @@ def test_an_experts_rows_are_neither_left_out_nor_held(name: str) -> None:
     tokens = tokens_with(8, 0.1, (False, True, False, True, False))
     made = corrected(objective_of(name, **arguments).correction, tokens)
     found = made.marked if name == "kl_cov" else ~made.keep if made.keep is not None else None
-    assert found is not None and found.any() and not found[tokens.expert].any()
+    assert found is not None
+    assert found.any()
+    assert not found[tokens.expert].any()

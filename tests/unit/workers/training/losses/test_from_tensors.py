@@ -33,7 +33,8 @@ def test_a_loss_is_that_of_its_formula_at_trained_tokens_alone() -> None:
     assert loss.item() == pytest.approx(expected.item())
     assert set(reported) == {"ppo_kl"}
     (gradient,) = torch.autograd.grad(loss, tensors["logprobs"])
-    assert not gradient[MASK == 0].any() and bool((gradient[MASK == 1] != 0).all())
+    assert not gradient[MASK == 0].any()
+    assert bool((gradient[MASK == 1] != 0).all())
 
 
 def test_padding_is_not_looked_at() -> None:

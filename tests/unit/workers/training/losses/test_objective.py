@@ -116,7 +116,8 @@ def test_the_total_is_policy_minus_entropy_plus_kl() -> None:
     spec = AlgorithmSpec(kind="grpo", advantage="grpo", policy_loss="ppo", kl_loss="k2", entropy_loss="default")
     spec = msgspec.structs.replace(spec, kl_loss_args={"kl_coef": 0.5}, entropy_loss_args={"entropy_coef": 0.25})
     objective = Objective.of(spec)
-    assert objective.needs_reference and objective.needs_old_logprobs
+    assert objective.needs_reference
+    assert objective.needs_old_logprobs
     logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
     tokens = LossTokens(
         logprobs=logprobs,
@@ -229,16 +230,20 @@ def test_the_entropy_of_mix_leaves_an_experts_rows_out() -> None:
     own = tokens.entropies[~tokens.expert].mean()
     assert float(metrics["actor/entropy_loss"]) == pytest.approx(float(own.detach()))
     (gradient,) = torch.autograd.grad(loss, tokens.entropies)
-    assert not gradient[tokens.expert].any() and bool((gradient[~tokens.expert] < 0).all())
+    assert not gradient[tokens.expert].any()
+    assert bool((gradient[~tokens.expert] < 0).all())
 
 
 def test_old_logprobs_are_needed_by_the_parts_that_look_at_them() -> None:
     def needs(**parts: Any) -> bool:
         return Objective.of(AlgorithmSpec(kind="sft", **parts)).needs_old_logprobs
 
-    assert not needs() and not needs(policy_loss="opmd") and needs(policy_loss="gspo")
+    assert not needs()
+    assert not needs(policy_loss="opmd")
+    assert needs(policy_loss="gspo")
     assert not needs(policy_loss="ppo", policy_loss_args={"fallback_to_policy_gradient": True})
-    assert needs(kl_loss="corrected_k3") and not needs(kl_loss="corrected_k3", kl_loss_args={"kl_coef": 0.0})
+    assert needs(kl_loss="corrected_k3")
+    assert not needs(kl_loss="corrected_k3", kl_loss_args={"kl_coef": 0.0})
 
 
 def test_a_log_that_calls_the_clip_of_probabilities_ipo_is_trained_on_with_it() -> None:

@@ -111,7 +111,8 @@ def test_ppo_estimates_each_token_from_those_after_it(gamma: float, lam: float) 
         expected.append(row)
     function = ADVANTAGES.open("ppo", {"gamma": gamma, "lam": lam})
     assert by_row(batch, function.estimate(batch)) == [near(row) for row in expected]  # type: ignore[attr-defined]
-    assert isinstance(function, TokenAdvantage) and function.needs == {"values"}
+    assert isinstance(function, TokenAdvantage)
+    assert function.needs == {"values"}
     assert by_row(batch, function.token_advantages(batch)) == [near(row) for row in whitened(expected)]
 
 
@@ -192,7 +193,8 @@ def test_jsd_leads_to_the_teacher_down_its_divergence(share: float) -> None:
         torch.testing.assert_close(ascent, -slope, rtol=1e-9, atol=1e-12)
         left.append(divergence.item())
         logits = (logits + 0.5 * ascent).detach().requires_grad_()
-    assert left == sorted(left, reverse=True) and left[-1] < left[0]
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < left[0]
 
 
 def test_clipb_leaves_out_tokens_that_would_cost_entropy() -> None:
@@ -230,7 +232,8 @@ def test_clipv_leaves_out_the_farthest_only(max_frac: float) -> None:
 def test_clipv_leaves_out_what_is_more_than_eight_and_a_half_deviations_off(others: int, left_out: bool) -> None:
     means = [1000.0] + [(-1.0) ** i for i in range(others)]
     deviations = means[0] / statistics.stdev(means)
-    assert deviations > 5 and (deviations > 8.5) == left_out
+    assert deviations > 5
+    assert (deviations > 8.5) == left_out
     rows = {name: [[0.0] * len(means)] for name in ("logprobs", "entropies")}
     batch = make_batch(rows | {"advantages": [[-1.0] * len(means)], "entropy_signals": [means]}, [0.0])
     found = token_function("clipv", {"max_frac": 1.0}).token_advantages(batch)
