@@ -53,12 +53,14 @@ class Collector:
         self._logger = logger
 
     async def collect(self, *, every: bool) -> int:
-        """Bytes that were freed. Unless `every`, only folders are looked through whose last tidying was cut off."""
+        """The bytes that were freed. Unless `every`, only folders are searched whose last tidying was cut off."""
         freed = 0
         for entry in list(self._entries().values()):
             if entry.spine.ended and entry.spine.kept is Kept.HERE:
                 try:
                     freed += await self._collect(entry, every=every)
+                # The log is away for all of them: the caller waits and begins anew. Swallowed here, every folder
+                # would ask it once more.
                 except AWAY:
                     raise
                 except (OSError, RftdError) as error:  # one folder that cannot be read keeps no other from being tidied
@@ -68,13 +70,18 @@ class Collector:
     async def _collect(self, entry: Entry, *, every: bool) -> int:
         await asyncio.to_thread(remove_empty_memory, entry.spec)
         found = await asyncio.to_thread(ours, entry.spec)
+        # A look costs one listing; reading the log for the names of artifacts costs every record of the experiment.
         left = any(each.kind in LEFT_BEHIND for each in found) or await asyncio.to_thread(_mismarked, entry.spec)
         if not found or not (every or left):
             return 0
         kept = await referenced_in(self._log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
         now_ns = self._clock.now_ns()
+        # Whatever was last written before the end is its own workers', who have left. Younger files get the grace
+        # period, for a worker on another machine that was given up may still wake and name what it wrote.
         before_ns = max(entry.spine.status_ns, now_ns - int(GRACE_S * 1e9))
         async with self._folders:
+            # Looked at again under the lock: between the first look and here a command may have archived or removed
+            # the experiment, and its folder may be somebody else's by now.
             if entry.spine.kept is not Kept.HERE:
                 return 0
             freed = 0

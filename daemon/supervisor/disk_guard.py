@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,6 +19,9 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.disk import Disk, Volume
 from rftd.workers.control.obstacle import DISK_BUDGET, DISK_FULL, Obstacle
 
+T = TypeVar("T")
+
+# One statvfs for each volume and look; the reserve has to last for what all workers write between two of them.
 LOOK_S: Final = 1.0
 LOOK_TIMEOUT_S: Final = 10.0
 """A file system that does not answer for so long is asked again later; until then what was known counts."""
@@ -25,18 +29,18 @@ COUNT_TIMEOUT_S: Final = 300.0
 COUNT_SHARE: Final = 20
 """Of the time between two counts of a folder's files, one part in so many is spent on counting, at most."""
 COLLECT_S: Final = 600.0
-"""Between two attempts to make room."""
+"""The time between two attempts to make room: each lists the folders of every experiment that ended."""
 COLLECT_TIMEOUT_S: Final = 30.0
-"""Of one: what runs goes on writing meanwhile."""
+"""The longest attempt: the experiments under way go on writing meanwhile, and wait for the verdict after it."""
 
 
 class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon may take."""
+    """The space that the daemon may take."""
 
     reserve_bytes: int | None = None
-    """That stay free on each volume; None: 5 % of it, but no more than `limits.DISK_RESERVE_SIZE_BYTES`."""
+    """The bytes that stay free on each volume; None: 5 % of it, but no more than `limits.DISK_RESERVE_SIZE_BYTES`."""
     budget_bytes: int | None = None
-    """For the data folder and the experiments' folders together; None: as much as there is."""
+    """The most that the data folder and the experiments' folders take together; None: as much as there is."""
 
     def reserve_of(self, volume: Volume) -> int:
         """Bytes that stay free on this volume."""
@@ -46,20 +50,25 @@ class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, and what is about to be written."""
+    """A measurement of the volumes, with the bytes that are about to be written."""
 
     volumes: dict[str, Volume]
-    """By one folder on each."""
+    """The volumes, each under one folder that lies on it."""
     used_bytes: int
-    """Of everything that the budget covers; 0 if there is none."""
+    """The bytes of everything that the budget covers; 0 if there is none."""
     need_bytes: int
-    """Of the next checkpoints and weights of all that is under way, as far as one can tell."""
+    """The size of the next checkpoints and weights of all that is under way, as far as it is known."""
 
 
 def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | None:
-    """Whether there is room. Pure. Once it was `short`, a little more than the bare limit has to be there."""
+    """The shortage, if there is one; None if there is room. Pure.
+
+    Once it was `short`, a little more than the bare limit has to be free.
+    """
     for folder, volume in reading.volumes.items():
         reserve_bytes = allowed.reserve_of(volume)
+        # Hysteresis: at the bare limit a run would pause and resume with each small file that comes and goes, and
+        # each pause costs the rollouts under way.
         wanted_bytes = reserve_bytes + reading.need_bytes + (reserve_bytes // 4 if short else 0)
         if reserve_bytes and volume.free_bytes < wanted_bytes:
             return Obstacle(
@@ -105,7 +114,7 @@ class DiskGuard:
         self.collect: Callable[[], Awaitable[None]] | None = None
         """Makes room if it can; the supervisor sets it."""
         self.folders: Callable[[], Sequence[Path]] = tuple
-        """Of the experiments whose files are here; the supervisor sets it."""
+        """The folders of the experiments whose files are here; the supervisor sets it."""
         self._disk = disk
         self._data = data
         self._allowed = allowed
@@ -117,9 +126,11 @@ class DiskGuard:
         self._count_at_s = 0.0
         self._collect_at_s = 0.0
         self._looking = asyncio.Lock()
+        self._measuring: dict[str, asyncio.Future[Any]] = {}
+        """Measurements in a thread, by what they measure; one whose file system hangs stays here."""
 
     async def attend(self, job: Path, need: Callable[[], int]) -> None:
-        """From now on the experiment in folder `job` is under way, and `need` says what it is about to write."""
+        """Notes that the experiment in folder `job` is under way; `need` says how many bytes it is about to write."""
         self._jobs[job] = need
         self._count_at_s = 0.0
         await self.look()
@@ -131,15 +142,20 @@ class DiskGuard:
     async def run(self) -> None:
         """Looks again and again until cancelled."""
         while True:
+            # Judged before the run's first worker starts, so that an experiment which does not fit pauses instead of
+            # failing a write.
             await self.look()
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Measures, makes room if there is too little, and measures again. While a disk is silent nothing changes."""
+        # The loop and a run that begins may look at once: two counts of a million files beside each other take twice
+        # as long.
         async with self._looking:
             try:
                 found = await self._judged()
                 if found is not None and self.collect is not None and self._clock.monotonic_s() >= self._collect_at_s:
+                    # Set before the attempt: one that fails or hangs is not repeated with every look.
                     self._collect_at_s = self._clock.monotonic_s() + COLLECT_S
                     with suppress(TimeoutError):
                         async with asyncio.timeout(COLLECT_TIMEOUT_S):
@@ -158,13 +174,14 @@ class DiskGuard:
     async def _judged(self) -> Obstacle | None:
         volumes = {}
         for folder in (self._data, *self._jobs):
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
-                volumes[str(folder)] = await asyncio.to_thread(self._disk.volume, folder)
+            volumes[str(folder)] = await self._measured(str(folder), partial(self._disk.volume, folder), LOOK_TIMEOUT_S)
         began_s = self._clock.monotonic_s()
         if self._allowed.budget_bytes is not None and began_s >= self._count_at_s:
-            async with asyncio.timeout(COUNT_TIMEOUT_S):
-                self._used_bytes = await asyncio.to_thread(self._disk.used_bytes, self._counted())
+            count = partial(self._disk.used_bytes, self._counted())
+            self._used_bytes = await self._measured("", count, COUNT_TIMEOUT_S)
             now_s = self._clock.monotonic_s()
+            # As a share of what counting took: a fixed interval would be too long for a small folder and leave no
+            # disk bandwidth for a large one.
             self._count_at_s = now_s + COUNT_SHARE * (now_s - began_s)
         if self._metrics is not None:
             self._metrics.disk_free.set(min(volume.free_bytes for volume in volumes.values()))
@@ -173,8 +190,22 @@ class DiskGuard:
         reading = Reading(volumes=volumes, used_bytes=self._used_bytes, need_bytes=need_bytes)
         return judge(reading, self._allowed, short=self.shortage is not None)
 
+    async def _measured(self, what: str, measure: Callable[[], T], timeout_s: float) -> T:
+        """The result of `measure`, from a thread. Raises TimeoutError; the next call then waits for the same one."""
+        # A thread in a system call on a file system that hangs cannot be cancelled: a time-out ends the waiting only.
+        # One more thread with every look would use up the loop's pool, on which requests and snapshots depend too.
+        running = self._measuring.get(what)
+        if running is None:
+            running = self._measuring[what] = asyncio.ensure_future(asyncio.to_thread(measure))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(running)
+        finally:
+            if running.done():
+                self._measuring.pop(what, None)
+
     def _counted(self) -> list[Path]:
-        """The data folder, and the experiments' that are not below it."""
+        """The data folder, and the experiments' folders that are not below it: those below are counted with it."""
         data = self._data.absolute()
         others = {folder.absolute() for folder in self.folders()}
         return [data, *sorted(folder for folder in others if not folder.is_relative_to(data))]

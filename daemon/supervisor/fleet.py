@@ -31,20 +31,20 @@ class Berth(msgspec.Struct, kw_only=True):
     order: WorkerOrder
     handle: Handle | None = None
     restarts: int = 0
-    """In a row, without progress between them."""
+    """Restarts in a row, without progress between them."""
     start_at_s: float = 0.0
     progress: int = -1
     """The experiment's progress when the process before ended, or when the first was started."""
     seen_s: float = 0.0
     """When the process was started, or last seen as a member of the experiment."""
     begun: bool = False
-    """The handle's process was started."""
+    """True once the operating system has started the handle's process."""
     joined: bool = False
     last_pid: int = -1
-    """Of the process that ended last, and why it did."""
+    """The process that ended last; `last_why` says why it did."""
     last_why: str = ""
     refused: Gone | None = None
-    """What it said when it ended last, if starting it again at once would be in vain."""
+    """The announcement with which it left, if it refuses the work and starting it again at once would be in vain."""
 
 
 class Fleet:
@@ -62,7 +62,7 @@ class Fleet:
         spine_offset: int = 0,
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
-        """Nothing is wanted before `take_up`. `roles` are those whose processes are started here."""
+        """`roles` are those whose processes are started here. No worker is wanted before `take_up`."""
         self.trouble: Trouble | None = None
         """Why the experiment must not go on as it is, for the controller to decide on, who clears it."""
         self.met_loss = False
@@ -87,6 +87,8 @@ class Fleet:
         for started in self._state.roster.live.values():
             for berth in self._berths:
                 if berth.handle is None and _fits(started, berth.order):
+                    # Adopted, not started anew: a daemon that was killed leaves its workers at work, and what they
+                    # hold in memory, rollouts half done and optimizer state, is worth more than a clean start.
                     berth.handle = self._executor.adopt(berth.order, started)
                     berth.progress = self._progress()
                     berth.seen_s = self._clock.monotonic_s()
@@ -95,7 +97,7 @@ class Fleet:
                         self._log.info("worker.adopted", role=started.role, slot=started.slot, pid=started.pid)
 
     def processes(self) -> list[Process]:
-        """What becomes of each wanted worker, for those who ask why."""
+        """Each wanted worker with the state of its process, for `rftd why`."""
         now_s = self._clock.monotonic_s()
         return [
             Process(
@@ -129,6 +131,7 @@ class Fleet:
         """
         now_s = self._clock.monotonic_s()
         for berth in self._berths:
+            # `exit_code` looks and never waits: this runs on the daemon's loop between two turns of the run.
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
                 self._ended(berth, code, now_s)
             due = berth.handle is None and now_s >= berth.start_at_s and self._wanted(berth)
@@ -152,11 +155,13 @@ class Fleet:
             faults.point("fleet.after_start")
             berth.begun = True
             self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
+        # The start-up time-out counts from the moment at which the process exists; until then it waits for what its
+        # predecessor left running, which is not its fault.
         if berth.handle.pid is not None or berth.handle.waits_for:
             berth.seen_s = now_s
 
     def stalled(self) -> Obstacle | None:
-        """What the experiment pauses for: a worker that ended too often without progress, until it is tried anew."""
+        """The obstacle of a worker that ended too often without progress; None once it is tried anew."""
         now_s = self._clock.monotonic_s()
         for berth in self._berths:
             over = berth.restarts > limits.RESTARTS_IN_A_ROW and self._wanted(berth)
@@ -179,11 +184,14 @@ class Fleet:
         self._draining = True
         for berth in self._berths:
             if berth.handle is not None:
+                # All are asked before any is waited for: the drain takes as long as the slowest of them, not as long
+                # as their sum.
                 berth.handle.terminate()
         running = [berth.handle for berth in self._berths if berth.handle is not None]
         if not await self._ended_within(running, timeout_s):
             self.kill()
             await self._ended_within(running, limits.KILL_TIMEOUT_S)
+        # Only now: while a worker lives, what it started is its own to end.
         cleared = [handle for berth in self._berths if (handle := self._executor.clear(berth.order)) is not None]
         await self._ended_within(cleared, limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S)
         for handle in (*running, *cleared):
@@ -214,12 +222,14 @@ class Fleet:
         assert berth.handle is not None
         if berth.handle.pid is None:  # it was never started
             berth.last_why = berth.handle.waits_for or berth.last_why
+        # A process that was killed here has its reason already; the operating system would only say signal 9.
         elif berth.last_pid != berth.handle.pid:
             berth.last_pid, berth.last_why = berth.handle.pid, self._why(berth.order, code)
         progress = self._progress()
         berth.restarts = 0 if progress > berth.progress else berth.restarts + 1
         berth.progress = progress
-        # One waits for space, the other for the log, however long that takes.
+        # Neither a full disk nor a log that is away is the worker's failure: counted up to the bound and no further,
+        # they never pause the experiment as a worker that ends again and again.
         if berth.last_why.startswith(DiskFullError.code) or code == UnreachableError.exit_status:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
         delay_s = _delay_s(berth.restarts)
@@ -234,7 +244,7 @@ class Fleet:
         berth.start_at_s = now_s + delay_s
 
     def _condemned(self, refused: Gone) -> float:
-        """How long a worker rests that refuses its work; where all of its role do so, the experiment must not go on.
+        """The pause in seconds of a worker that refuses its work; if all of its role do, the experiment must not go on.
 
         Only those that were started here count: what befalls a stranger is its own affair.
         """
@@ -248,12 +258,13 @@ class Fleet:
         return 0.0
 
     def _said(self, order: WorkerOrder, pid: int | None) -> Gone | None:
-        """What the newest worker in that place said when it left, if it was this process of ours."""
+        """The announcement with which the newest worker in that place left, if it was this process of ours."""
+        # By host and pid: a pid alone means another process on every machine, and on this one after a while.
         gone = self._state.roster.last_at.get((order.role, order.slot, self._here.host))
         return gone if gone is not None and gone.pid == pid else None
 
     def _why(self, order: WorkerOrder, code: int) -> str:
-        """What the worker said when it stopped, else what the operating system says."""
+        """The reason that the worker gave when it stopped, else the one that the operating system gives."""
         if code < -1:
             return f"its process was killed by signal {-code}"
         gone = self._state.roster.last_in.get((order.role, order.slot))
@@ -268,6 +279,7 @@ class Fleet:
                 if (
                     berth.handle is not None
                     and berth.handle.pid == started.pid
+                    # A pid of another machine, or of another container, would name a stranger's process here.
                     and self._here.sees(started)
                     and self._liveness.silent(started.worker, now_s)
                 ):
@@ -305,6 +317,8 @@ class Fleet:
         held = {berth.handle.pid for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
             here = self._here.sees(started)
+            # Its exit is noticed by `tend`, which lets go of the handle; until then it may be writing its last
+            # records, and an announcement of its loss would come before them.
             if here and started.pid in held:
                 continue
             silent = self._liveness.silent(started.worker, now_s)
@@ -340,7 +354,7 @@ def _orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterat
 
 
 def _delay_s(restarts: int) -> float:
-    """How long after so many in a row the next one comes."""
+    """The pause before the next start, after so many restarts in a row."""
     if (beyond := restarts - limits.RESTARTS_IN_A_ROW) > 0:
         return limits.STALLED_BACKOFF_S[min(beyond, len(limits.STALLED_BACKOFF_S)) - 1]
     return limits.RESTART_BACKOFF_S[min(restarts, len(limits.RESTART_BACKOFF_S) - 1)]

@@ -19,7 +19,7 @@ from rftd.streams.shared_history import SharedHistory
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 
 _DATA: Final = ("digest", "rows", "selector", "seed")
-"""What says which row a place in a dataset is."""
+"""The fields of a dataset that decide which row a position means."""
 
 
 def check_parent(name: str, spine: Spine) -> None:
@@ -65,9 +65,12 @@ def forked_spec(
     _same_stages(spec, history, event)
     _same_base(spec, history)
     stages = tuple(
+        # Finished stages are taken from the recorded history, never from the overrides: the shared events were
+        # decided under that specification and are folded under it again.
         msgspec.structs.replace(old, folder=new.folder)
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
+    # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
     rest = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :])).stages
     ignored = tuple(_ignored(spec, parent, stages))
     # Whoever has its parent's halves has those of the fork.
@@ -81,6 +84,8 @@ def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
     history = shared.spine.spec
     event = shared.forked
     assert history is not None
+    # At the last step of a stage the fork goes on with the next one, so that its evaluations are the ones that may be
+    # answered.
     stage = event.stage + (event.at_step == event.first_versions[-1] + spec.stages[event.stage].total_steps)
     if stage >= min(len(spec.stages), len(history.stages)):
         return ()
@@ -104,7 +109,7 @@ def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
 
 
 def lineage_note(wanted: UUID, parent: str, shared: SharedHistory) -> tuple[str, ...]:
-    """What to say if the step is not the wanted experiment's own."""
+    """A warning if the step is not the wanted experiment's own but one of an ancestor."""
     spec = shared.spine.spec
     if shared.forked.parent == wanted or spec is None:
         return ()
@@ -115,6 +120,8 @@ def lineage_note(wanted: UUID, parent: str, shared: SharedHistory) -> tuple[str,
 
 
 def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+    # A stage's number and name are in its events, its folder and its checkpoints; renamed, the shared history would
+    # lead into folders that do not exist.
     names = [stage.name for stage in history.stages[: event.stage + 1]]
     found = [stage.name for stage in spec.stages[: event.stage + 1]]
     if found != names:
@@ -168,6 +175,8 @@ def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentFor
             fix="give more steps or epochs, for example --set buffer.total_steps=..., or fork at an earlier step",
         )
     if 0 < done < stage.total_steps:
+        # Plans of the shared history name rows by position: in another dataset, or another order of the same one,
+        # those rows would be repeated or skipped.
         for field, before, after in (
             ("buffer.trainer_input.experience_buffer", old.dataset, stage.dataset),
             ("buffer.explorer_input.taskset", old.taskset, stage.taskset),
@@ -192,7 +201,7 @@ def _same_taskset(one: TasksetSpec, other: TasksetSpec) -> bool:
 
 
 def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec]) -> Iterator[str]:
-    """What an override changes of a stage that is over."""
+    """A warning for each finished stage that an override would change."""
     before = check_config(parent.config)
     for old, new, kept in zip(before.stages, spec.stages, settled, strict=False):
         if msgspec.structs.replace(new, folder=old.folder) != old:

@@ -47,7 +47,9 @@ from rftd.streams.socket.door import Door
 from rftd.workers.launcher.executor import Executor
 
 GREETING_S: Final = 3.0
-"""A process that lives may remember what nobody else does: so long is waited for it before its run is taken up."""
+"""The wait, before a run is taken up, for processes that live and may remember what nobody else does."""
+# At some 100 bytes each, far below `limits.RECORD_SIZE_BYTES`: an acceptance that is too large could not be recorded,
+# and its experiment could never go on.
 HEADS_IN_AN_EVENT: Final = 2_000
 
 
@@ -78,32 +80,37 @@ class Hearing:
         self._entries: Mapping[UUID, Entry] = {}
         self._stop: Callable[[UUID], None] = lambda _: None
         self._present: tuple[UUID, ...] | None = None
-        """Who had not ended when this daemon began: what is heard later is about them."""
+        """The experiments that had not ended when this daemon began: a loss that is noticed later concerns them."""
         self._one_listener = asyncio.Lock()
         self._heard = False
 
     @property
     def losses(self) -> list[Loss]:
-        """All that were ever noticed, accepted or not, and are still so."""
+        """All losses that were ever noticed and still hold, accepted or not."""
         return list(self._losses.values())
 
     async def note(
         self, witnesses: Iterable[Witness], deleted: Iterable[Loss] = (), *, of: UUID | None = None
     ) -> list[Loss]:
-        """What these remember and is lost, and what is known to be deleted.
+        """The losses among what the witnesses remember, with those known to be deleted.
 
         It is written down, and whom it concerns is stopped, before this returns: those that had not ended when this
         daemon began, and the experiment `of` whose own parts these are.
         """
+        # Several may speak at once (a client at the door, a run, the projector), and the file is read, merged and
+        # written whole: interleaved, the later write would drop the losses of the earlier one.
         async with self._one_listener:
             if self._file is not None and not self._written:
                 await self._recall(self._file)
+
             found = [*await losses_of(self._log, witnesses), *deleted]
             for loss in found:
                 if loss.head.ref not in self._losses:
                     if self._logger is not None:
                         self._logger.error("log.loss", position=loss.where, reason=loss.what)
                     self._losses[loss.head.ref] = self._written.get(loss.head.ref, loss)
+            # On disk first: the first append after a loss makes the log as long as it was, and from then on nobody
+            # can tell that anything is missing.
             await self._write_down({loss.head.ref for loss in found}, of)
         if found:
             for experiment in self.stopped():
@@ -121,6 +128,7 @@ class Hearing:
             return
         self._entries = entries
         self._stop = stop
+        # Taken once, at the first hearing: an experiment submitted later never rested on what is missing.
         if self._present is None:
             self._present = tuple(sorted(entry.id for entry in entries.values() if not entry.spine.ended))
         jobs = [Job(entry.name, Path(entry.job_dir)) for entry in entries.values() if entry.spine.kept is Kept.HERE]
@@ -159,14 +167,17 @@ class Hearing:
             raise loss_error(lost, entry.name)
 
     def bereft(self, entry: Entry) -> LogLossError | None:
-        """Why no event may name its files any more, be it over or not; None if nothing of it was lost, or accepted."""
+        """The error for an experiment whose files events no longer account for, be it over or not.
+
+        None if nothing of it was lost, or if the loss was accepted.
+        """
         start = entry.spine.start
         accepted = entry.losses
         lost = [each for each in self._losses.values() if bereaves(each, entry.id, start=start, accepted=accepted)]
         return loss_error(lost, entry.name) if lost else None
 
     def refusal(self, experiment: UUID) -> LogLossError | None:
-        """Why an experiment must not go on, if so."""
+        """The error with which an experiment must stop; None if it may go on."""
         try:
             if (entry := self._entries.get(experiment)) is not None:
                 self.check(entry)
@@ -193,6 +204,7 @@ class Hearing:
             more = await losses_of(self._log, [*folders, *await remembered_within(self._log)])
             known = [*self.losses, *more]
             lost = {loss.head.ref: loss.head for loss in known if loss.head.ref not in entry.losses}
+
             heads = [lost[ref] for ref in sorted(lost, key=lambda ref: (ref.stream, ref.partition, ref.next_offset))]
             for start in range(0, len(heads), HEADS_IN_AN_EVENT):
                 event = LossAccepted(lost=tuple(heads[start : start + HEADS_IN_AN_EVENT]), by=by)
@@ -237,7 +249,7 @@ def _lives(entries: Iterable[Entry]) -> list[Life]:
 async def losses_heard(
     log: EventLog, folder: DataFolder, state_url: str | None, *, unheard: Callable[[UnreachableError], None]
 ) -> list[Loss]:
-    """What survivors remember and the log does not hold, asked beside a daemon or without one; nothing is written.
+    """The losses that survivors testify to, asked beside a daemon or without one; nothing is written.
 
     `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer.
     """
@@ -257,5 +269,6 @@ async def losses_heard(
         await registry.catch_up()
     finally:
         await registry.close()
+    # Nothing runs in this process, so there is nobody to stop.
     await hearing.hear(registry.entries, lambda _: None)
     return hearing.losses

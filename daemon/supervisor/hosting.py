@@ -35,7 +35,7 @@ from rftd.workers.launcher.executor import Executor
 from rftd.workers.membership import ProcessName, explain, this_process
 
 AGAIN_S: Final = 30.0
-"""Before workers are tried again that ended again and again; only the other daemon may end the experiment."""
+"""The pause before workers that ended again and again are tried anew; only the other daemon may end the experiment."""
 
 
 class Hosting:
@@ -101,9 +101,13 @@ class Hosting:
             while not (self._stopping or self.state.spine.ended):
                 try:
                     await self._tend(follower)
+                # Those two are for `Runs`, which rests and takes the experiment up anew; everything else is this
+                # host's own trouble, and ending with it would leave the workers alone.
                 except (LogLossError, *AWAY):
                     raise
                 except Exception as error:
+                    # An error raised while a cancellation unwinds takes the place of CancelledError; without this
+                    # look the loop would go on after it was told to end.
                     end_if_cancelled()
                     self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
                     await self._rest(follower)
@@ -113,6 +117,8 @@ class Hosting:
         except LogLossError:
             self.remembers = Witness("the daemon that hosted its workers", heads_of(follower.marks()))
             self._fleet.take_up(beginning.spec)
+            # A worker of the daemon before is known by the log only. Not adopted, it would go on appending over what
+            # is gone.
             await self._fleet.drain(0.0)
             raise
         finally:
@@ -121,7 +127,7 @@ class Hosting:
             self._gone.set()
 
     def waits(self) -> list[Wait]:
-        """What each role does or waits for now, as far as it is seen from here: who decides would say the same."""
+        """The waits of each role, as far as they are seen from here: the daemon that decides would say the same."""
         now_s = self._clock.monotonic_s()
         now_ns = max(self._clock.now_ns(), self.state.spine.recorded_ns)
         spec = self.state.spine.spec
@@ -147,6 +153,8 @@ class Hosting:
             async with asyncio.timeout(STUCK_S):
                 await self._leaving.wait()
         except TimeoutError:
+            # The loop did not come round, so it hangs in a read of the log. Its workers are told from here; they need
+            # no log to end.
             await self._fleet.drain(STUCK_S)
             return
         await self._gone.wait()

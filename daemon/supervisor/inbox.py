@@ -13,7 +13,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.role import RoleLease
 
 PLACES = 64
-"""Most commands that wait at once; who asks beyond that is told to ask again."""
+"""The most commands that wait at once; a caller beyond that is told to ask again."""
 
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -21,7 +21,7 @@ Confirm: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Request(NamedTuple):
-    """Under what id and key a command is appended. What confirms it is awaited under the lease that it needs."""
+    """The id and key under which a command is appended; `confirm` is awaited under the lease that the command needs."""
 
     id: UUID
     key: UUID | None = None
@@ -53,6 +53,8 @@ class Inbox:
         Raises ConflictError if it is illegal, UnreachableError if the run does not decide, or not any more.
         """
         if self._closed or len(self._asked) >= PLACES:
+            # An illegal command is refused for good; a legal one that met a closed inbox may be asked again, so the
+            # two answers differ.
             self._check(event)
             raise _elsewhere()
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -62,18 +64,24 @@ class Inbox:
     async def obey(self, lease: RoleLease) -> None:
         """Carries out everything that was asked. Raises what the lease raises, after an answer to who waits."""
         while self._asked:
+            # Taken out before the first await: `close` answers what is still in the list, so nothing is answered
+            # twice.
             asked = self._asked.pop(0)
             if asked.answer.done():  # whoever asked has gone
                 continue
             try:
                 id, key, confirm = asked.request
                 if confirm is not None:
+                    # Asked in its turn, not when it came: meanwhile another daemon may have had the run and carried
+                    # out the same key.
                     await confirm()
                 self._check(asked.event)
                 draft = lease.writer.draft(asked.event, experiment=self._experiment, id=id, correlation=key)
                 position = (await lease.append([draft]))[0]
             except ConflictError as error:
                 _refuse(asked, error)
+            # A fence and a cancellation too: an HTTP request whose future is never set would hang until its client
+            # gives up.
             except BaseException:
                 _refuse(asked, _elsewhere())
                 raise

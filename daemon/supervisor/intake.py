@@ -42,10 +42,10 @@ _NOT_ELSEWHERE: Final = (
 
 
 class WantedFork(msgspec.Struct, frozen=True):
-    """What a fork is to be; see `Operations.fork`."""
+    """A fork as it was asked for; see `Operations.fork`."""
 
     experiment: UUID
-    """Whose history it shares."""
+    """The experiment whose history the fork shares."""
     at_step: int
     overrides: tuple[str, ...]
     name: str | None
@@ -90,6 +90,8 @@ class Intake:
         draft = self._writer.draft(submitted, experiment=experiment, id=id, correlation=key)
         faults.point("submission.before_append")
         position = (await self._log.append([draft]))[0]
+        # A crash between the two appends leaves an experiment that is submitted and never accepted. The same request
+        # finds it under the id that follows from its key, and accepts it then.
         faults.point("submission.between_appends")
         if known is None or known.status is Status.SUBMITTED:
             await self._accept(experiment, spec)
@@ -105,6 +107,8 @@ class Intake:
         """
         if (again := next((each for each in self._entries.values() if each.spine.holds(event)), None)) is not None:
             return again.id
+        # By number as well as by folder: a folder may see several experiments of two halves, one after the other, and
+        # each pair needs an id of its own.
         same = [each for each in self._entries.values() if each.job_dir == spec.job_dir and each.spec.half != "both"]
         known = next((each for each in same if not each.spine.ended), None)
         if known is None:
@@ -142,6 +146,8 @@ class Intake:
         else:
             spec = known.spec
             event = known.spine.forked
+        # One append, with ids that follow from the key: repeated after a crash or a time-out, it adds nothing, and no
+        # reader meets a fork whose parent it does not know.
         drafts = [
             self._writer.draft(life.ExperimentSubmitted(spec=spec), experiment=child, id=id, correlation=key),
             self._writer.draft(event, experiment=child, id=derive(child, "fork"), correlation=key),
@@ -178,6 +184,8 @@ class Intake:
         return next(each for each in candidates if each not in taken and not (folder / each).exists())
 
     async def _accept(self, experiment: UUID, spec: ExperimentSpec) -> None:
+        # Read before the acceptance is written: readers of the experiment begin at these positions, so nothing of it
+        # may lie below them.
         heads = as_refs(await self._log.heads())
         events: list[Event] = [life.ExperimentWarned(text=text) for text in spec.warnings]
         events.append(life.ExperimentAccepted(start=heads))
@@ -194,6 +202,7 @@ class Intake:
             raise ConflictError(
                 f"an experiment that has not ended uses {spec.job_dir}", field="name", fix="cancel it, or choose a name"
             )
+        # Before looking into the folder: what a crash left of a removed experiment there would read as one in use.
         await self._tidy()
         archived = [entry for entry in self._entries.values() if entry.spine.kept is Kept.ARCHIVED]
         if any(entry.job_dir == spec.job_dir for entry in archived):

@@ -69,6 +69,8 @@ class Keeper:
         path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
         if not to:
             await asyncio.to_thread(fresh, path)
+        # File, event, deletion, in this order: a crash before the event leaves a file that nobody refers to, a crash
+        # after it leaves files that `finish` removes. The other way round either would lose the only copy.
         written = await write_archive(self._log, entry.id, path, release=installed_version(), clock=self._clock)
         faults.point("archive.after_file")
         position = await self._append(entry, written.event, id, key)
@@ -84,8 +86,11 @@ class Keeper:
         archived = entry.spine.archive
         assert archived is not None
         path = Path(source or archived.path)
+        # Files before the event: an experiment that the log calls restored must be whole.
         files = await read_archive(entry.id, entry.spec, path, archived)
         faults.point("restore.after_files")
+        # The payload keeper drops the payloads of what is archived; between their return and the event that says so
+        # it must not look.
         async with self._rewriting:
             back = await bring_payloads_back(self._log, path)
             position = await self._append(entry, life.ExperimentRestored(path=str(path)), id, key)
@@ -98,8 +103,11 @@ class Keeper:
         self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
         self._not_forked(entry)
         if archive and entry.spine.kept is Kept.HERE:
+            # The id follows from the removal's, so that a removal which is repeated after a crash archives once.
             await self.archive(entry, "", derive(id, "archive"))
         position = await self._append(entry, event, id, key)
+        # Event before deletion: files of an experiment that is not removed must be whole, those of one that is may be
+        # half gone.
         faults.point("removal.after_append")
         freed = 0 if self._shared(entry) else await asyncio.to_thread(clear, entry.spec, logs=True)
         self._logger.info("experiment.removed", name=entry.name, freed_bytes=freed)

@@ -25,13 +25,13 @@ from rftd.streams.envelope import Position
 from rftd.streams.folds.commands import Commands, KeyUse
 
 AGAIN_S: Final = 0.2
-"""The pause between two attempts, while a run changes hands."""
+"""The pause between two attempts while a run changes hands."""
 PATIENCE_S: Final = 15.0
 """The longest wait for a run that changes hands; then the caller is told to ask again."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What somebody wants, under a key of their own."""
+    """A command that somebody gives, under a key of their own."""
 
     key: UUID
     verb: str
@@ -40,7 +40,7 @@ class Order(msgspec.Struct, frozen=True):
     digest: str
     """The sha256 of everything that the command says."""
     base: UUID | None = None
-    """The first event id of a command of which there can be but one, whoever gives it; else it follows from the key."""
+    """The first event id of a command that takes effect once, whoever gives it; else the id follows from the key."""
 
     def id(self, attempt: int) -> UUID:
         """The id of the event that the command becomes; each attempt that a fence made void leads to another."""
@@ -57,7 +57,7 @@ def order_of(key: UUID, verb: str, experiment: UUID | None, *body: Any, base: UU
 
 @dataclass
 class _Holders:
-    """Who asks under one key at this moment: all of them for the same."""
+    """The callers that ask under one key at this moment, all for the same order."""
 
     order: Order
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -102,6 +102,8 @@ class Orders:
                 position: Position | None = None
                 try:
                     position = await write(self._next_id(order))
+                # The append may have happened all the same, or a fence may have come before it: only reading back
+                # tells, so the loop goes on with a look and not with an error.
                 except (FencedError, UnreachableError) as error:
                     if self._clock.monotonic_s() >= deadline_s:
                         fix = "ask again, with the same key"
@@ -109,6 +111,8 @@ class Orders:
                     await self._clock.sleep(AGAIN_S)
                 await self._refresh(position)
                 use = self.standing(order)
+                # Without a position nobody knows whether this attempt wrote the record that stands there: then it has
+                # to be `whole`.
                 if use is not None and (position is not None or whole(use)):
                     return use
 
@@ -124,6 +128,8 @@ class Orders:
         if not uses or (seen is not None and uses[0].event == seen.event):
             return seen
         first = uses[0]
+        # Events of older releases carry the key as their id and no digest of the body, so that only verb and
+        # experiment can be compared.
         if not first.keyed and (first.verb, first.experiment) == (order.verb, order.experiment):
             return first
         raise _used(order, uses)
@@ -139,6 +145,7 @@ class Orders:
     @asynccontextmanager
     async def _alone(self, order: Order) -> AsyncIterator[None]:
         """Holds the key. Raises ConflictError if it is in use for something else."""
+        # No await between this line and the count: on one loop, nobody can remove the entry in between.
         holders = self._held.setdefault(order.key, _Holders(order))
         if holders.order != order:
             raise ConflictError(

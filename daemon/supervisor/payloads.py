@@ -24,13 +24,14 @@ from rftd.streams.payloads import Dropped, PayloadLog, drop_all, drop_at, give_b
 from rftd.streams.shared_history import plan_offsets
 from rftd.streams.topics import Partition, partition_of
 
+# A look costs a read of the registry; space that comes back a few seconds later is early enough.
 EVERY_S: Final = 10.0
 STEPS_AT_ONCE: Final = 64
-"""Batches whose experiences are dropped before anybody else has his turn."""
+"""The most batches whose experiences are dropped in one look: the other experiments have their turn after it."""
 
 
 class Keep(StrEnum):
-    """How long payloads stay in the log; those of an archived or removed experiment go in any case."""
+    """The time for which payloads stay in the log; those of an archived or removed experiment go in any case."""
 
     ALWAYS = "always"
     UNTIL_ENDED = "until-ended"
@@ -93,7 +94,7 @@ class PayloadKeeper:
             await self._attend_trained(entry, state)
 
     def _reason(self, entry: Entry) -> str:
-        """Why nobody needs any payload of the experiment; empty if somebody does, or none is left."""
+        """The reason why nobody needs any payload of the experiment; empty if somebody does, or none is left."""
         spine = entry.spine
         if spine.payloads_dropped or spine.status is None:
             return ""
@@ -113,6 +114,8 @@ class PayloadKeeper:
         Not the newest, which may turn out to be damaged.
         """
         spine = state.spine
+        # The folds keep every committed checkpoint by (step, generation); a step that was saved by two generations
+        # counts once, or the newest but one would be the newest again.
         saved = sorted({step for step, _ in state.checkpoints})
         base = saved[-2] if len(saved) > 1 else 0
         begun = max(spine.payloads_dropped_through, spine.forked.at_step if spine.forked is not None else 0)
@@ -149,6 +152,8 @@ class PayloadKeeper:
         return decode_as(records[0], GroupClosed)
 
     async def _dropped(self, entry: Entry, dropped: Dropped, reason: str, *, through_step: int) -> None:
+        # Space first, event after it: a crash between them drops the same payloads again, which changes nothing; an
+        # event without the deed would stop anybody from doing it.
         await give_back(self._log)
         event = PayloadsDropped(
             reason=reason, records=dropped.records, size_bytes=dropped.size_bytes, through_step=through_step

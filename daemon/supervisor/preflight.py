@@ -1,4 +1,7 @@
-"""What only the daemon can know before it accepts an experiment: models, rows, digests. Reads files, writes none."""
+"""Checks that only the daemon can make: models, rows and digests before it accepts, parts of third parties later.
+
+Files are read, none is written.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from rftd.workers.training.engines.registry import ENGINES as TRAINER_ENGINES
 from rftd.workers.training.extensions import check_extensions
 
 LOOK_S: Final = 2.0
+"""The pause between two looks for a part that is missing: somebody is installing it."""
 
 
 def preflight(spec: ExperimentSpec) -> ExperimentSpec:
@@ -38,6 +42,7 @@ def preflight(spec: ExperimentSpec) -> ExperimentSpec:
 def _stage(stage: StageSpec) -> StageSpec:
     _known(stage.rollout.engine, ROLLOUT_ENGINES, "rollout engine")
     _known(stage.trainer.engine, TRAINER_ENGINES, "trainer engine")
+    # Made and thrown away: the constructors check their arguments.
     make_policy(stage.policy)
     make_priority(stage.policy.priority)
     if stage.trainer.engine != "fake":
@@ -128,6 +133,8 @@ def _counted(spec: TasksetSpec, *, trained: bool = False) -> TasksetSpec:
     with Taskset.open(spec) as taskset:
         if trained:
             for row in range(len(taskset) if spec.schema == "kto" else 1):
+                # A stand-in for the model's tokenizer, and next to no room for tokens: the columns are checked here,
+                # and the real tokenizer would take seconds and change nothing about them.
                 taskset.train_rows(row, tokenizer=ByteTokenizer(), max_model_len=2)
         else:
             taskset.task(0)
@@ -144,9 +151,14 @@ class Parts:
         """None: everything was there."""
 
     async def missing(self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str]) -> Obstacle | None:
-        """What the stages from `stage` on need and is not here; `recorded` says where it came from before."""
+        """The first part that the stages from `stage` on need and that is not here, as an obstacle.
+
+        `recorded` is the environment of the run so far: where each part came from before.
+        """
         if self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
+            # Finished stages are not looked at: a plug-in that nobody needs any more may be uninstalled.
             rest = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
+            # On a thread: importing a plug-in may take seconds, and torch with it.
             self._missing = await asyncio.to_thread(missing_part, rest, recorded)
             self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
         return self._missing

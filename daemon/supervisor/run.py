@@ -54,7 +54,7 @@ GATHER_S = 0.01
 """Least time between two turns: what arrives meanwhile is decided on together, for a turn costs more than a record."""
 LOOK_S = 0.5
 STUCK_S = 4.0
-"""A run that does not leave its loop for so long waits for the log."""
+"""The longest turn: a run that does not leave its loop within this time waits for the log."""
 
 
 class Run:
@@ -92,7 +92,7 @@ class Run:
         self._log = log
         self._owner = owner
         self._wall = clock
-        """Of files, whose times are the machine's; all that is decided goes by `_clock`."""
+        """The machine's clock, for the times of files; all that is decided goes by `_clock` (rule 9)."""
         self._clock = RecordedClock(clock, lambda: self.state.spine.recorded_ns)
         self._ids = ids
         self._logger = logger
@@ -117,7 +117,7 @@ class Run:
         self._looked_s = 0.0
         self._turn_s = 0.0
         self._trouble: Trouble | None = None
-        """What befell a role since the controller decided last."""
+        """The error that a role met since the controller decided last."""
         self._told = ""
 
     async def drive(self) -> None:
@@ -152,6 +152,8 @@ class Run:
             await follower.catch_up()
             if self._hear is not None:
                 await self._hear(self.state)
+            # Survivors are heard by now, before this run's first append, which are its fences: an append hides how
+            # much was lost.
             snapshots = snapshots_of(beginning.spec)
             self._snapshotter = Snapshotter(self.state, follower, snapshots, clock=self._clock, logger=self._logger)
             if self._guard is not None:
@@ -169,7 +171,7 @@ class Run:
             await follower.close()
 
     def waits(self) -> list[Wait]:
-        """What each role does or waits for now."""
+        """The waits of each role, as they are now."""
         now_s = self._clock.monotonic_s()
         now_ns = self._clock.now_ns()
         spec = self.state.spine.spec
@@ -189,13 +191,13 @@ class Run:
         return self._tracker.dated(waits_of(scene), now_ns)
 
     def _need_bytes(self) -> int:
-        """What the workers may write before a pause takes effect: a checkpoint and weights, as large as the newest."""
+        """The bytes of a checkpoint and weights like the newest: workers may write them before a pause takes effect."""
         saved = next(reversed(self.state.checkpoints.values()), None)
         published = next(reversed(self.state.weights.published.values()), None)
         return (saved.size_bytes if saved else 0) + (published.size_bytes if published else 0)
 
     async def _in_the_way(self) -> Trouble | None:
-        """What the experiment has to pause for here: an error, no space, or a part that is not installed."""
+        """The trouble that the experiment has to pause for: an error, no space, or a part that is not installed."""
         if self._trouble is not None:
             return self._trouble
         if self._guard is not None and self._guard.shortage is not None:
@@ -209,7 +211,7 @@ class Run:
             return self._befallen("controller", error)
 
     def _befallen(self, role: str, error: BaseException) -> Trouble:
-        """What an error of a role means, told once in the daemon's log: it is this experiment's affair alone."""
+        """The trouble that an error of a role means, logged once; it is this experiment's affair alone."""
         trouble = of_decision(role, error)
         if trouble.reason != self._told:  # it may be met again in each turn
             self._told = trouble.reason
@@ -270,6 +272,8 @@ class Run:
         dispatcher_lease = await self._acquire(follower, "dispatcher", [spine, *tasks])
         assert state.spine.spec is not None
         fleet = self._fleet
+        # Workers are adopted once all three roles are fenced: the daemon before this one can decide nothing about
+        # them any more.
         fleet.take_up(state.spine.spec)
         deciders = self._deciders
         writer = Writer(source=f"daemon/{self._owner}", clock=self._clock, ids=self._ids)
@@ -279,6 +283,8 @@ class Run:
             await self._gather(follower, wait_s)
             await self._look()
             await self._inbox.obey(controller_lease)
+            # Commands first: a resume that was asked for in this turn has to reach the controller before it looks for
+            # trouble.
             trouble = await self._in_the_way() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
             await self._write(controller_lease, "controller", self._drafts(controller_lease, due))
@@ -298,6 +304,8 @@ class Run:
         self._leaving.set()
         self._inbox.close()
         self._phase = Phase.DRAINING
+        # What the workers say when they leave comes last; it is read before the snapshot, so that the next daemon
+        # starts with it.
         await fleet.drain()
         await follower.catch_up()
         await self._snapshotter.end(take=not state.spine.ended)

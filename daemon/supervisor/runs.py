@@ -22,9 +22,9 @@ from rftd.workers.membership import explain
 
 IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0
-"""Until a run that the log did not answer is taken up anew."""
+"""The pause before a run that the log did not answer is taken up anew."""
 HEALTHY_S: Final = 60.0
-"""A run that went on for so long before an error has overcome the one before."""
+"""The time after which a run has overcome an earlier error: the next one counts as the first."""
 
 
 class Broken(NamedTuple):
@@ -33,7 +33,7 @@ class Broken(NamedTuple):
     reason: str
     since_ns: int
     errors: int
-    """In a row."""
+    """Errors in a row."""
 
 
 class UnderWay(Protocol):
@@ -41,7 +41,7 @@ class UnderWay(Protocol):
 
     state: RunState
     remembers: Witness | None
-    """What it had read, if it met a loss of the log."""
+    """The heads that it had read, if it met a loss of the log."""
 
     async def drive(self) -> None:
         """Returns when it has ended; cancelling leaves its workers running."""
@@ -56,12 +56,12 @@ class UnderWay(Protocol):
         ...
 
     def waits(self) -> list[Wait]:
-        """What each role does or waits for now."""
+        """The waits of each role, as they are now."""
         ...
 
 
 class Runs:
-    """At most `slots` at once. `drive` runs for as long as the daemon."""
+    """The runs of one daemon, at most `slots` at once. `drive` runs for as long as the daemon."""
 
     def __init__(
         self,
@@ -81,19 +81,19 @@ class Runs:
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self.slots: Final = slots
         self.broken: Final[dict[UUID, Broken]] = {}
-        """By experiment, what ended its run; until that goes on."""
+        """The error that ended each experiment's run, until the run goes on."""
         self._make = make
         self._note = note
         self._clock = clock
         self._logger = logger
         self._under_way: dict[UUID, UnderWay] = {}
         self._resting: set[UUID] = set()
-        """Keep their slots until they are taken up anew."""
+        """Experiments whose run ended with an error; they keep their slots until they are taken up anew."""
         self._changed = asyncio.Event()
         self._draining = False
 
     def __len__(self) -> int:
-        """How many are under way here."""
+        """The number of experiments under way here."""
         return len(self._under_way)
 
     def __contains__(self, experiment: UUID) -> bool:
@@ -185,6 +185,8 @@ class Runs:
             self.broken.pop(entry.id, None)
         finally:
             if again_s:
+                # Into `_resting` before out of `_under_way`: in between, `drive` would begin the experiment a second
+                # time, beside the workers of the first.
                 self._resting.add(entry.id)
             self._under_way.pop(entry.id, None)
             self._tasks.pop(entry.id, None)

@@ -31,7 +31,7 @@ class Snapshotter:
         self._logger = logger
         self._memory = JobMemory(folder.folder, follower, clock)
         self._records = 0
-        """That were folded when the newest snapshot was taken, since this process began."""
+        """The records that had been folded when the newest snapshot was taken, since this process began."""
         self._checkpoints = state.committed.count
         self._not_before_s = 0.0
 
@@ -48,6 +48,8 @@ class Snapshotter:
         if due or self._follower.folded - self._records >= limits.SNAPSHOT_RECORDS:
             await self.take()
             spent_s = self._clock.monotonic_s() - began_s
+            # By what the last one took: the fold of a long run takes longer to write, and must not slow its run down
+            # more for that.
             self._not_before_s = began_s + max(limits.SNAPSHOT_INTERVAL_S, _SHARE * spent_s)
 
     async def end(self, *, take: bool) -> None:
@@ -74,5 +76,7 @@ class Snapshotter:
             data = await asyncio.to_thread(pack, snapshot)
         try:
             await asyncio.to_thread(self._folder.write, data, sum(mark.next_offset for mark in marks))
+        # Counted as taken although it was not written: a full disk would else cost a whole fold in memory with every
+        # turn.
         except OSError as error:
             self._logger.warning("snapshot.failed", path=str(self._folder.folder), reason=str(error))

@@ -19,7 +19,7 @@ from rftd.streams.folds.spine import Status
 
 
 class Submissions:
-    """What takes effect is told from the registry: the same for whoever asks again, on any daemon."""
+    """Submissions and forks as orders. The registry tells what took effect, the same to whoever asks again."""
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class Submissions:
         made: dict[UUID, Accepted] = {}
 
         async def write(id: UUID) -> Position:
+            # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
+            # should wait for that.
             spec = await asyncio.to_thread(lambda: preflight(check_config(config)))
             async with self._folders:
                 await self._refresh()

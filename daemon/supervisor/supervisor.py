@@ -125,6 +125,7 @@ class Supervisor:
         """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
         async with self._one_submission:
             await self._refresh()
+            # Before any run begins: what a crash left of a removed experiment lies where the next of its name goes.
             await self._tidy()
         await self.runs.drive(self._line)
 
@@ -172,8 +173,7 @@ class Supervisor:
         return {id: entry for id, entry in entries.items() if id not in self.runs and not self._hearing.bereft(entry)}
 
     def _folders(self) -> list[Path]:
-        entries = self._registry.entries.values()
-        return [Path(entry.job_dir) for entry in entries if entry.spine.kept is Kept.HERE]
+        return [Path(entry.job_dir) for entry in self._registry.entries.values() if entry.spine.kept is Kept.HERE]
 
     async def drain(self) -> None:
         """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""
@@ -266,7 +266,7 @@ class Supervisor:
         return await self._ask(order_of(request_id, "give up", experiment, experience, reason), experiment, event)
 
     async def _ask(self, order: Order, experiment: UUID, event: Event) -> Done:
-        """What only a run under way can do."""
+        """Carries out an order that only a run under way can."""
 
         async def write(id: UUID) -> Position:
             run = self._run_under_way(experiment, fix="see its state with rftd get")
@@ -299,23 +299,19 @@ class Supervisor:
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""
-        return await self._keep(
-            order_of(request_id, "archive", experiment, to),
-            lambda entry, id: self._keeper.archive(entry, to, id, key=request_id),
-        )
+        order = order_of(request_id, "archive", experiment, to)
+        return await self._keep(order, lambda entry, id: self._keeper.archive(entry, to, id, key=request_id))
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
         """See `Operations.restore`."""
-        return await self._keep(
-            order_of(request_id, "restore", experiment, source),
-            lambda entry, id: self._keeper.restore(entry, source, id, key=request_id),
-        )
+        order = order_of(request_id, "restore", experiment, source)
+        return await self._keep(order, lambda entry, id: self._keeper.restore(entry, source, id, key=request_id))
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
         """See `Operations.remove`."""
+        order = order_of(request_id, "remove", experiment, reason, archive)
         return await self._keep(
-            order_of(request_id, "remove", experiment, reason, archive),
-            lambda entry, id: self._keeper.remove(entry, reason, archive, id, key=request_id),
+            order, lambda entry, id: self._keeper.remove(entry, reason, archive, id, key=request_id)
         )
 
     async def _keep(self, order: Order, work: Callable[[Entry, UUID], Awaitable[Position]]) -> Done:
@@ -326,6 +322,7 @@ class Supervisor:
                 self._check_decides()
                 entry = self._entry(order.experiment)
                 if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
+                    # The log has its end; its workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
                 return await work(entry, id)
 
@@ -350,6 +347,7 @@ class Supervisor:
             entry = self._entry(order.experiment)
             self._check_decides()
             self._hearing.check(entry)
+            # Refused at once: a run waits for space without an end, and its caller would wait with it.
             if isinstance(full := self._log.failure, LogFullError):
                 raise LogFullError(full.what, where=full.where, fix=full.fix)
             if isinstance(run := self.runs.of(entry.id), Run):
@@ -391,7 +389,7 @@ class Supervisor:
             await self._hearing.hear(self._registry.entries, self.runs.stop)
 
     async def _reach(self, position: Position | None) -> None:
-        """The same of all that orders look at."""
+        """Brings all that orders look at up to date."""
         await self._refresh(position)
         await self._desk.refresh()
 

@@ -1,4 +1,4 @@
-"""What a taskset asks of files and third parties: arguments of its workflow and reward, and tokens that it biases."""
+"""Checks of a taskset against files and third parties: arguments of its workflow and reward, tokens that it biases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _reward(taskset: TasksetSpec) -> str | None:
         return taskset.reward
     try:
         return getattr(WORKFLOWS.load(taskset.workflow), "default_reward", None)
-    except ConfigError:  # said by what opens it
+    except ConfigError:  # the same error is raised, with more to say, by whoever opens the taskset
         return None
 
 

@@ -1,4 +1,4 @@
-"""What may be done to an experiment under way, by its state."""
+"""The transitions that an experiment's state allows, and the commands that ask for them."""
 
 from __future__ import annotations
 
@@ -61,6 +61,8 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
     replay_buffer = state.replay_buffer
     if id in replay_buffer.waiting or id in replay_buffer.cooling:
         return
+    # Of plans only those that were never executed: an executed batch is history, and its items are the training set
+    # of weights that exist.
     plans = [plan.event for step, plan in spine.plans.items() if step > spine.furthest]
     if any(item.experience == id for plan in plans for item in plan.experiences):
         return
@@ -92,6 +94,8 @@ def paused_for(error: BaseException, experiment: UUID, fences: FenceView, writer
     """The pause of an experiment whose run an error ended, under a controller's fence of its own."""
     found = of_error("daemon", error)
     role = Role(experiment, "controller")
+    # A fence of its own, although nothing runs: without one, a run of another daemon that still believes to be the
+    # controller could resume right after this pause.
     before = fences.epoch(partition_of(topics.EXPERIMENTS, experiment), role)
     fence = life.Fence(role=role.name, epoch=before + 1, previous=before, owner=owner)
     paused = life.ExperimentPaused(reason=f"{found.reason}; fix: {found.fix}", cause=found.cause)

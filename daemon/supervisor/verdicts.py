@@ -25,7 +25,7 @@ class RunUnderWay(Protocol):
 
 
 class Verdicts:
-    """What is decided about dead letters, as orders."""
+    """Verdicts on dead letters, carried out as orders."""
 
     def __init__(self, desk: Desk, orders: Orders, run_under_way: RunUnderWay) -> None:
         self._desk = desk
@@ -34,6 +34,7 @@ class Verdicts:
 
     async def retry(self, dead: Dead, *, by: str, reason: str, key: UUID) -> DeadLetterReceipt:
         """See `Operations.retry_dead_letter`."""
+        # From the group, not from the caller's key: two people who retry one task under two keys give it out once.
         base = derive(dead.task.group, "retried") if dead.task is not None else None
         experiment = dead.task.experiment if dead.task is not None else None
         order = order_of(key, "retry", experiment, dead.letter.id, by, reason, base=base)

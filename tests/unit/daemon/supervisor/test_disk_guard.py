@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from rftd.daemon.supervisor import disk_guard
 from rftd.daemon.supervisor.disk_guard import (
     COLLECT_S,
     DiskGuard,
@@ -96,6 +98,40 @@ async def guard(disk: Scripted, **allowed: int) -> DiskGuard:
     return DiskGuard(
         disk, DATA, DiskLimits(**allowed), clock=ManualClock(), logger=logger(), metrics=Metrics(version="test")
     )
+
+
+class Hanging(Scripted):
+    """A file system that answers nobody until the test lets it, like one whose server is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.answers = threading.Event()
+
+    def volume(self, folder: Path) -> Volume:
+        self.asked += 1
+        self.answers.wait(60)
+        return super().volume(folder)
+
+
+@pytest.mark.anyio
+async def test_a_file_system_that_hangs_takes_one_thread_however_often_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk_guard, "LOOK_TIMEOUT_S", 0.01)
+    disk = Hanging()
+    found = await guard(disk, reserve_bytes=2000 * MIB)
+    for _ in range(20):
+        await found.look()
+    assert disk.asked == 1
+    assert found.shortage is None
+    disk.answers.set()
+    monkeypatch.setattr(disk_guard, "LOOK_TIMEOUT_S", 60.0)
+    await found.look()
+    assert found.shortage is not None
+    assert disk.asked == 1
+    await found.look()
+    assert disk.asked == 2
 
 
 @pytest.mark.anyio
