@@ -32,7 +32,7 @@ from rftd.streams.events.task import GroupClosed
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
 from rftd.streams.topics import partition_of
 from rftd.workers.control.planner import Planner
-from rftd.workers.control.policies.hard_bound import HardBound
+from rftd.workers.control.policies.bounded import HardBound
 
 GROUP, GROUPS = 8, 512
 COOLDOWN_S, STEP_S = 30.0, 5.0

@@ -159,15 +159,26 @@ def test_every_rule_of_verify_is_explained() -> None:
     assert named == [*CHECKER_RULES, *RULES]
 
 
-@pytest.mark.parametrize("name", ["errors", "algorithms"])
-def test_a_generated_page_is_up_to_date(name: str) -> None:
-    path = ROOT / "tests" / "golden" / f"make_{name}_page.py"
-    spec = importlib.util.spec_from_file_location(f"make_{name}_page", path)
+def generator(name: str) -> Any:
+    path = ROOT / "tests" / "golden" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
-    assert (ROOT / "docs" / f"{name}.md").read_text() == page.text(), f"run {path.relative_to(ROOT)}"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["errors", "algorithms"])
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    page = generator(f"make_{name}_page")
+    assert (ROOT / "docs" / f"{name}.md").read_text() == page.text(), f"run tests/golden/make_{name}_page.py"
+
+
+@pytest.mark.parametrize("page", ["concepts.md", "experiment_file.md"])
+def test_a_table_of_policies_is_up_to_date(page: str) -> None:
+    tables = generator("make_policy_tables")
+    assert (ROOT / "docs" / page).read_text() == tables.text(page), "run tests/golden/make_policy_tables.py"
 
 
 @pytest.mark.usefixtures("third_parties")

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indi
 LONG = ("buffer.total_steps=2000", "trainer.engine_args={step_s: 0.02}")
 MOODY = ("deterministic=false", "policy={kind: plugin, name: moody}", *LONG)
 CODE = """
-from rftd.workers.control.policies.hard_bound import HardBound
+from rftd.workers.control.policies.bounded import HardBound
 
 MOODS = {}
 

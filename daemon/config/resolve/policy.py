@@ -8,14 +8,14 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.schema.buffer import ExperienceBuffer
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.policy import AnyPolicy, HardBoundPolicy, InOrderPolicy, PluginPolicy
+from rftd.daemon.config.schema.policy import POLICY_KINDS, AnyPolicy, PluginPolicy
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.streams.schedule import explorer_interval, has_windows, trainer_interval, window_steps
+from rftd.streams.schedule import has_windows, trainer_interval, window_steps
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec, SyncSpec
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.priorities import PRIORITIES
-from rftd.workers.control.policies.registry import POLICIES, keeps_bound, make_policy
+from rftd.workers.control.policies.registry import POLICIES, built_in, keeps_bound, make_policy
 
 _POLICY: Final[FieldPath] = ("policy",)
 _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
@@ -23,8 +23,6 @@ _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
 
 _OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_staleness")
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
-_OLDEST_FIRST: Final = ("in_order", "weight_fifo")
-"""Kinds in whose order priorities do not come first."""
 _ENOUGH_STEPS = 64
 """Between two publications; what goes on so long goes on."""
 
@@ -34,7 +32,7 @@ def resolve_policy(
 ) -> PolicySpec:
     """`needed` is the least bound with which the synchronizer can go on; `batch` the experiences of one step."""
     given = _given(experiment, notes)
-    kind = given.name if isinstance(given, PluginPolicy) else str(getattr(given, "kind"))  # noqa: B009 - of each class
+    kind = given.name if isinstance(given, PluginPolicy) else given.kind
     inflight = _inflight_batches(experiment, sync)
     bound = _bound(given, sync, algorithm, needed, inflight, notes)
     priority, max_uses, cooldown_s = _replay(experiment, notes)
@@ -63,11 +61,11 @@ def resolve_policy(
 def _given(experiment: Experiment, notes: Notes) -> AnyPolicy:
     asked = experiment.policy
     if not experiment.deterministic:
-        return asked or HardBoundPolicy(kind="hard_bound")
-    if asked is not None and not isinstance(asked, InOrderPolicy):
+        return asked or POLICY_KINDS["hard_bound"](kind="hard_bound")
+    if asked is not None and asked.kind != "in_order":
         what = "deterministic takes experiences in the order of the dataset"
         notes.wrong((*_POLICY, "kind"), what, "write kind: in_order, or deterministic: false")
-    return InOrderPolicy(kind="in_order") if asked is None else asked
+    return POLICY_KINDS["in_order"](kind="in_order") if asked is None else asked
 
 
 def _inflight_batches(experiment: Experiment, sync: SyncSpec) -> int:
@@ -131,10 +129,10 @@ def _args(given: AnyPolicy, sync: SyncSpec, notes: Notes) -> dict[str, Any]:
         except ConfigError as error:
             notes.wrong((*_POLICY, "name"), error.what, error.fix, WrongValue)
         return dict(given.args)
-    args = given.model_dump(exclude={"kind", *AnyPolicy.model_fields}, exclude_defaults=True)
-    if getattr(given, "kind", "") == "verl_window":
-        args["trigger_parameter_sync_step"] = trainer_interval(sync) or explorer_interval(sync)
-    return args
+    policy = built_in(given.kind)
+    assert policy is not None, given.kind
+    own = given.model_dump(exclude=set(AnyPolicy.model_fields), exclude_defaults=True)
+    return {**own, **policy.scheduled(sync)}
 
 
 def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, float]:
@@ -169,7 +167,8 @@ def _check_reuse(spec: PolicySpec, notes: Notes) -> None:
     """Refuses an order in which what was used comes first again, where nothing ever ends its use."""
     if spec.max_uses or spec.bounded:
         return
-    if spec.kind in _OLDEST_FIRST:
+    policy = built_in(spec.kind)
+    if policy is not None and policy.oldest_first:
         what = f"{spec.kind} takes the oldest first, used or not: the same ones would be trained over and over"
         notes.wrong((*_POLICY, "kind"), what, "set policy.max_staleness, or use kind: hard_bound")
     elif spec.priority.kind == "tag":

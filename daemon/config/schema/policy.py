@@ -1,82 +1,35 @@
-"""Section `policy`, rftd's own: how far explorers run ahead, and what may be trained on. One class for each kind."""
+"""Section `policy`, rftd's own: how far explorers run ahead, and what may be trained on. One class for each kind.
+
+The fields of a kind of ours are the arguments that its policy declares (`workers/control/policies`), with their
+defaults and bounds: nothing is written here when a policy is added.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast, get_args, get_origin
 
-from pydantic import Discriminator, Field, Tag
+import msgspec
+from pydantic import Discriminator, Field, Tag, create_model
 
 from rftd.daemon.config.schema.section import Args, Count, Natural, Section
+from rftd.streams.spec import SyncSpec
+from rftd.workers.control.policies.paced import Paced
+from rftd.workers.control.policies.registry import BUILT_IN, built_in
+
+_BOUNDS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+"""Bounds that msgspec and pydantic call by the same names."""
 
 
 class AnyPolicy(Section):
-    """What every kind has."""
+    """The fields that every kind has."""
 
     max_staleness: Natural | None = None
     """In weight versions; none: as small as the synchronizer allows."""
     min_group_members: Count | None = None
     """A group with fewer is retired; none: 2, or 1 where a group is one rollout."""
-
-
-class HardBoundPolicy(AnyPolicy):
-    """Admission by capacity, and a sweep at consumption."""
-
-    kind: Literal["hard_bound"]
-    abort_inflight: bool = False
-    wait: bool = False
-    """Form no batch while a group is under way that would be too old for the one after it."""
-
-
-class InOrderPolicy(AnyPolicy):
-    """The same in the order of the dataset: what `deterministic` takes."""
-
-    kind: Literal["in_order"]
-
-
-class ArealPolicy(AnyPolicy):
-    """AReaL's capacity, and no sweep."""
-
-    kind: Literal["areal"]
-    max_concurrent: Natural = 0
-    """Rollouts under way; 0: as many as explorers have places."""
-
-
-class VerlWindowPolicy(AnyPolicy):
-    """verl's window between two synchronisations."""
-
-    kind: Literal["verl_window"]
-    staleness_threshold: Annotated[float, Field(ge=0, le=1000)] = 0.5
-
-
-class WindowedPolicy(AnyPolicy):
-    """NeMo-RL's window of versions."""
-
-    kind: Literal["windowed"]
-    freshest_first: bool = False
-    abort_inflight: bool = True
-
-
-class WeightFifoPolicy(AnyPolicy):
-    """NeMo-RL's: the oldest version within the bound first."""
-
-    kind: Literal["weight_fifo"]
-    abort_inflight: bool = False
-    wait: bool = False
-    """As of `hard_bound`; here nothing is dropped then."""
-
-
-class ReadyFirstPolicy(AnyPolicy):
-    """NeMo-RL's: a gate at dispatch, then whatever is ready."""
-
-    kind: Literal["ready_first"]
-
-
-class SampleLagPolicy(AnyPolicy):
-    """PipelineRL's lag in samples."""
-
-    kind: Literal["sample_lag"]
-    max_lag_samples: Natural = 0
-    """0: one batch."""
+    kind: str
 
 
 class PluginPolicy(AnyPolicy):
@@ -87,15 +40,35 @@ class PluginPolicy(AnyPolicy):
     args: Args = {}
 
 
+def fields_of(policy: type[Paced]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """The arguments that the experiment file has a field for: all but those that follow from the schedule."""
+    scheduled = policy.scheduled(SyncSpec())
+    return tuple(each for each in msgspec.structs.fields(policy.arguments) if each.name not in scheduled)
+
+
+def section_of(kind: str, policy: type[Paced]) -> type[AnyPolicy]:
+    """The section of one kind, made of the arguments that its policy declares."""
+    fields: dict[str, Any] = {each.name: _field(each) for each in fields_of(policy)}
+    fields["kind"] = (Literal[kind], ...)
+    return cast(
+        type[AnyPolicy], create_model(f"{policy.__name__}Policy", __base__=AnyPolicy, __doc__=policy.__doc__, **fields)
+    )
+
+
+def _field(argument: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
+    """Type and default of a field, as pydantic takes them."""
+    kind = argument.type
+    bounds: dict[str, Any] = {}
+    if get_origin(kind) is Annotated:
+        kind, *marks = get_args(kind)
+        metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
+        bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
+    default = ... if argument.default is msgspec.NODEFAULT else argument.default
+    return kind, Field(default=default, **bounds)
+
+
 POLICY_KINDS: Final[dict[str, type[AnyPolicy]]] = {
-    "hard_bound": HardBoundPolicy,
-    "in_order": InOrderPolicy,
-    "areal": ArealPolicy,
-    "verl_window": VerlWindowPolicy,
-    "windowed": WindowedPolicy,
-    "weight_fifo": WeightFifoPolicy,
-    "ready_first": ReadyFirstPolicy,
-    "sample_lag": SampleLagPolicy,
+    **{kind: section_of(kind, policy) for kind in BUILT_IN if (policy := built_in(kind)) is not None},
     "plugin": PluginPolicy,
 }
 
@@ -104,17 +77,10 @@ def _kind(value: Any) -> Any:
     return value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
 
 
-# Not by the field itself: sections read their fields before they validate them.
-Policy: TypeAlias = Annotated[
-    Annotated[HardBoundPolicy, Tag("hard_bound")]
-    | Annotated[InOrderPolicy, Tag("in_order")]
-    | Annotated[ArealPolicy, Tag("areal")]
-    | Annotated[VerlWindowPolicy, Tag("verl_window")]
-    | Annotated[WindowedPolicy, Tag("windowed")]
-    | Annotated[WeightFifoPolicy, Tag("weight_fifo")]
-    | Annotated[ReadyFirstPolicy, Tag("ready_first")]
-    | Annotated[SampleLagPolicy, Tag("sample_lag")]
-    | Annotated[PluginPolicy, Tag("plugin")],
-    Discriminator(_kind),
-]
-"""Told apart by `kind`."""
+if TYPE_CHECKING:
+    Policy: TypeAlias = AnyPolicy
+else:
+    # By a function and not by the field itself: sections read their fields before they validate them.
+    Policy = Annotated[
+        reduce(or_, (Annotated[each, Tag(kind)] for kind, each in POLICY_KINDS.items())), Discriminator(_kind)
+    ]

@@ -3,14 +3,8 @@
 policy       the seam: what a policy sees (`PolicyView`) and what it answers
 buffer_index what may be trained, in the order of a policy: an index of ids, priorities and versions
 priorities   who is trained first: functions of an experience and its uses
-paced        what policies have in common: the queue, the sweep at consumption, a capacity
-hard_bound   admission by capacity, and a sweep at consumption: no batch holds a staler experience
-in_order     the same, with batches in the order of the dataset: for deterministic runs
-areal        AReaL's capacity: admission alone
-verl_window  verl's window between two synchronisations
-windowed     NeMo-RL's window of versions: no gate, a sweep, groups under way given up
-weight_fifo  NeMo-RL's: the oldest version within the bound first
-ready_first  NeMo-RL's: a gate at dispatch, then whatever is ready
-sample_lag   PipelineRL's: ahead by so many samples
+paced        what policies have in common: the queue, the sweep at consumption, a capacity, declared arguments
+bounded      kinds that keep the bound: hard_bound, in_order, weight_fifo, windowed
+admission    kinds that pace by admission alone: areal, ready_first, verl_window, sample_lag
 registry     the table of policies
 """

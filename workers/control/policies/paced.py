@@ -7,7 +7,7 @@ batch n's items is (n - 1) minus their oldest weight version, and nothing over t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, TypeVar
 from uuid import UUID
@@ -17,11 +17,32 @@ import msgspec
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec import PolicySpec, SyncSpec
 from rftd.workers.control.policies.buffer_index import BufferIndex, Order, ReadyGroup
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement
 
 A = TypeVar("A", bound=msgspec.Struct)
+
+
+class PolicyArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of one kind, declared once: `Annotated[int, Meta(ge=0, description="...")]` with a default.
+
+    The experiment file's fields, their checks and the tables of the documentation are made of them, and so is what a
+    policy reads of `PolicySpec.args`.
+    """
+
+
+class NoArguments(PolicyArguments, frozen=True, kw_only=True):
+    """The arguments of a kind that has none of its own."""
+
+
+class PolicyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of a kind in the documentation's table."""
+
+    source: str
+    admits: str
+    """The supply below which groups are admitted, in the symbols of that page."""
+    purpose: str
 
 
 class Paced(ABC):
@@ -29,6 +50,17 @@ class Paced(ABC):
 
     keeps_bound: ClassVar[bool] = False
     """True for a kind under which nothing over the bound is trained; the others only pace by it."""
+    oldest_first: ClassVar[bool] = False
+    """True for a kind in whose order priorities do not come first."""
+    arguments: ClassVar[type[PolicyArguments]] = NoArguments
+    """The kind's fields of section `policy`, but for those that are `scheduled`."""
+    page: ClassVar[PolicyPage | None] = None
+    """Required of a kind of ours."""
+
+    @classmethod
+    def scheduled(cls, sync: SyncSpec) -> Mapping[str, int]:
+        """The arguments that follow from the schedule, so that the experiment file has no field for them."""
+        return {}
 
     def __init__(self, spec: PolicySpec) -> None:
         self.bound_versions = spec.max_staleness_versions

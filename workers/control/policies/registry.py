@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec import PolicySpec
+from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import StalenessPolicy
 
-POLICIES: Final = Plugins[StalenessPolicy](
-    "staleness policy",
-    group="rftd.policies",
-    table={
-        "hard_bound": "rftd.workers.control.policies.hard_bound:HardBound",
-        "in_order": "rftd.workers.control.policies.in_order:InOrder",
-        "areal": "rftd.workers.control.policies.areal:Areal",
-        "verl_window": "rftd.workers.control.policies.verl_window:VerlWindow",
-        "windowed": "rftd.workers.control.policies.windowed:Windowed",
-        "weight_fifo": "rftd.workers.control.policies.weight_fifo:WeightFifo",
-        "ready_first": "rftd.workers.control.policies.ready_first:ReadyFirst",
-        "sample_lag": "rftd.workers.control.policies.sample_lag:SampleLag",
-    },
-)
+_HERE: Final = "rftd.workers.control.policies"
+
+BUILT_IN: Final = {
+    "hard_bound": f"{_HERE}.bounded:HardBound",
+    "in_order": f"{_HERE}.bounded:InOrder",
+    "areal": f"{_HERE}.admission:Areal",
+    "verl_window": f"{_HERE}.admission:VerlWindow",
+    "windowed": f"{_HERE}.bounded:Windowed",
+    "weight_fifo": f"{_HERE}.bounded:WeightFifo",
+    "ready_first": f"{_HERE}.admission:ReadyFirst",
+    "sample_lag": f"{_HERE}.admission:SampleLag",
+}
+"""Our policies by kind. Adding one is its class and a line here: configuration, checks and tables follow from it."""
+
+POLICIES: Final = Plugins[StalenessPolicy]("staleness policy", group="rftd.policies", table=BUILT_IN)
 
 _MOST_MADE: Final = 64
 _made: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
 """By the identity of the spec, which is kept so that no other has it."""
 
 
+def built_in(kind: str) -> type[Paced] | None:
+    """The class of a kind of ours; None for a third party's, which is not imported by those who only check."""
+    return cast("type[Paced]", POLICIES.load(kind)) if kind in BUILT_IN else None
+
+
 def keeps_bound(kind: str) -> bool:
-    """True if nothing over the bound is trained under a kind of ours, as its class says; no third party's is asked."""
-    return POLICIES.builtin(kind) and bool(POLICIES.load(kind).keeps_bound)
+    """True if nothing over the bound is trained under a kind of ours, as its class says."""
+    policy = built_in(kind)
+    return policy is not None and policy.keeps_bound
 
 
 def make_policy(spec: PolicySpec) -> StalenessPolicy:

@@ -11,8 +11,8 @@ from rftd.streams.events.batch import GroupRef
 from rftd.streams.events.task import Member
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.spec import PolicySpec
+from rftd.workers.control.policies.bounded import HardBound
 from rftd.workers.control.policies.buffer_index import BufferIndex
-from rftd.workers.control.policies.hard_bound import HardBound
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.priorities import tag
 from rftd.workers.control.policies.registry import make_policy

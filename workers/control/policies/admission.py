@@ -1,0 +1,145 @@
+"""Policies that pace by admission alone: nothing is retired as stale, and a slow rollout may be over the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import nsmallest
+from typing import Annotated
+
+from msgspec import Meta
+
+from rftd.streams.folds.replay_buffer import BufferEntry
+from rftd.streams.schedule import explorer_interval, trainer_interval
+from rftd.streams.spec import PolicySpec, SyncSpec
+from rftd.workers.control.policies.buffer_index import BufferIndex
+from rftd.workers.control.policies.paced import Paced, PolicyArguments, PolicyPage, read_args
+from rftd.workers.control.policies.policy import PolicyView, Retirement
+
+
+class ArealArgs(PolicyArguments, frozen=True, kw_only=True):
+    """Arguments of `areal`."""
+
+    max_concurrent: Annotated[
+        int, Meta(ge=0, le=10**9, description="rollouts under way at most; 0: as many as explorers have places")
+    ] = 0
+
+
+class Areal(Paced):
+    """AReaL's capacity (arXiv 2505.24298), and no sweep.
+
+        capacity = min(max_concurrent - running, (bound + version + 1) * batch - (accepted + running))
+
+    What was rejected leaves `running` without being accepted, and after a recovery accepted is what was trained and
+    waits: both are folds here. The capacity bounds how many experiences run ahead, not how old each of them is.
+    """
+
+    arguments = ArealArgs
+    page = PolicyPage(
+        source="AReaL",
+        admits="(n + v + 1) B, at most `max_concurrent` under way",
+        purpose="no rollout wasted; slow ones may be over n",
+    )
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        self._max_concurrent = read_args(spec, ArealArgs).max_concurrent
+
+    def most_supply(self, view: PolicyView) -> int:
+        most = (self.bound_versions + view.steps_done + 1) * view.batch_size
+        if self._max_concurrent:
+            most = min(most, view.supply - view.inflight_rollouts + self._max_concurrent)
+        return most
+
+
+class ReadyFirst(Paced):
+    """NeMo-RL's ready_first: a gate at dispatch, and then whatever is ready first is trained.
+
+    Batches' worth of groups may be given out up to `max_staleness` (one at least) ahead of the steps that are done. No
+    rollout is wasted, and the slowest ones may be older than the bound.
+    """
+
+    page = PolicyPage(source="NeMo-RL", admits="(v + max(1, n)) B", purpose="as `areal`, one batch less ahead")
+
+    def most_supply(self, view: PolicyView) -> int:
+        # With a bound of 0 nothing could ever start: one batch has to be under way for a step to be made.
+        return (view.steps_done + max(1, self.bound_versions)) * view.batch_size
+
+
+class VerlWindowArgs(PolicyArguments, frozen=True, kw_only=True):
+    """Arguments of `verl_window`, by verl's names."""
+
+    staleness_threshold: Annotated[
+        float, Meta(ge=0, le=1000, description="what may be dispatched beyond one window, as a share of it")
+    ] = 0.5
+    trigger_parameter_sync_step: int = 1
+    """Steps between two synchronisations."""
+
+
+class VerlWindow(Paced):
+    """verl's fully asynchronous window (docs/advance/fully_async.md).
+
+    Between two synchronisations at most (1 + threshold) * sync steps * batch experiences are dispatched, those counted
+    that were under way or queued at the last one. Threshold 0 is a synchronous window, 1 about one step off. With a
+    `queue` the oldest are dropped when it is full, as verl's does; each drop is an event.
+    """
+
+    arguments = VerlWindowArgs
+    page = PolicyPage(
+        source="verl",
+        admits="(1 + `staleness_threshold`) x `sync_interval` x B since weights were announced",
+        purpose="files that come from verl: 0 is a synchronous window, 1 about one step off",
+    )
+
+    @classmethod
+    def scheduled(cls, sync: SyncSpec) -> Mapping[str, int]:
+        return {"trigger_parameter_sync_step": trainer_interval(sync) or explorer_interval(sync)}
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        self._args = read_args(spec, VerlWindowArgs)
+        self._queue = spec.capacity if spec.evict_when_full else 0
+
+    def most_supply(self, view: PolicyView) -> int:
+        synced_steps = view.published_version - view.first_version
+        window = (1 + self._args.staleness_threshold) * self._args.trigger_parameter_sync_step * view.batch_size
+        return synced_steps * view.batch_size + int(window)
+
+    def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
+        if self._queue and (more := len(buffer) - self._queue) > 0:
+            yield Retirement("capacity", nsmallest(more, buffer.in_order(), key=_age))
+
+
+class SampleLagArgs(PolicyArguments, frozen=True, kw_only=True):
+    """Arguments of `sample_lag`."""
+
+    max_lag_samples: Annotated[int, Meta(ge=0, le=10**9, description="samples ahead of the weights; 0: one batch")] = 0
+
+
+class SampleLag(Paced):
+    """PipelineRL's lag, counted in samples (arXiv 2509.19128).
+
+        groups that may be submitted = ceil(max_lag / attempts) + groups of one update * (1 + updates announced)
+
+    The trainer takes what is there; samples older than the lag are trained and counted as stale.
+    """
+
+    arguments = SampleLagArgs
+    page = PolicyPage(
+        source="PipelineRL",
+        admits="`max_lag_samples` and B for each version announced, and one",
+        purpose="a lag counted in samples",
+    )
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        self._max_lag = read_args(spec, SampleLagArgs).max_lag_samples
+
+    def most_supply(self, view: PolicyView) -> int:
+        updates = 1 + view.published_version - view.first_version
+        lag = self._max_lag or view.batch_size
+        groups = -(-lag // view.repeat_times)
+        return groups * view.repeat_times + updates * view.batch_size
+
+
+def _age(entry: BufferEntry) -> tuple[int, int]:
+    return (entry.group.offset, entry.index)

@@ -1,0 +1,149 @@
+"""Policies under which no batch holds an experience over the bound: all of them sweep at consumption."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeAlias
+
+from msgspec import Meta
+
+from rftd.streams.spec import PolicySpec
+from rftd.workers.control.policies.buffer_index import Order, ReadyGroup
+from rftd.workers.control.policies.paced import NoArguments, Paced, PolicyArguments, PolicyPage, read_args
+from rftd.workers.control.policies.policy import Flight, PolicyView
+
+AbortInflight: TypeAlias = Annotated[
+    bool, Meta(description="give up groups under way that began with weights too old for any later batch")
+]
+Wait: TypeAlias = Annotated[
+    bool,
+    Meta(
+        description="form no batch while a group is under way that would be too old for the one after it, so that "
+        "nothing is retired for having taken long"
+    ),
+]
+
+
+class HardBoundArgs(PolicyArguments, frozen=True, kw_only=True):
+    """Arguments of `hard_bound` and `weight_fifo`."""
+
+    abort_inflight: AbortInflight = False
+    wait: Wait = False
+    """verl's `wait`.
+
+    The lengths that are trained are those that were generated; the price is that training waits for the longest. With
+    `weight_fifo`, so that what came at last goes first.
+    """
+
+
+class HardBound(Paced):
+    """Admission by capacity (AReaL, arXiv 2505.24298), and a sweep at consumption (prime-rl): a hard bound.
+
+    A group may start while what is trained, waiting and under way stays within
+        (bound + version + 1) * batch size   and   (inflight batches + steps planned) * batch size
+    experiences. The version is the one that the group would begin with, so that all that begin with it find room in
+    the batches that may hold them: weights arrive after the step that made them. What fails or is retired leaves the
+    count, so nothing is lost on recovery. Batch n takes the oldest closed groups first, and only experiences whose
+    staleness (n - 1) - oldest version is within the bound.
+    """
+
+    keeps_bound = True
+    arguments: ClassVar[type[PolicyArguments]] = HardBoundArgs
+    page = PolicyPage(
+        source="AReaL's capacity and prime-rl's sweep",
+        admits="(n + w + 1) B and (`max_inflight_batches` + p) B",
+        purpose="the default: a bound that holds",
+    )
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        args = read_args(spec, HardBoundArgs)
+        self._aborts = spec.bounded and args.abort_inflight
+        self._waits = spec.bounded and args.wait
+
+    def most_supply(self, view: PolicyView) -> int:
+        starting = view.starting_version
+        begins_with = starting if self.sweeps and starting is not None else view.version
+        by_bound = (self.bound_versions + begins_with - view.first_version + 1) * view.batch_size
+        return min(by_bound, self.inflight_supply(view))
+
+    def waits_for(self, view: PolicyView) -> int | None:
+        return self.oldest_allowed(view) if self._waits else None
+
+    def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []
+
+
+class InOrder(HardBound):
+    """`HardBound` in the order of the dataset: a batch takes its groups as they were given out, not as they came back.
+
+    With `sync_style: fixed` and offset 0 exactly the groups of one batch are under way, and none of the next; so which
+    experiences form batch n, and in which order, does not depend on how fast any of them was (rule 14).
+    """
+
+    oldest_first = True
+    # The experiment file offers none of HardBoundArgs: to give a group up for its age is to let speed decide.
+    arguments = NoArguments
+    page = PolicyPage(
+        source="NeMo-RL, [deterministic](#what-is-deterministic) runs",
+        admits="as `hard_bound`",
+        purpose="batches in the order of the dataset",
+    )
+
+    def order(self, ready: ReadyGroup) -> Order:
+        return (ready.sequence, ready.offset)
+
+
+class WeightFifo(HardBound):
+    """NeMo-RL's weight_fifo: `HardBound` that drains the oldest weight version within the bound first.
+
+    Nothing waits until it is too old while younger experiences are trained.
+    """
+
+    oldest_first = True
+    page = PolicyPage(
+        source="NeMo-RL", admits="as `hard_bound`", purpose="the oldest version first, so that little has to be retired"
+    )
+
+    def order(self, ready: ReadyGroup) -> Order:
+        return (ready.oldest_version, *super().order(ready))
+
+
+class WindowedArgs(PolicyArguments, frozen=True, kw_only=True):
+    """Arguments of `windowed`."""
+
+    freshest_first: Annotated[bool, Meta(description="the newest version first")] = False
+    abort_inflight: AbortInflight = True
+
+
+class Windowed(Paced):
+    """NeMo-RL's window of versions: no gate but the buffer's; what is older than the window is retired.
+
+    A batch takes experiences of the versions v - bound to v, as groups closed or the freshest first. Groups under way
+    that began before the window are given up, for nothing of them could be trained.
+    """
+
+    keeps_bound = True
+    arguments = WindowedArgs
+    page = PolicyPage(
+        source="NeMo-RL", admits="p B + 2 (n + 1) B", purpose="explorers that never wait, and some wasted rollouts"
+    )
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        self._args = read_args(spec, WindowedArgs)
+        self._aborts = spec.bounded and self._args.abort_inflight
+
+    def most_supply(self, view: PolicyView) -> int:
+        # NeMo-RL's required_buffer_capacity: two batches for each version of the window.
+        return view.planned_experiences + 2 * (self.bound_versions + 1) * view.batch_size
+
+    def order(self, ready: ReadyGroup) -> Order:
+        return (-ready.oldest_version, *super().order(ready)) if self._args.freshest_first else super().order(ready)
+
+    def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []
+
+
+def flown_too_long(flights: list[Flight], oldest_version: int) -> list[Flight]:
+    """The groups under way that began with older weights than `oldest_version`."""
+    return [flight for flight in flights if flight.oldest_version < oldest_version]
