@@ -47,6 +47,10 @@ def ruling(record: Record, fences: FenceView, head: Head | None = None) -> Rulin
     """
     if head is None:
         head = decode_head(record)
+    # Run, projector and metrics of one daemon each decode for themselves, at their own pace. A cache of decoded records
+    # between them was measured (16 and 1 MiB, experiences of 10 KB) and saved nothing, 23.7 against 23.6 us of CPU: the
+    # arrays of an event that lives until the slowest reader came are copied into cold memory, which costs as much as
+    # decoding twice into memory that is freed at once.
     decoded = decode_routed(head, record)
     return Ruling(decoded, fences.admit(record.partition, head, decoded.event))
 

@@ -40,11 +40,18 @@ class LogPlace(FieldMark):
         self.stream: Final = stream
 
 
+class RememberedHeads(LogPlace):
+    """The field holds heads: whoever reads the event later is a witness of them (`rftd.streams.losses`)."""
+
+    def __init__(self) -> None:
+        super().__init__(PlaceKind.HEADS)
+
+
 TaskOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.TASKS))]
 ExperienceOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.EXPERIENCES))]
 PointerOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.POINTER))]
 ReadOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.READ))]
-HEADS: Final = marked(LogPlace(PlaceKind.HEADS))
+HEADS: Final = marked(RememberedHeads())
 START: Final = marked(LogPlace(PlaceKind.START))
 DIGEST: Final = marked(LogPlace(PlaceKind.DIGEST))
 HISTORY: Final = marked(LogPlace(PlaceKind.HISTORY))

@@ -9,14 +9,15 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import LogLossError
-from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, Mark
 from rftd.streams.deadletters import head_of, understood_with
 from rftd.streams.envelope import Stretch
-from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experiment import Fence, HeadRef, LostHead
+from rftd.streams.events.experiment import HeadRef, LostHead
+from rftd.streams.events.registry import Event, definitions
 from rftd.streams.folds.run_state import partitions_of
 from rftd.streams.log import EventLog
+from rftd.streams.log_place import RememberedHeads
+from rftd.streams.marked import FieldMark, carries, changed
 from rftd.streams.topics import TRUTH, Partition
 
 
@@ -149,19 +150,37 @@ def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[L
 async def remembered_within(log: EventLog) -> list[Witness]:
     """What the log's own fences and checkpoints remember of it. Reads the streams that hold them whole."""
     found: list[Witness] = []
+    holding = [definition for definition in definitions() if carries(definition.kind, RememberedHeads)]
+    names = {definition.name for definition in holding}
+    # A fence lies in every stream that its role writes, and carries heads in the first alone, which is the spine.
+    streams = {definition.stream for definition in holding}
     for partition in TRUTH:
+        if partition.stream not in streams:
+            continue
         offset = 0
-        while partition.stream in _HOLDERS and (records := await log.read(partition, offset)):
+        while records := await log.read(partition, offset):
             for record in records:
                 offset = record.offset + 1
                 head = head_of(record)
-                if head is None or head.type not in _HOLDING:
+                if head is None or head.type not in names:
                     continue
                 decoded = understood_with(head, record)
-                event = decoded.event if decoded is not None else None
-                if isinstance(event, Fence | CheckpointCommitted) and event.heads:
-                    found.append(Witness(f"{head.type} at {partition}@{record.offset}", heads_of(event.heads)))
+                heads = _remembered_by(decoded.event) if decoded is not None else {}
+                if heads:
+                    found.append(Witness(f"{head.type} at {partition}@{record.offset}", heads))
     return found
+
+
+def _remembered_by(event: Event) -> Heads:
+    """The heads in an event's marked fields."""
+    found: list[HeadRef] = []
+
+    def seen(_mark: FieldMark, refs: tuple[HeadRef, ...], _holder: object) -> tuple[HeadRef, ...]:
+        found.extend(refs)
+        return refs
+
+    changed(event, RememberedHeads, seen)
+    return heads_of(found)
 
 
 def _sign(gone: Stretch) -> str:
@@ -187,8 +206,6 @@ def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
 
 _NOTHING = Mark(0, GENESIS)
 _TRUTH = frozenset(TRUTH)
-_HOLDERS = frozenset({topics.EXPERIMENTS, topics.CHECKPOINTS})
-_HOLDING = frozenset({"fence", "checkpoint.committed"})
 
 
 def _layers(wanted: Iterable[HeadRef]) -> Iterator[Heads]:

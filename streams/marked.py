@@ -48,6 +48,11 @@ def changed(value: S, family: Any, change: Change) -> S:
     return made
 
 
+def carries(kind: type[msgspec.Struct], family: Any) -> bool:
+    """True if a struct type has a field with a mark of this family, at any depth."""
+    return _struct_step(kind, family) is not None
+
+
 @cache
 def _struct_step(kind: Any, family: Any) -> _Step | None:
     info = inspect.type_info(kind)

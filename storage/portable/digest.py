@@ -19,15 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rftd.ops.clock import Clock
 from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.projector import Projector
-from rftd.storage.tables.base import Row, table_of
-from rftd.storage.tables.progress import DeadLetters, Meta, Positions
+from rftd.storage.tables.base import Row, is_local
 from rftd.streams.chain import Heads
 from rftd.streams.log import EventLog
 
-_LEFT_OUT: Final = frozenset(str(table_of(kind).name) for kind in (Meta, Positions, DeadLetters))
-_PATHS: Final = frozenset({("experiments", "job_dir"), ("weight_versions", "path"), ("checkpoints", "path")})
-_MORE: Final = frozenset({("generations", "checkpoint"), ("warnings", "number")})
-"""A path, and a number that is an offset for warnings of later; their order stays."""
 _ROWS_AT_ONCE: Final = 2000
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -39,7 +34,7 @@ async def experiment_digest(own: EventLog, *, clock: Clock, until: Heads | None 
         try:
             await Projector(own, engine, clock=clock).catch_up(until)
             async with engine.connect() as connection:
-                tables = [table for table in Row.metadata.sorted_tables if table.name not in _LEFT_OUT]
+                tables = [table for table in Row.metadata.sorted_tables if not is_local(table)]
                 found = sorted([(str(table.name), await _digest_of(connection, table)) for table in tables])
         finally:
             await engine.dispose()
@@ -47,17 +42,14 @@ async def experiment_digest(own: EventLog, *, clock: Clock, until: Heads | None 
 
 
 async def _digest_of(connection: AsyncConnection, table: Table) -> str:
-    columns = [column for column in table.columns if not _differs(str(table.name), str(column.name))]
+    columns = [column for column in table.columns if not is_local(column)]
     hasher = sha256(_encode([str(column.name) for column in columns]))
+    # Keys that are offsets are left out too, and still give the order: that is the same in every log.
     statement = select(*columns).order_by(*table.primary_key.columns)
     async with connection.stream(statement) as rows:
         async for chunk in rows.partitions(_ROWS_AT_ONCE):
             hasher.update(_encode([_canonical(row) for row in chunk]))
     return hasher.hexdigest()
-
-
-def _differs(table: str, column: str) -> bool:
-    return column == "offset" or column.endswith("_offset") or (table, column) in _PATHS | _MORE
 
 
 def _canonical(row: Iterable[object]) -> list[object]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, MetaData, String, Table
 from sqlmodel import Field, SQLModel
 
+LOCAL: Final[dict[str, Any]] = {"info": {"local": True}}
+"""Marks a column, or a whole table, that tells of this log or this machine alone: it differs where another log holds
+the same history, so the digest of an experiment leaves it out."""
 TEXT: Final = String().with_variant(String(collation="C"), "postgresql")
 
 Key = Annotated[bytes, Field(primary_key=True)]
@@ -21,6 +24,11 @@ IntKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger)]
 Int = Annotated[int | None, Field(default=None, sa_type=BigInteger)]
 Id = Annotated[bytes | None, Field(default=None)]
 Text = Annotated[str | None, Field(default=None, sa_type=TEXT)]
+LogOffset = Annotated[int | None, Field(default=None, sa_type=BigInteger, sa_column_kwargs=LOCAL)]
+"""The offset of a record."""
+LogOffsetKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs=LOCAL)]
+LocalPath = Annotated[str | None, Field(default=None, sa_type=TEXT, sa_column_kwargs=LOCAL)]
+"""A path of the machine."""
 Real = Annotated[float | None, Field(default=None)]
 Flag = Annotated[bool | None, Field(default=None)]
 
@@ -38,3 +46,8 @@ def table_of(kind: type[Row]) -> Table:
     """The SQLAlchemy table behind a row class."""
     table: Table = kind.__table__  # type: ignore[attr-defined]
     return table
+
+
+def is_local(part: Table | Column[Any]) -> bool:
+    """True if a table or a column is marked `LOCAL`."""
+    return bool(part.info.get("local"))

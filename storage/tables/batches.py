@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import CLUSTERED, Flag, Id, Int, IntKey, Key, Real, Row, Text
+from rftd.storage.tables.base import CLUSTERED, Flag, Id, Int, IntKey, Key, LogOffset, Real, Row, Text
 
 
 class Batches(Row, table=True):
@@ -26,12 +26,12 @@ class Batches(Row, table=True):
     staleness_max: Int
     decided_at_ns: Int
     planned_partition: Int
-    planned_offset: Int
+    planned_offset: LogOffset
     abandoned_ns: Int
     abandoned_code: Text
     abandoned_reason: Text
     abandoned_partition: Int
-    abandoned_offset: Int
+    abandoned_offset: LogOffset
     max_uses: Int
     """An experience that was used less often rests and may be planned again; 0 = always."""
     eligible_at_ns: Int
@@ -48,11 +48,11 @@ class BatchItems(Row, table=True):
     experience: Id
     group_id: Id
     partition: Int
-    offset: Int
+    offset: LogOffset
     staleness_versions: Int
     use: Int
     digest: Text
     row: Int
     epoch: Int
     planned_partition: Int
-    planned_offset: Int
+    planned_offset: LogOffset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import CLUSTERED, Id, Int, IntKey, Key, Real, Row, Text
+from rftd.storage.tables.base import CLUSTERED, Id, Int, IntKey, Key, LogOffset, Real, Row, Text
 
 
 class Experiences(Row, table=True):
@@ -39,17 +39,17 @@ class Experiences(Row, table=True):
     duration_s: Real
     produced_ns: Int
     produced_partition: Int
-    produced_offset: Int
+    produced_offset: LogOffset
     failed_experiment: Id
     failed_stage: Int
     failed_code: Text
     failed_reason: Text
     failed_ns: Int
     failed_partition: Int
-    failed_offset: Int
+    failed_offset: LogOffset
     member_partition: Int
     """The `group.closed` that names it as a member."""
-    member_offset: Int
+    member_offset: LogOffset
     spans: Text
     """JSON: [version, generation, start, end] for each run of response tokens that one version drew."""
 
@@ -66,4 +66,4 @@ class Retirements(Row, table=True):
     uses: Int
     decided_at_ns: Int
     retired_partition: Int
-    retired_offset: Int
+    retired_offset: LogOffset

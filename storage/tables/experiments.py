@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, Row, Text, TextKey
+from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, LocalPath, LogOffset, LogOffsetKey, Row, Text, TextKey
 
 
 class Experiments(Row, table=True):
@@ -17,7 +17,7 @@ class Experiments(Row, table=True):
     project: Text
     group_name: Text
     name: Text
-    job_dir: Text
+    job_dir: LocalPath
     stages: Int
     total_steps: Int
     deterministic: Flag
@@ -28,37 +28,37 @@ class Experiments(Row, table=True):
     """JSON."""
     submitted_ns: Int
     submitted_partition: Int
-    submitted_offset: Int
+    submitted_offset: LogOffset
     state: Text
     state_ns: Int
     state_code: Text
     state_reason: Text
     state_role: Text
     state_partition: Int
-    state_offset: Int
+    state_offset: LogOffset
     started_ns: Int
     started_partition: Int
-    started_offset: Int
+    started_offset: LogOffset
     parent: Id
     """The experiment whose history it shares up to `forked_step`."""
     forked_step: Int
     forked_ns: Int
     forked_partition: Int
-    forked_offset: Int
+    forked_offset: LogOffset
     kept: Text
     """Where its files are: `here` (or null), `archived`, `removed`."""
-    kept_path: Text
+    kept_path: LocalPath
     kept_reason: Text
     kept_ns: Int
     kept_partition: Int
-    kept_offset: Int
+    kept_offset: LogOffset
     priority: Int
     """As it was submitted."""
     prioritized: Int
     """Its priority, if it was changed."""
     prioritized_ns: Int
     prioritized_partition: Int
-    prioritized_offset: Int
+    prioritized_offset: LogOffset
 
 
 class Stages(Row, table=True):
@@ -75,15 +75,15 @@ class Stages(Row, table=True):
     batch_size: Int
     train_batch_size: Int
     submitted_partition: Int
-    submitted_offset: Int
+    submitted_offset: LogOffset
     first_version: Int
     started_ns: Int
     started_partition: Int
-    started_offset: Int
+    started_offset: LogOffset
     last_version: Int
     completed_ns: Int
     completed_partition: Int
-    completed_offset: Int
+    completed_offset: LogOffset
 
 
 class Warnings(Row, table=True):
@@ -94,8 +94,8 @@ class Warnings(Row, table=True):
     experiment: Key
     origin: TextKey
     """`submitted` or `warned`."""
-    number: IntKey
+    number: LogOffsetKey
     text: Text
     warned_ns: Int
     warned_partition: Int
-    warned_offset: Int
+    warned_offset: LogOffset

@@ -5,17 +5,18 @@ from __future__ import annotations
 from sqlalchemy import LargeBinary
 from sqlmodel import Field
 
-from rftd.storage.tables.base import CLUSTERED, Id, Int, IntKey, Key, Row, Text, TextKey
+from rftd.storage.tables.base import CLUSTERED, LOCAL, Id, Int, IntKey, Key, LogOffset, Row, Text, TextKey
 
 
 class Positions(Row, table=True):
     """The next offset to apply in one partition, and the chain before it."""
 
     __tablename__ = "positions"
+    __table_args__ = LOCAL
 
     stream: TextKey
     partition: IntKey
-    next_offset: Int
+    next_offset: LogOffset
     chain: bytes = Field(sa_type=LargeBinary)
 
 
@@ -32,7 +33,7 @@ class Fences(Row, table=True):
     owner: Id
     fenced_ns: Int
     fenced_partition: Int
-    fenced_offset: Int
+    fenced_offset: LogOffset
 
 
 class Once(Row, table=True):
@@ -45,13 +46,14 @@ class Once(Row, table=True):
     partition: IntKey
     event: Key
     applied_partition: Int
-    applied_offset: Int
+    applied_offset: LogOffset
 
 
 class DeadLetters(Row, table=True):
     """A record that a consumer could not use; the record itself stays in the log."""
 
     __tablename__ = "dead_letters"
+    __table_args__ = LOCAL
 
     consumer: TextKey
     stream: TextKey
@@ -60,7 +62,7 @@ class DeadLetters(Row, table=True):
     code: Text
     reason: Text
     reported_partition: Int
-    reported_offset: Int
+    reported_offset: LogOffset
     """Of the record.dead_lettered; the record's own if the projector itself met it."""
 
 
@@ -68,6 +70,7 @@ class Meta(Row, table=True):
     """`projections`: the version of each when the tables were filled, as JSON."""
 
     __tablename__ = "meta"
+    __table_args__ = LOCAL
 
     name: TextKey
     value: Text

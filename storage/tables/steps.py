@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import Id, Int, IntKey, Key, Real, Row, Text
+from rftd.storage.tables.base import Id, Int, IntKey, Key, LocalPath, LogOffset, Real, Row, Text
 
 
 class Steps(Row, table=True):
@@ -26,7 +26,7 @@ class Steps(Row, table=True):
     """JSON."""
     completed_ns: Int
     completed_partition: Int
-    completed_offset: Int
+    completed_offset: LogOffset
 
 
 class Generations(Row, table=True):
@@ -37,11 +37,11 @@ class Generations(Row, table=True):
     experiment: Key
     generation: IntKey
     version: Int
-    checkpoint: Text
+    checkpoint: LocalPath
     reason: Text
     started_ns: Int
     started_partition: Int
-    started_offset: Int
+    started_offset: LogOffset
 
 
 class Evals(Row, table=True):
@@ -62,7 +62,7 @@ class Evals(Row, table=True):
     """JSON."""
     completed_ns: Int
     completed_partition: Int
-    completed_offset: Int
+    completed_offset: LogOffset
 
 
 class EvalScores(Row, table=True):
@@ -81,4 +81,4 @@ class EvalScores(Row, table=True):
     tokens_mean: Real
     scored_ns: Int
     scored_partition: Int
-    scored_offset: Int
+    scored_offset: LogOffset

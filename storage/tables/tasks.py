@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import CLUSTERED, Id, Int, Key, Real, Row, Text
+from rftd.storage.tables.base import CLUSTERED, Id, Int, Key, LogOffset, Real, Row, Text
 
 
 class Leases(Row, table=True):
@@ -34,11 +34,11 @@ class Leases(Row, table=True):
     """The lowest (task) or the only (eval) weight version that may answer."""
     leased_ns: Int
     leased_partition: Int
-    leased_offset: Int
+    leased_offset: LogOffset
     expired_ns: Int
     expired_reason: Text
     expired_partition: Int
-    expired_offset: Int
+    expired_offset: LogOffset
 
 
 class Groups(Row, table=True):
@@ -58,8 +58,8 @@ class Groups(Row, table=True):
     reason: Text
     closed_ns: Int
     closed_partition: Int
-    closed_offset: Int
+    closed_offset: LogOffset
     tag: Real
     """The priority of its experiences, if that was changed."""
     tagged_partition: Int
-    tagged_offset: Int
+    tagged_offset: LogOffset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, Real, Row, Text
+from rftd.storage.tables.base import Flag, Id, Int, IntKey, Key, LocalPath, LogOffset, Real, Row, Text
 
 
 class WeightVersions(Row, table=True):
@@ -15,17 +15,17 @@ class WeightVersions(Row, table=True):
     generation: IntKey
     stage: Int
     method: Text
-    path: Text
+    path: LocalPath
     manifest: Text
     checksum: Text
     size_bytes: Int
     published_ns: Int
     published_partition: Int
-    published_offset: Int
+    published_offset: LogOffset
     retired_ns: Int
     retired_reason: Text
     retired_partition: Int
-    retired_offset: Int
+    retired_offset: LogOffset
 
 
 class Activations(Row, table=True):
@@ -42,7 +42,7 @@ class Activations(Row, table=True):
     duration_s: Real
     activated_ns: Int
     activated_partition: Int
-    activated_offset: Int
+    activated_offset: LogOffset
 
 
 class OverdueWindows(Row, table=True):
@@ -62,7 +62,7 @@ class OverdueWindows(Row, table=True):
     reason: Text
     overdue_ns: Int
     overdue_partition: Int
-    overdue_offset: Int
+    overdue_offset: LogOffset
 
 
 class Checkpoints(Row, table=True):
@@ -75,7 +75,7 @@ class Checkpoints(Row, table=True):
     generation: IntKey
     stage: Int
     stage_step: Int
-    path: Text
+    path: LocalPath
     files: Int
     size_bytes: Int
     checksum: Text
@@ -83,8 +83,8 @@ class Checkpoints(Row, table=True):
     final: Flag
     committed_ns: Int
     committed_partition: Int
-    committed_offset: Int
+    committed_offset: LogOffset
     deleted_ns: Int
     deleted_reason: Text
     deleted_partition: Int
-    deleted_offset: Int
+    deleted_offset: LogOffset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.tables.base import Id, Int, Key, Real, Row, Text
+from rftd.storage.tables.base import Id, Int, Key, LogOffset, Real, Row, Text
 
 
 class Workers(Row, table=True):
@@ -23,13 +23,13 @@ class Workers(Row, table=True):
     capacity: Int
     started_ns: Int
     started_partition: Int
-    started_offset: Int
+    started_offset: LogOffset
     stopped_ns: Int
     stopped_code: Text
     stopped_reason: Text
     stopped_partition: Int
-    stopped_offset: Int
+    stopped_offset: LogOffset
     lost_ns: Int
     lost_reason: Text
     lost_partition: Int
-    lost_offset: Int
+    lost_offset: LogOffset
