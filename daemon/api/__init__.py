@@ -1,7 +1,7 @@
 """The HTTP API of the daemon: what `rftd.daemon.views` declares, over HTTP. In reading order:
 
 app              `make_app`: the parts together
-services         what reads and commands are given: tables, log, commands of the daemon
+services         the daemon as reads and commands see it: tables, log, its commands
 guard            hosts, origins, bearer token, size of bodies; before any route
 problem          every error as RFC 9457 problem+json
 routes           a route of each read and of each command

@@ -72,6 +72,8 @@ def make_app(
         redirect_slashes=False,
     )
     app.add_middleware(Guard, token=Secret(token) if token else None, hosts=hosts)
+    # Starlette picks the handler of the nearest class, and treats the one of `Exception` apart: it runs outside of
+    # all middleware and raises the error again for the server's log.
     for kind in (RftdError, HTTPException, DBAPIError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)

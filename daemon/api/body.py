@@ -17,7 +17,7 @@ from rftd.ops.errors import UsageError
 T = TypeVar("T")
 
 _DEPTH: Final = limits.CONFIG_DEPTH + 2
-"""Levels of a body: those of an experiment file, which is itself a field of it."""
+"""The most levels of a body: those of an experiment file, which is itself a field of it."""
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
 
 
@@ -29,6 +29,7 @@ async def read_body(request: Request, kind: type[T], *, default: T | None = None
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in ("application/json", ""):
         raise UsageError(f"a body of type {media!r}", field="Content-Type", fix="send application/json")
+    # On a thread: four megabytes of JSON would hold up the loop, and with it every append of the workers.
     return await asyncio.to_thread(_decode, body, kind)
 
 
@@ -47,6 +48,7 @@ def _decode(body: bytes, kind: type[T]) -> T:
 
 
 def _check_depth(value: Any) -> None:
+    # Level by level and not by recursion: the depth is what a stranger chose.
     layer = _containers([value])
     for _ in range(_DEPTH):
         layer = [inner for outer in layer for inner in _containers(outer)]

@@ -1,4 +1,4 @@
-"""What a request must pass before any route sees it: host, origin, token, size.
+"""`Guard`: the checks that a request passes before any route sees it: host, origin, token, size.
 
 A daemon on a laptop answers whoever reaches its port, a web page in the user's browser too. So a request that names a
 foreign origin is refused (a page that posts across sites), and so is one to a host name that is not ours (a name that a
@@ -37,6 +37,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
+            # Checked before the body is read: a stranger must not make the daemon hold four megabytes for each
+            # refusal.
             headers = Headers(scope=scope)
             self._check(scope["path"], headers)
             body = await _within_size(headers, receive)
@@ -52,12 +54,14 @@ class Guard:
                 f"this daemon does not serve the host {host!r}", field="Host", fix="use its IP address"
             )
         origin = headers.get("origin")
+        # Compared with the Host header, not with an address of ours: behind a proxy or a tunnel only the two agree.
         if origin is not None and urlsplit(origin).netloc != host:
             raise ForbiddenError(f"a page of {origin} may not use this daemon", field="Origin")
         if self._token is None or path in OPEN_PATHS:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         expected = self._token.reveal().encode()
+        # In constant time, whatever the token's first wrong character is.
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), expected):
             raise RefusedError(
                 "no valid bearer token", field="Authorization", fix="set RFTD_TOKEN to the daemon's token"
@@ -68,6 +72,7 @@ class Guard:
         if name == "localhost" or name in self._hosts:
             return True
         try:
+            # Any address passes: DNS rebinding, the attack that this stops, needs a name.
             ip_address(name)
         except ValueError:
             return False
@@ -76,6 +81,7 @@ class Guard:
 
 async def _within_size(headers: Headers, receive: Receive) -> bytes:
     """The whole body. Raises TooLargeError as soon as it is known to be too large."""
+    # A declared size saves reading; it may be missing (chunked) or a lie, so what arrives is counted too.
     declared = headers.get("content-length", "0")
     size = int(declared) if declared.isdigit() else 0
     body = bytearray()

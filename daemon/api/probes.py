@@ -1,4 +1,4 @@
-"""What probes and Prometheus ask: livez, readyz, metrics; and `Gate`, which answers until the API is there."""
+"""The routes of probes and Prometheus: livez, readyz, metrics; and `Gate`, which answers until the API is there."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/livez", responses=_VERDICT)
     async def livez(request: Request, verbose: Verbose = None) -> Response:
-        """Whether the process should go on as it is."""
+        """The verdict on the process: 200 if it should go on as it is."""
         return verdict_response(await services.health.live(), request)
 
     @routes.get("/readyz", responses=_VERDICT)
     async def readyz(request: Request, verbose: Verbose = None) -> Response:
-        """Whether requests can be served."""
+        """The verdict on its parts: 200 if requests can be served."""
         return verdict_response(await services.health.ready(), request)
 
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
@@ -48,6 +48,8 @@ def router(services: Services) -> APIRouter:
         produced = Counter[str]()
         consumed = Counter[str]()
         positions = services.applied.positions
+        # Asked of the log at each scrape: a lag that was pushed would stand still together with the part that pushes
+        # it.
         for partition, mark in (await services.log.heads()).items():
             produced[partition.stream] += mark.next_offset
             if partition in TRUTH:
@@ -82,12 +84,12 @@ class Gate:
         self._error: RftdError = UnreachableError("the daemon is starting", fix="ask again in a second")
 
     def wait_for(self, name: str, error: RftdError) -> None:
-        """What /readyz says from now on: `name` is not there because of `error`."""
+        """Lets /readyz say from now on that `name` is not there because of `error`."""
         self._name = name
         self._error = error
 
     def open(self, app: ASGIApp) -> None:
-        """From now on `app` answers."""
+        """Lets `app` answer from now on."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,6 +100,7 @@ class Gate:
 
     def _answer(self, request: Request) -> Response:
         error = self._error
+        # Live although nothing works: an orchestrator that restarts the daemon would only make it wait anew.
         if request.url.path == "/livez":
             return verdict_response(Verdict(ok=True, checks=()), request)
         if request.url.path == "/readyz":

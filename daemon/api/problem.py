@@ -47,7 +47,7 @@ class MethodError(UsageError):
 
 
 class BusyError(RftdError):
-    """As many clients follow experiments as the daemon serves at once."""
+    """The daemon serves no more clients that follow experiments at once."""
 
     code = "RFTD-API-005"
     exit_status = 4
@@ -76,6 +76,7 @@ def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Respon
     if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.http_status == 503:
+        # Standard clients and proxies repeat by themselves what has this header.
         headers["Retry-After"] = "1"
     body = msgspec.json.encode(problem_of(error))
     return Response(body, status_code=error.http_status, media_type=MEDIA_TYPE, headers=headers)
@@ -87,11 +88,13 @@ async def on_error(request: Request, error: Exception) -> Response:
     if known is not None:
         return answer(known)
     if isinstance(error, DBAPIError):
+        # The first line only: the rest may hold the statement with its parameters.
         what = str(error.orig).partition("\n")[0]
         return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
     if isinstance(error, HTTPException):
         headers = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else {}
         return answer(_of_status(error.status_code, request), headers)
+    # The details stay in the log: a traceback in an answer shows paths and values to whoever found the bug.
     logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)
     bug = Problem(
         type="urn:rftd:error:RFTD-BUG",
@@ -107,6 +110,8 @@ async def on_error(request: Request, error: Exception) -> Response:
 def _allowed(request: Request) -> list[str]:
     """The methods of a path, of all its routes together."""
     allowed: set[str] = set()
+    # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
+    # each.
     for path, operations in request.app.openapi()["paths"].items():
         if compile_path(path)[0].match(request.url.path):
             allowed.update(method.upper() for method in operations)

@@ -17,7 +17,7 @@ from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.log import EventLog
 
 _LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S
-"""Before the check as a whole, which cannot say why."""
+"""The longest wait for the log, within the time-out of the check as a whole, which cannot say why."""
 
 
 def readiness(
@@ -42,6 +42,8 @@ def readiness(
 
     async def ask_wal() -> str | None:
         blocked = log.blocked if isinstance(log, HasWal) else None
+        # A note and no failure: a write-ahead file that grows is for people to see, and no reason to take the daemon
+        # out of service.
         return None if blocked is None else Note(blocked.told)
 
     async def ask_tables() -> str | None:

@@ -30,7 +30,7 @@ _REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
 _GIVEN: Final = frozenset({"daemon", "body", "key"})
 """Arguments that a declared function is given beside the parameters of the request."""
 _LATE: Final = {"Status": Status}
-"""Names that views have for type checkers only: importing them at once would cost each command line."""
+"""Names that views import for type checkers only, since every command line would pay for the import."""
 
 Key = Annotated[
     str | None,
@@ -65,6 +65,7 @@ def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
                 name=each.name,
                 summary=each.summary,
                 tags=[each.tag],
+                # 202, not 200: the command is in the log, and what it asks for happens after that.
                 status_code=202,
                 responses=answers(each.answer, status=202),
                 openapi_extra=takes(each.body, required=not each.optional),
@@ -123,6 +124,7 @@ def _asked(services: Services, read: ReadRoute[Any]) -> Handler:
 def _commanded(services: Services, command: CommandRoute[Any, Any]) -> Handler:
     async def route(request: Request, key: str | None, **parameters: Any) -> Response:
         body = await read_body(request, command.body, default=command.body() if command.optional else None)
+        # Without a key each request gets a fresh one, so that two equal requests without a key are two commands.
         id = request_id(key, services.ids)
         async with _within(command.timeout_s):
             receipt = await command.work(services, body, id, **parameters)

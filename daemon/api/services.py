@@ -1,4 +1,4 @@
-"""What the routes are given: the commands, the tables, the log, and what tells of the daemon itself."""
+"""`Services`: the daemon as its API sees it: commands, tables, log, and its own state."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import TOPICS, TRUTH, Partition
 
 READ_TIMEOUT_S: Final = 10.0
-"""Longest wait for the tables to reach `?after=`."""
+"""The longest wait for the tables to reach `?after=`."""
 FOLLOWERS: Final = 64
-"""Clients that follow experiments at once."""
+"""The most clients that follow experiments at once: each looks at the tables twice a second."""
 _POSITION: Final = re.compile(r"([a-z.]{1,40})/(\d{1,4})@(\d{1,18})")
 
 
 class Applied(Protocol):
-    """How far the tables have come; the projector."""
+    """The state of the tables; the projector."""
 
     last_error: str | None
-    """Why it waits, while the database or the log does not answer."""
+    """The reason why it waits, while the database or the log does not answer."""
 
     async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
         """Returns once the record at this place is in the tables. Raises WaitTimeoutError."""
@@ -92,14 +92,16 @@ class Services:
         """One snapshot of the tables, not older than the record at `after`."""
         if after is not None:
             position = position_of(after)
+            # Heartbeats and dead letters are in no table: a wait for one of them would last until its time-out.
             if position.partition not in TRUTH:
                 raise UsageError(f"{position.partition} is in no table", field="after")
             await self.applied.wait_for(position.partition, position.offset, READ_TIMEOUT_S)
+        # One transaction for one answer: its parts must not come from different moments of the fold.
         async with self.engine.connect() as connection, connection.begin():
             yield connection
 
     def waiting(self, experiment: UUID) -> str | None:
-        """Why nothing moves, whatever the tables say; None while the log takes appends, and has lost nothing of it."""
+        """The reason why nothing moves, whatever the tables say; None if the log takes appends and lost nothing."""
         failure = self.operations.stopped(experiment) or self.log.failure
         return None if failure is None else f"{failure.code}: {failure.what}; fix: {failure.fix}"
 

@@ -19,10 +19,12 @@ from rftd.daemon.views.wire import encode
 from rftd.storage.queries.books import Books
 from rftd.streams.topics import Partition
 
+# Each look may query the tables, and nobody reads faster than this.
 INTERVAL_S: Final = 0.5
+# Clients and proxies give up on a silent connection after 30 to 60 s.
 KEEP_ALIVE_S: Final = 15.0
 COUNTED_PER_S: Final = 5_000
-"""Books look at each experience: those of so many are counted once a second, of ten times as many every ten seconds."""
+"""Books look at each experience: this many are counted once a second, ten times as many every ten seconds."""
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -63,6 +65,7 @@ def _stream(services: Services) -> Handler:
     async def route(name: Name, after: After = None) -> Response:
         """The experiment's page whenever it changed, until the experiment has ended."""
         id = await services.find(name, after)
+        # Before the stream begins: once headers are sent, a refusal could no longer be a status.
         services.followers.check()
         return StreamingResponse(
             _follow(services, id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
@@ -117,6 +120,8 @@ class LivePage:
             return None
         async with services.read() as connection:
             page = await page_of(connection, self._experiment, services.curves, standing[1], books=books)
+            # The last page of an experiment is what people keep: its books are counted anew, however recent the
+            # others are.
             if books is not None and page.experiment.summary.state != self._state:
                 books = None
                 page = await page_of(connection, self._experiment, services.curves, standing[1])

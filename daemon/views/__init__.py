@@ -1,4 +1,4 @@
-"""What a daemon can be asked and told, one file for each noun; the API and its client share it. In reading order:
+"""The reads and commands of a daemon, one file for each noun, shared by API, client and CLI. In reading order:
 
 route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer, and the function that makes it
 wire          views as JSON and back

@@ -20,7 +20,7 @@ MOST_PRIORITY: Final = 1_000_000
 MOST_CHARACTERS: Final = 1000
 _PATH_CHARACTERS: Final = 4096
 KEEPING_TIMEOUT_S: Final = 3600.0
-"""Checkpoints are copied, and read again to check the copy."""
+"""The longest archive, restore or removal: checkpoints are copied, and read again to check the copy."""
 _TAG: Final = "experiments"
 
 Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
@@ -199,12 +199,14 @@ def _taken_in(accepted: Accepted) -> dict[str, Any]:
 def _with_labels(body: Submit) -> dict[str, Any]:
     """The config with the request's labels over the file's."""
     own = body.config.get("labels")
+    # Labels of a wrong kind are left for the check of the configuration, which names their line and column.
     if not body.labels or not isinstance(own, dict | None):
         return body.config
     return {**body.config, "labels": {**(own or {}), **body.labels}}
 
 
 def _absolute(path: str, field: str) -> str:
+    # The daemon resolves no relative path: it would mean its own folder, not the caller's.
     plain = PurePosixPath(path).is_absolute() and "\0" not in path and ".." not in PurePosixPath(path).parts
     if path and not plain:
         raise UsageError(f"{path[:200]!r} is no absolute path", field=field, fix="give one of the daemon's machine")

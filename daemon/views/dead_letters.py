@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rftd.streams.log import EventLog
 
 SHOWN_SIZE_BYTES: Final = 256
-"""Of the bytes of a record that nobody can read."""
+"""The bytes that are shown of a record which nobody can read."""
 _TAG: Final = "dead letters"
 
 
@@ -60,6 +60,8 @@ async def many(
     after: After = None,
 ) -> DeadLetterList:
     """Records that no reader could use, and tasks of which too few rollouts succeeded; newest first."""
+    # `after` is waited for once, before the name is looked up: an experiment that was submitted just now has to be
+    # found.
     id = await daemon.find(experiment, after) if experiment is not None else None
     return listed(await _dead(daemon, after), everything=all, experiment=id, limit=limit, offset=offset)
 
@@ -97,7 +99,7 @@ async def _dead(daemon: Daemon, after: str | None = None) -> list[Dead]:
 
 
 async def page_of(log: EventLog, dead: Dead) -> DeadLetterPage:
-    """What the log holds of it."""
+    """The dead letter's page, with the record or the attempts that the log holds of it."""
     from rftd.daemon.dlq.desk import record_at
 
     tries = [TryView(**msgspec.structs.asdict(each)) for each in dead.task.tries] if dead.task else []

@@ -17,7 +17,7 @@ from rftd.streams.codec import Decoded, decode_head
 from rftd.streams.envelope import Record
 
 SHOWN_ITEMS: Final = 32
-"""Of a list; `full` shows all."""
+"""The items of a list that are shown; `full` shows all."""
 
 
 def view(decoded: Decoded, *, full: bool = False) -> EventView:
@@ -81,6 +81,6 @@ def _plain(value: Any, most: int | None) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no NaN, and browsers refuse Python's
         return None
     return value

@@ -31,10 +31,10 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition, partition_of
 
 SCANNED_RECORDS: Final = 20_000
-"""Records looked at for one page; fewer may belong to the experiment."""
+"""The most records that are looked at for one page: a stream is shared, and few may belong to the experiment."""
 _FETCH_RECORDS: Final = 128
 _PREFIX: Final = "rftd."
-"""Streams whose key is the experiment, so that one partition holds all of it."""
+"""The beginning of every stream's name, left out of cursors."""
 
 
 def partitions_of(experiment: UUID, types: tuple[str, ...] = ()) -> list[Partition]:
@@ -80,6 +80,7 @@ def decode_cursor(text: str) -> dict[Partition, int]:
         for stream, known in offsets.items()
         for number, offset in enumerate(known)
     }
+    # A cursor is a caller's text: an offset beyond 62 bits would overflow the backend's integers.
     if any(partition not in TRUTH or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
         raise UsageError("the cursor names a place that does not exist", field="after", fix="begin without --after")
     return positions
@@ -96,7 +97,7 @@ class EventPager:
         self._partitions = partitions_of(experiment, types)
 
     async def page(self, start: Mapping[Partition, int], *, limit: int) -> EventPage:
-        """At most `limit` events from `start` on."""
+        """A page of at most `limit` events from `start` on."""
         positions = {partition: start.get(partition, 0) for partition in self._partitions}
         merge = _Merge(self._log, positions, self._mine)
         found = await merge.take(limit)
@@ -104,13 +105,14 @@ class EventPager:
         return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
 
     async def follow(self, start: Mapping[Partition, int], *, limit: int, wait_s: float) -> EventPage:
-        """The same, but waits up to `wait_s` for a first event if there is none yet."""
+        """A page of at most `limit` events; without any, the call waits up to `wait_s` for a first one."""
         page = await self.page(start, limit=limit)
         if page.items or page.more or wait_s <= 0:
             return page
         reached = decode_cursor(page.next)
         subscription = self._log.subscribe({partition: reached.get(partition, 0) for partition in self._partitions})
         try:
+            # The record may be another experiment's; then the page below is empty, and the caller asks again.
             await subscription.next(wait_s=wait_s, max_records=1)
         finally:
             await subscription.close()
@@ -123,14 +125,14 @@ class EventPager:
             return view_unread(record, error)
 
     def _mine(self, record: Record) -> Head | None:
-        """Its attributes if it is wanted. A record whose attributes cannot be read is of no experiment."""
+        """The record's attributes if it is wanted. A record whose attributes cannot be read is of no experiment."""
         head = head_of(record)
         wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
         return head if wanted else None
 
 
 class _Merge:
-    """Several partitions as one sequence by time. `positions` is what was passed, found or not."""
+    """Several partitions as one sequence by time. `positions` are those that were passed, wanted or not."""
 
     def __init__(self, log: EventLog, positions: dict[Partition, int], mine: Callable[[Record], Head | None]) -> None:
         self.positions = positions
@@ -171,6 +173,7 @@ class _Merge:
                 if not read:
                     return
                 self._read_to[partition] = read[-1].offset + 1
+                # Reversed, so that the next record is popped from the end, which costs nothing.
                 queue.extend(reversed(read))
             head = self._mine(queue[-1])
             if head is not None:
@@ -178,5 +181,6 @@ class _Merge:
                 return
             self.positions[partition] = queue.pop().offset + 1
             self._scanned += 1
-        # Looked at enough: this page ends before the end of the log.
+        # Looked at enough: this page ends before the end of the log. The entry sorts behind every record's time and
+        # keeps the heap from running empty, which would read as the head of the log.
         heapq.heappush(heap, (1 << 63, partition, -1))

@@ -1,4 +1,4 @@
-"""The events of an experiment, from the log."""
+"""The events of an experiment, read from the log and not from the tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from rftd.daemon.views.route import Daemon, Limit, Name, read
 
+# Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
 
 
@@ -57,5 +58,6 @@ async def events(
     pager = EventPager(daemon.log, await daemon.find(name), types=tuple(type or ()), full=full)
     if wait_s <= 0:
         return await pager.page(start, limit=limit)
+    # A wait holds a connection and a subscription: only so many clients may do that at once.
     with daemon.follower():
         return await pager.follow(start, limit=limit, wait_s=wait_s)

@@ -42,15 +42,15 @@ class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int] | None = None
     """Prompt and response ids."""
     loss_mask: list[int] | None = None
-    """Of each response token: 1 if it is trained."""
+    """A 1 for each response token that is trained, else 0."""
     logprobs: list[float] | None = None
-    """Of each response token, under the weights that drew it."""
+    """The log-probability of each response token under the weights that drew it."""
     processed_logprobs: list[float] | None = None
     """The log-probability of each response token in the distribution that drew it; None unless it was asked for."""
     sampling: list[SamplingView] = []
     """Empty for experiences of older releases, which did not record it."""
     steps: list[StepView] = []
-    """Of a rollout that consists of several sequences, in the order in which the lists hold them; else empty."""
+    """The sequences of a rollout that consists of several, in the order in which the lists hold them; else empty."""
 
 
 class SpanView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence of several."""
 
     tokens: int
-    """Of prompt and response."""
+    """The tokens of prompt and response together."""
     prompt_tokens: int
     reward: float
 
@@ -120,6 +120,7 @@ async def experiences(
     )
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
+        # One more than asked for tells whether a next page exists, without a count over all rows.
         rows = await list_experiences(connection, id, where=where, order=order, limit=limit + 1, offset=offset)
     return ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
 
@@ -184,6 +185,7 @@ async def _payload(log: EventLog, row: ExperienceRow) -> ExperienceProduced:
     from rftd.streams.topics import Partition
 
     records = await log.read(Partition(topics.EXPERIENCES, row.partition), row.offset, max_records=1)
+    # A log that has dropped the record answers with the next one that it holds.
     if not records or records[0].offset != row.offset:
         raise NotFoundError(f"the log holds no payload of experience {row.id}", where=f"{row.partition}@{row.offset}")
     return decode_as(records[0], ExperienceProduced)

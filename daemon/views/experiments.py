@@ -115,6 +115,7 @@ async def page_of(
     books: Books | None = None,
 ) -> ExperimentPage:
     """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
+    # All on one connection, within one transaction: a page never mixes two states of the tables.
     checkpoints = await list_checkpoints(connection, experiment)
     detail = await get_experiment(connection, experiment, books)
     overdue = await list_overdue(connection, experiment)
@@ -132,15 +133,17 @@ async def page_of(
 
 
 def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
-    """At most `most` points: each the mean, over its experiences, of as many neighbours.
+    """The curve in at most `most` points, each the mean, over its experiences, of as many neighbours.
 
     One that holds both inherited and own steps counts as own.
     """
+    # Rounded up: with the quotient rounded down, a curve of 399 points would be drawn in 399.
     size = -(-len(points) // most)
     return points if size <= 1 else [_merged(points[i : i + size]) for i in range(0, len(points), size)]
 
 
 def _merged(points: list[RewardPoint]) -> RewardPoint:
+    # Weighted by experiences: the mean of the means would give a small last batch the weight of a full one.
     count = sum(point.experiences for point in points)
     return RewardPoint(
         step=points[-1].step,

@@ -1,4 +1,4 @@
-"""What an experiment did: its steps, batches and evaluations."""
+"""An experiment's history: its steps, batches and evaluations."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ async def steps(
 
 @read("/v1/experiments/{name}/batches/{step}", BatchPage, tag="history")
 async def batch(daemon: Daemon, name: Name, step: Step, after: After = None) -> BatchPage:
-    """What one step is trained on, item by item; of a step that it shares, what its ancestor trained."""
+    """The items that one step is trained on, in order; of a step shared with an ancestor, the ancestor's batch."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
+        # The last share has no end, so that one is always found: beyond the fork's shared steps, its own.
         owner = next(each for each in await shares_of(connection, id) if step <= each.last)
         found = await list_batches(connection, owner.experiment, first_step=step, last_step=step)
         if not found:

@@ -9,6 +9,7 @@ from msgspec import Meta
 from rftd.daemon.views.route import After, Daemon, read
 from rftd.storage.lineage.graph import CHILDREN, DEPTH, FORMS, LineageGraph
 
+# Bounds of one answer, which is held in memory as a whole.
 MOST_CHILDREN: Final = 100_000
 MOST_DEPTH: Final = 1000
 
@@ -22,7 +23,7 @@ async def one(
     children: Annotated[int, Meta(ge=1, le=MOST_CHILDREN, description="Most of a kind below one thing.")] = CHILDREN,
     after: After = None,
 ) -> LineageGraph:
-    """What it was made of (`up`) and what became of it (`down`), as nodes and links."""
+    """Everything that a thing was made of (`up`) and that became of it (`down`), as nodes and links."""
     from rftd.storage.lineage.walk import lineage
 
     async with daemon.read(after) as connection:

@@ -24,7 +24,8 @@ from rftd.ops.redaction import MASK, redact
 from rftd.storage.queries.experiments import job_dir_of
 
 TAIL_SIZE_BYTES: Final = 4 * 1024 * 1024
-"""Most that is read of one file at once."""
+"""The most that is read of one file at once."""
+# Every slot and the trainer, with room for files that somebody else puts there.
 FILES: Final = 64
 LINE_CHARS: Final = 16_384
 
@@ -75,7 +76,7 @@ async def logs(
 
 
 def tail(folder: Path, *, lines: int, role: str | None = None) -> LogPage:
-    """The last lines of all files together."""
+    """The last lines of all files together, by time."""
     found: list[LogLine] = []
     places: dict[str, int] = {}
     for path in _files(folder, role):
@@ -86,7 +87,7 @@ def tail(folder: Path, *, lines: int, role: str | None = None) -> LogPage:
 
 
 def since(folder: Path, places: Mapping[str, int], *, role: str | None = None) -> LogPage:
-    """What was written after the places of an earlier page."""
+    """The lines that were written after the places of an earlier page."""
     found: list[LogLine] = []
     reached: dict[str, int] = {}
     for path in _files(folder, role):
@@ -115,7 +116,8 @@ def _files(folder: Path, role: str | None) -> Iterable[Path]:
 def _read(path: Path, start: int | None) -> tuple[str, int]:
     """Whole lines from `start` on (None: the last ones), and where the next read begins."""
     try:
-        # Not through a link: the folder is the user's, the reader is the daemon.
+        # Not through a link: the folder is the user's, the reader is the daemon. O_NONBLOCK, for the open of a pipe
+        # would else wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return "", start or 0
@@ -123,6 +125,8 @@ def _read(path: Path, start: int | None) -> tuple[str, int]:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return "", start or 0
+        # A place beyond the end means that the file was replaced by a shorter one: its end is read as if for the
+        # first time.
         begin = max(0, status.st_size - TAIL_SIZE_BYTES) if start is None or start > status.st_size else start
         file.seek(begin)
         data = file.read(TAIL_SIZE_BYTES)

@@ -1,4 +1,4 @@
-"""`ReadRoute` and `CommandRoute`: what a daemon can be asked and told, the same for its API and for its client.
+"""`ReadRoute` and `CommandRoute`: the declaration of a read and of a command, for API and client alike.
 
 A read is declared where its answer is: path, kind of the answer, and the function that makes it. The API makes a route
 and its part of the OpenAPI document of it, the client asks for it by name. This module and those that declare reads
@@ -86,7 +86,7 @@ class Daemon(Protocol):
         ...
 
     def waiting(self, experiment: UUID) -> str | None:
-        """Why nothing moves, whatever the tables say."""
+        """The reason why nothing moves, whatever the tables say; None if there is none."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:
@@ -113,7 +113,7 @@ class Route(Generic[R]):
         return self.work.__doc__ or ""
 
     def url(self, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The path with those parameters that it names; and the others."""
+        """The path with the parameters that it names, and the other parameters."""
         return url_of(self.path, parameters)
 
 
@@ -176,5 +176,6 @@ def command(
 def url_of(path: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """See `Route.url`."""
     named = re.findall(r"\{(\w+)\}", path)
+    # `safe=""`: a name may hold a slash, which would else become another path.
     quoted = {name: quote(str(parameters[name]), safe="") for name in named}
     return path.format(**quoted), {name: value for name, value in parameters.items() if name not in named}

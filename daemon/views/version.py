@@ -1,4 +1,4 @@
-"""The read of what the daemon is."""
+"""The read of the daemon's release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rftd.daemon.views.route import Daemon, read
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs here."""
+    """The release of a daemon."""
 
     version: str
     python: str
@@ -18,5 +18,5 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 @read("/version", VersionView, tag="probes")
 async def version(daemon: Daemon) -> VersionView:
-    """What runs here."""
+    """The daemon's release, and its Python."""
     return VersionView(version=daemon.version, python=platform.python_version())

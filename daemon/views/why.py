@@ -8,5 +8,5 @@ from rftd.daemon.why.wait import Why
 
 @read("/v1/experiments/{name}/why", Why, tag="experiments")
 async def why(daemon: Daemon, name: Name, after: After = None) -> Why:
-    """What each role does or waits for, since when, for whom, and what would unblock it; worst first."""
+    """Each role's work or wait, since when, for whom, and what would unblock it; worst first."""
     return await daemon.operations.why(await daemon.find(name, after))

@@ -47,13 +47,13 @@ def from_wire(value: Any, kind: type[T]) -> T:
 
 
 def wire_name(field: str) -> str:
-    """How a field is called on the wire."""
+    """The name of a field on the wire."""
     return f"{field.removesuffix('_ns').removesuffix('_at')}_at" if field.endswith("_ns") else field
 
 
 def _back(value: Any, kind: inspect.Type) -> Any:
     if isinstance(kind, inspect.UnionType):
-        # Of a type and None, as all unions of views are.
+        # A type or None, as all unions of views are; with two types nothing would say which of them was sent.
         [inner] = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
         return None if value is None else _back(value, inner)
     if isinstance(kind, inspect.StructType) and isinstance(value, dict):
@@ -62,6 +62,7 @@ def _back(value: Any, kind: inspect.Type) -> Any:
     if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
         return [_back(item, kind.item_type) for item in value]
     if isinstance(kind, inspect.FloatType) and value is None:
+        # `to_wire` sent NaN and infinities as null, for JSON has neither; which of them it was is lost.
         return math.nan
     return value
 

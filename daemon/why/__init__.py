@@ -1,6 +1,7 @@
-"""Why is it waiting: for each role what it does or waits for, since when, for whom, and what would unblock it.
+"""The answer to `rftd why`: each role's wait, since when, for whom, and what would unblock it.
 
-Every wait has a name. Those who decide say themselves why they stop; here it gets its words. In reading order:
+Every wait has a name. The deciders return their own holds; this package puts them into words and decides nothing.
+In reading order:
 
 wait         one wait, and the answer as a whole
 scene        what is looked at: the folded state, what the deciders said, who is alive, the processes, the log
@@ -9,5 +10,5 @@ stragglers   the slowest task that a step waits for
 holds        controller, planner, dispatcher and evaluations, by the hold that each returned
 workers      the trainer and the explorers
 answer       all of them, worst first, each with the time since when
-offline      the same from a log without a daemon
+offline      the answer from a log without a daemon
 """

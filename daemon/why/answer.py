@@ -18,7 +18,7 @@ _Place = tuple[str, int | None, str | None]
 
 
 def waits_of(scene: Scene) -> list[Wait]:
-    """What each role of a driven experiment does or waits for. Pure; costs as much as there are open groups."""
+    """The waits of a driven experiment's roles. Pure; the cost grows with the open groups."""
     waits: list[Wait] = []
     try:
         waits.extend(_waits(scene))
@@ -30,7 +30,7 @@ def waits_of(scene: Scene) -> list[Wait]:
 
 
 def worst_first(waits: list[Wait]) -> list[Wait]:
-    """By level; what belongs together stays together."""
+    """The waits by level; within a level they keep their order, so that what belongs together stays together."""
     return sorted(waits, key=lambda wait: wait.level)
 
 
@@ -41,6 +41,8 @@ def _waits(scene: Scene) -> Iterator[Wait]:
     spine = scene.state.spine
     if spine.status is None or spine.status.ended:
         return
+    # Before its fences are read back a daemon has no right to decide, so what its deciders would say means nothing
+    # yet.
     if scene.phase is Phase.LEADING:
         yield from deciders_waits(scene)
     if scene.phase in (Phase.LEADING, Phase.DRAINING):
@@ -48,13 +50,13 @@ def _waits(scene: Scene) -> Iterator[Wait]:
 
 
 class Tracker:
-    """Remembers states of one experiment's roles. Fed by the run, now and then and at each question."""
+    """Remembers since when each role of one experiment has been in its state; the run and each question feed it."""
 
     def __init__(self) -> None:
         self._since: dict[_Place, tuple[str, int]] = {}
 
     def dated(self, waits: Sequence[Wait], now_ns: int) -> list[Wait]:
-        """The same with `since_ns`; a role whose state changed begins anew, one that is gone is forgotten."""
+        """The waits with `since_ns` filled in; one whose state changed begins anew, one that is gone is dropped."""
         places = [(wait, (wait.role, wait.slot, wait.worker)) for wait in waits]
         known = self._since
         self._since = {
@@ -62,6 +64,8 @@ class Tracker:
             for wait, place in places
         }
         return [
+            # A wait that the log dates keeps that date: it holds over restarts of the daemon, this tracker's does
+            # not.
             wait if wait.since_ns is not None else msgspec.structs.replace(wait, since_ns=self._since[place][1])
             for wait, place in places
         ]

@@ -80,6 +80,7 @@ def _paused(scene: Scene, role: str) -> Wait:
 
 def _lives(scene: Scene, events: Sequence[Event]) -> Wait:
     """The controller has written the experiment's next event, or would."""
+    # The controller has written the resumption; until it is folded the experiment is still paused, for everybody.
     if any(isinstance(event, ExperimentResumed) for event in events):
         return _paused(scene, "controller")
     if any(isinstance(event, StageCompleted) for event in events):
@@ -161,6 +162,7 @@ def _planner(scene: Scene, hold: PlannerHold) -> Wait:
 
 
 def _too_few(scene: Scene, hold: TooFewExperiences) -> Wait:
+    # The hold says what the batch lacks; who is at work on it belongs to the answer, not to the decision.
     groups = scene.state.groups.open
     rollouts = sum(len(group.missing) for group in groups.values())
     what = f"experiences for step {hold.step}: {hold.have} of {hold.need} are there"
@@ -257,6 +259,7 @@ def _evaluation(scene: Scene, hold: EvalHold) -> Wait:
     role = "evaluation"
     stage = state.spine.stage_spec()
     spec = stage.evals[hold.taskset]
+    # The hold names the oldest only; how many wait behind it is for people, so it is counted when somebody asks.
     due = sum(1 for _ in due_evals(state, stage))
     more = f" ({due - 1} more are due)" if due > 1 else ""
     subject = f"weight version {hold.version} on {spec.name}{more}"

@@ -15,6 +15,7 @@ from rftd.streams.log import EventLog
 from rftd.workers.control.obstacle import ERROR, PART_MISSING, REFUSED, TRIED_AGAIN, WORKER_FAILS
 
 SLOW_APPEND_S: Final = 5.0
+"""An append takes milliseconds, on a cluster tenths of a second; this one is waited for."""
 _SHOWN: Final = 5
 _WANTED: Final = {
     PART_MISSING: "a part that is not installed",
@@ -46,14 +47,14 @@ _PASSING: Final = {
 
 
 class Line(NamedTuple):
-    """Who runs and who waits, in the order of their turns; the first `slots` of them run."""
+    """The experiments that run and that wait, in the order of their turns; the first `slots` of them run."""
 
     entries: Sequence[Entry]
     slots: int
 
 
 def entry_waits(entry: Entry, line: Line) -> Iterator[Wait]:
-    """Why an experiment that this daemon does not drive now stands where it stands."""
+    """The wait of an experiment that this daemon does not drive now."""
     spine = entry.spine
     if spine.status is not None and spine.status.ended:
         yield ended(spine)
@@ -72,7 +73,7 @@ def entry_waits(entry: Entry, line: Line) -> Iterator[Wait]:
 
 
 def _queued(entry: Entry, line: Line) -> Wait:
-    """Behind which experiments, of which `line.slots` run at a time."""
+    """The wait for a slot, behind the experiments before it in `line`."""
     place = line.entries.index(entry)
     if place < line.slots:
         return Wait(
@@ -86,6 +87,7 @@ def _queued(entry: Entry, line: Line) -> Wait:
         )
     ahead = line.entries[:place]
     holders = line.entries[: line.slots]
+    # A paused experiment keeps its slot, so a queue behind paused ones alone moves only if a person acts.
     stuck = all(each.status is Status.PAUSED for each in holders)
     names = [f"{each.name} ({_place(each, entry)})" for each in ahead]
     some = ", ".join(each.name for each in holders[:_SHOWN])
@@ -118,7 +120,7 @@ def decided_elsewhere(entry: Entry) -> Wait:
 
 
 def waits_of_log(log: EventLog) -> Iterator[Wait]:
-    """What is the matter with the log under it although it works: its write-ahead file grows."""
+    """A wait of the log although it takes appends: a reader keeps its write-ahead file from being emptied."""
     blocked = log.blocked if isinstance(log, HasWal) else None
     if blocked is not None:
         yield Wait(
@@ -145,7 +147,7 @@ def broken_down(reason: str, since_ns: int) -> Wait:
 
 
 def untold(reason: str) -> Wait:
-    """What the answer itself met with, where the rest of it would be."""
+    """The error that the answer itself met, in place of the rest of it."""
     return Wait(
         role="daemon",
         level=Level.STUCK,
@@ -163,7 +165,7 @@ def _place(other: Entry, entry: Entry) -> str:
 
 
 def _unblock(entry: Entry, line: Line) -> str:
-    """What would bring it nearer to its turn."""
+    """The events and commands that would bring the experiment nearer to its turn."""
     holders = line.entries[: line.slots]
     place = line.entries.index(entry)
     paused = [each.name for each in holders if each.status is Status.PAUSED]
@@ -179,7 +181,7 @@ def _unblock(entry: Entry, line: Line) -> str:
 
 
 def ended(spine: Spine) -> Wait:
-    """How it ended."""
+    """The end of an experiment, with its reason."""
     assert spine.status is not None
     bad = spine.status in (Status.FAILED, Status.REJECTED)
     reason = ": ".join(part for part in (spine.code, spine.reason) if part)
@@ -235,12 +237,13 @@ def experiment_wait(scene: Scene) -> Wait:
 
 
 def wanted(cause: str) -> str:
-    """What an experiment that paused for an obstacle waits for, in a word or two."""
+    """The thing that an experiment paused for an obstacle waits for, in a word or two."""
     return _WANTED.get(cause, "space")
 
 
 def obstructed(spine: Spine) -> Wait:
     """A pause that ends by itself, once the obstacle is gone."""
+    # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
     return Wait(
         role="experiment",
@@ -262,6 +265,7 @@ def _progress(spine: Spine) -> str:
 
 def _executed(spine: Spine) -> int:
     """Steps done; those of the shared history, until the first trainer of a fork has taken it up."""
+    # Before its first `generation.started` a fork has executed nothing itself; `furthest` counts the shared steps.
     return spine.version if spine.generation >= 0 else spine.furthest
 
 

@@ -1,4 +1,4 @@
-"""The same from a log without a daemon: what the fold says; who lives is not known."""
+"""The answer from a log without a daemon: the fold is known, the living processes are not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from rftd.streams.split_submission import ROLES
 from rftd.workers.control.deciders import asked
 from rftd.workers.control.liveness import Liveness
 
+# Heartbeats are not folded, so from the log alone every worker would look silent.
 _NEEDS_WORKERS = frozenset({"log", "trainer", "explorer"})
 
 
 async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
-    """What an experiment (name, name@N or id) would wait for. Reads the whole log. Raises NotFoundError, UsageError."""
+    """The answer for an experiment (name, name@N or id). Reads the whole log. Raises NotFoundError, UsageError."""
     entry = await find_entry(log, wanted)
     spine = entry.spine
     if spine.status is not None and spine.status.ended:
@@ -33,6 +34,8 @@ async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
         await follower.close()
     liveness = Liveness()
     now_s = clock.monotonic_s()
+    # This machine's clock may be behind that of the daemon which wrote the log: cooldowns count from its readings
+    # (rule 9).
     now_ns = max(clock.now_ns(), state.spine.recorded_ns)
     scene = Scene(
         name=entry.name,

@@ -1,4 +1,4 @@
-"""What an answer is made from: one reading of everything that a running experiment depends on."""
+"""`Scene`: one reading of everything that a running experiment depends on, from which an answer is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rftd.workers.control.liveness import Liveness
 
 
 class Phase(StrEnum):
-    """Where the run's loop is."""
+    """The phase of the run's loop."""
 
     READING = "reading"
     """It folds what the log holds."""
@@ -42,26 +42,26 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     last_why: str
     """Why the one before ended."""
     waits_for: str = ""
-    """What its start waits for; empty if nothing is in its way."""
+    """The reason why its start waits; empty if nothing is in its way."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One reading."""
+    """One reading of a run."""
 
     name: str
     state: RunState
     said: Callable[[], LastDecided]
-    """What the deciders said."""
+    """The deciders' last words. A function, for where they are asked only now a third party's policy may raise."""
     liveness: Liveness
     processes: Sequence[Process]
     roles: frozenset[str]
-    """Whose workers this daemon starts."""
+    """The roles whose workers this daemon starts."""
     phase: Phase
     append_s: float
     """For how long the append under way has been; 0 if there is none."""
     failure: RftdError | None
-    """Why the log takes no appends."""
+    """The error for which the log takes no appends."""
     now_s: float
     """Monotonic."""
     now_ns: int
@@ -71,7 +71,7 @@ class Scene:
         return role in self.roles and HALF_OF[role] in self.state.spine.halves
 
     def joins_by(self, role: str) -> str:
-        """What brings a worker of a role that this daemon does not start."""
+        """The commands that bring a worker of a role that this daemon does not start."""
         if (half := HALF_OF[role]) not in self.state.spine.halves:
             return f"submit the same file with mode: {half}, or rftd worker {role}"
         more = f", or rftd serve --roles {role} on the same log" if self.roles else ""

@@ -14,7 +14,7 @@ from rftd.workers.control.over_rollout import needed_groups, step_of
 _SLOW_MEANS: Final = 3.0
 _LEAST_S: Final = 5.0
 _UNKNOWN_S: Final = 60.0
-"""As long as no rollout of the stage has ended, this is slow."""
+"""The duration that counts as slow as long as no rollout of the stage has ended."""
 
 
 def straggler_wait(scene: Scene) -> Wait | None:
@@ -25,6 +25,7 @@ def straggler_wait(scene: Scene) -> Wait | None:
     oldest = min(leases, key=lambda lease: lease.leased_ns, default=None)
     if oldest is None:
         return None
+    # The durations of the stage before say nothing about this one: its taskset and its lengths are others.
     mean_s = groups.mean_duration_s if groups.recent_stage == spine.stage else None
     slow_s = _UNKNOWN_S if mean_s is None else max(_SLOW_MEANS * mean_s, _LEAST_S)
     age_s = (scene.now_ns - oldest.leased_ns) / 1e9
@@ -60,7 +61,7 @@ def _named(stage: StageSpec, group: Group, lease: Lease) -> str:
 
 
 def _ends(stage: StageSpec, group: Group, lease: Lease, *, second: bool) -> str:
-    """What will, the soonest first as far as that is known."""
+    """The rules that will end the task, the soonest first as far as that is known."""
     spec = stage.rollout
     ends = []
     if spec.over_ratio:
@@ -71,5 +72,6 @@ def _ends(stage: StageSpec, group: Group, lease: Lease, *, second: bool) -> str:
     if spec.reissue_ratio and not second and not lease.alone:
         ends.append("an idle explorer gets it too")
     times = spec.max_retry_times + 1
+    # A lease lasts longer than its attempts by the grace, which is for the explorer's own time-out to come first.
     ends.append(f"an attempt ends after {lease.deadline_s - LEASE_GRACE_S:.3g} s, and there are {times}")
     return "; ".join(ends)

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Level(IntEnum):
-    """How bad it is."""
+    """The severity of a wait, the worst first."""
 
     STUCK = 0
     """It goes on only if something is mended or somebody acts."""
@@ -19,22 +19,22 @@ class Level(IntEnum):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """What one role does or waits for."""
+    """One role's work or wait."""
 
     role: str
     slot: int | None = None
-    """Of an explorer."""
+    """The slot of an explorer."""
     worker: str | None = None
-    """Its id, if it has joined."""
+    """The worker's id, if it has joined."""
     level: Level
     state: str
     """The wait's name; stable."""
     waiting_for: str
-    """In words; empty for one that works."""
+    """The missing thing, in words; empty for a role that works."""
     on_whom: str = ""
-    """Whose part comes next: a role, `you`, `the log`, ..."""
+    """The party whose move comes next: a role, `you`, `the log`, ..."""
     unblock: str = ""
-    """What would end it."""
+    """The event or command that would end the wait."""
     since_ns: int | None = None
     """When this state was first seen."""
 

@@ -14,7 +14,7 @@ from rftd.streams.split_submission import HALF_OF
 
 
 class StateMeaning(NamedTuple):
-    """What a heartbeat's state means."""
+    """The meaning of a heartbeat's state."""
 
     level: Level
     what: str
@@ -23,7 +23,7 @@ class StateMeaning(NamedTuple):
 
 
 _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
-"""A worker that says nothing for so long is told of before it counts as silent."""
+"""A worker without a heartbeat for this long is shown as quiet, well before it counts as lost."""
 _SAID: Final = {
     "load": StateMeaning(Level.WORKS, "loads its model and its state"),
     "take_up": StateMeaning(Level.WORKS, "takes up the history: loads the newest good checkpoint"),
@@ -58,6 +58,7 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
         yield _live(scene, started)
     places = {(each.role, each.slot) for each in live}
     for process in scene.processes:
+        # A worker that has joined speaks for itself; the fleet knows of places that nobody has joined from.
         if (process.role, process.slot) not in places:
             yield _unstarted(scene, process) if process.pid is None and scene.state.spine.cause else _absent(process)
     joined = {each.role for each in live}
@@ -66,6 +67,8 @@ def worker_waits(scene: Scene) -> Iterator[Wait]:
             continue
         if HALF_OF[role] not in scene.state.spine.halves:
             yield _missing(scene, role, "half_missing", f"nobody has submitted the half with mode: {HALF_OF[role]}")
+        # A dispatcher without explorers holds, and its hold says so; without a trainer only the planner waits, for
+        # `generation.started`, and does not know why none comes.
         elif role == "trainer":  # the dispatcher says it of explorers
             yield _missing(scene, role, "not_joined", "none has joined, and this daemon starts none")
 
