@@ -1,4 +1,4 @@
-"""What an append must satisfy before anything is written, how a large one is cut, and the room that it waits for."""
+"""Admission of appends: limits checked before anything is written, the cut of large ones, and a bounded queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rftd.streams.envelope import Draft
 
 
 def admit(drafts: Sequence[Draft]) -> int:
-    """The bytes of an append that is within the limits. Raises CodecError for one that is not."""
+    """The size of an append in bytes. Raises CodecError if it has too many records, or one that is too large."""
     if len(drafts) > limits.APPEND_RECORDS:
         raise CodecError(
             f"an append of {len(drafts)} records is over the limit of {limits.APPEND_RECORDS}",
@@ -32,7 +32,7 @@ def admit(drafts: Sequence[Draft]) -> int:
 
 
 def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]:
-    """The drafts in order, cut into runs of at most `size_bytes` (or of one record)."""
+    """The drafts in order, cut into runs of at most `size_bytes`; a record that is larger is a run of its own."""
     start = total = 0
     for index, draft in enumerate(drafts):
         size = len(draft.head) + len(draft.value)
@@ -46,7 +46,7 @@ def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]
 
 
 class Room:
-    """Counts the records and bytes of a queue; used on one event loop."""
+    """The free room of a bounded queue, in records and in bytes; used on one event loop."""
 
     def __init__(self, records: int, size_bytes: int) -> None:
         self._records_limit = records
@@ -57,11 +57,13 @@ class Room:
 
     async def reserve(self, records: int, size_bytes: int) -> None:
         """Returns once there is room; anything fits into an empty queue. Cancelling reserves nothing."""
+        # First come, first served: a small append that slipped past a large one could let it wait for ever.
         if self._waiting or not self._fits(records, size_bytes):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
                 await turn
+                # `_wake` only says that something may fit by now: the turn is over, but the place in front is kept.
                 while not self._fits(records, size_bytes):
                     turn = asyncio.get_running_loop().create_future()
                     self._waiting.appendleft(turn)
@@ -69,6 +71,7 @@ class Room:
             except BaseException:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
+                # Cancelled after its turn came: the wake-up must go on to the next, or the queue stands still.
                 self._wake()
                 raise
         self._records += records
@@ -83,6 +86,7 @@ class Room:
         self._wake()
 
     def _fits(self, records: int, size_bytes: int) -> bool:
+        # An append larger than the whole room would otherwise wait for ever.
         return self._records == 0 or (
             self._records + records <= self._records_limit and self._size + size_bytes <= self._size_limit
         )

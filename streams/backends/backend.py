@@ -1,7 +1,8 @@
-"""`LogUrl`: where a log lies, and `LogBackend`: all that tells one kind of event log from another.
+"""`LogUrl`, the place of a log, and `LogBackend`, all that tells one kind of event log from another.
 
-Whoever needs a log that lies elsewhere has a `LogUrl` and asks `backend_of` it. A backend is one class in one file and
-one line in `BACKENDS`, or a third party's entry point in the group `rftd.log_backends`, under its scheme.
+Code that needs a log of another process holds a `LogUrl` and asks `backend_of` for its backend. A backend is one class
+in one file and one line in `BACKENDS`, or a third party's entry point in the group `rftd.log_backends`, under its
+scheme.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from rftd.streams.log import EventLog
 
 
 class LogUrl(msgspec.Struct, frozen=True):
-    """Where a log lies, as a person wrote it; only `LogBackend.checked` says whether that can be right."""
+    """The place of a log as a person wrote it; only `LogBackend.checked` says whether it can be right."""
 
     scheme: str
-    """The name of its backend: what stands before the first colon of a URL."""
+    """The name of its backend, which stands before the first colon of the URL."""
     text: str
+    """The whole URL, scheme included."""
 
 
 class LogBackend(ABC):
     """A kind of event log that processes find by a URL. Each is made without arguments and holds no state."""
 
     name: ClassVar[str]
-    """What people call it, in a sentence: `no payload can be dropped on NAME`."""
+    """The name that people call it by in a sentence: `no payload can be dropped on NAME`."""
     form: ClassVar[str]
-    """What its URLs look like, for help and errors: `kafka://HOST:PORT`."""
+    """The pattern of its URLs, for help and errors: `kafka://HOST:PORT`."""
     option: ClassVar[str] = "--log"
     """The option of a command line that names such a log."""
     serves: ClassVar[bool] = True
@@ -43,11 +45,11 @@ class LogBackend(ABC):
 
     @abstractmethod
     def checked(self, text: str) -> LogUrl:
-        """The place in the one form that a worker is given. It holds no secret. Raises ConfigError with the fix."""
+        """The place in the one form that workers are given, without a secret. Raises ConfigError with the fix."""
 
     @abstractmethod
     def place(self, url: LogUrl) -> str:
-        """Where a checked URL leads, for people: `Kafka at host:9092`."""
+        """The name of a checked URL's place, for people: `Kafka at host:9092`."""
 
     @abstractmethod
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
@@ -57,7 +59,7 @@ class LogBackend(ABC):
         """
 
     async def diagnose(self, text: str) -> list[Diagnosis]:
-        """What `rftd doctor` says of the place, in bounded time; an error counts as a failed check."""
+        """The checks that `rftd doctor` shows of the place, in bounded time; an error counts as a failed check."""
         place = self.place(self.checked(text))
         return [Diagnosis(self.name.lower(), "ok", f"{place} is a log's place; this backend checks no more")]
 

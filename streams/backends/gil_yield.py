@@ -1,9 +1,8 @@
-"""Turns for the log's threads while the event loop is saturated.
+"""Turns at Python's global lock (GIL) for the log's threads while the event loop is saturated.
 
-Python's lock starves them otherwise: a loop that always has something to do lets go of it only around `select`, takes
-it back before a waiting thread wakes up, and resets that thread's claim. Measured with a loop at 100 %: commits of
-seconds instead of milliseconds. A shorter switch interval does not help: each `select` lets a thread that waits begin
-to count anew.
+The GIL starves them otherwise: a loop that always has something to do lets go of it only around `select`, takes it back
+before a waiting thread wakes up, and resets that thread's claim. Measured with a loop at 100 %: commits of seconds
+instead of milliseconds. A shorter switch interval does not help: each `select` makes a waiting thread count anew.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from types import TracebackType
 from typing import Final
 
 CALM_INTERVAL_S: Final = 0.005
-"""Most waits are over by then: a look costs a turn of the loop."""
+"""The first look at a wait: most waits are over by then, and a look costs a turn of the loop."""
 SATURATED_INTERVAL_S: Final = 0.001
+"""The time between two pauses of a saturated loop."""
 PAUSE_S: Final = 0.0001
+"""The length of a pause: a tenth of the interval is the most that the loop loses."""
 SATURATED: Final = 0.7
-"""Share of an interval that the loop's thread computed."""
+"""The share of an interval in which the loop's thread computed, from which on the loop counts as saturated."""
 
 
 class GilYield:
@@ -42,7 +43,8 @@ class GilYield:
 
     def _schedule(self, interval_s: float) -> None:
         self._scheduled = True
-        self._wall_s, self._cpu_s = time.monotonic(), time.thread_time()
+        self._wall_s = time.monotonic()
+        self._cpu_s = time.thread_time()  # of this thread alone: the log's own threads must not make it look busy
         self._loop.call_later(interval_s, self._look)
 
     def _look(self) -> None:

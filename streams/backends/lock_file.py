@@ -1,4 +1,4 @@
-"""One daemon per folder, on a local disk."""
+"""The lock that keeps a data folder to one daemon, and the check that its disk is local."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 from rftd.ops.errors import ConflictError
 
 FILE_NAME: Final = "log.lock"
+# SQLite's WAL needs memory that all its processes share and byte-range locks that hold; these give neither for sure.
 _NETWORK: Final = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs"),
     *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph"),
@@ -23,6 +24,8 @@ class LockFile:
         self._path = folder / FILE_NAME
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            # flock, not a pid in a file: the kernel drops it with the process, however that ends, so none is stale.
+            # It belongs to this open file: a POSIX lock would go as soon as any code here closed any descriptor of it.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
@@ -32,11 +35,13 @@ class LockFile:
                 where=str(self._path),
                 fix=f"stop that daemon (kill {owner}), connect to it, or choose another --data folder",
             ) from error
+        # For the error above only: whoever finds the lock taken may read an older pid, or none, in between.
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Lets another process open the folder; idempotent."""
+        # The file stays: who removed it could remove one that another process has locked since.
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -46,12 +51,12 @@ def refuse_network_file_system(folder: Path, mounts: Path = Path("/proc/self/mou
     """Raises ConflictError if `folder` lies on a network file system, as far as the kernel tells (Linux)."""
     if not mounts.exists():
         return
-    resolved = folder.resolve()
+    resolved = folder.resolve()  # a link on a local disk may lead to a network one
     kind = ""
     depth = -1
     for line in mounts.read_text(errors="replace").splitlines():
         left, _, right = line.partition(" - ")
-        point = Path(left.split(" ")[4].replace("\\040", " "))
+        point = Path(left.split(" ")[4].replace("\\040", " "))  # the kernel writes blanks in octal
         if resolved.is_relative_to(point) and len(point.parts) >= depth:  # the last mount on a point is the visible one
             kind = right.split(" ")[0]
             depth = len(point.parts)

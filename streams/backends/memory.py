@@ -19,7 +19,7 @@ from rftd.streams.topics import Partition
 
 
 class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong and how often, drawn from `seed`; each probability is per append unless it says otherwise."""
+    """Faults and their probabilities, drawn from `seed`; each probability is per append unless it says otherwise."""
 
     seed: int = 0
     fail_p: float = 0.0
@@ -29,9 +29,10 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_p: float = 0.0
     """The append is delivered twice, as by a transport that retries."""
     repeat_p: float = 0.0
-    """Per record taken: it stands in its partition once more, at a later place, as after a retry to Kafka."""
+    """The record (probability per record) stands in its partition once more, at a later place, as after a retry to
+    Kafka."""
     delay_p: float = 0.0
-    """Per append and read: it takes up to `delay_turns` more turns of the event loop."""
+    """The append or read (probability per call) takes up to `delay_turns` more turns of the event loop."""
     delay_turns: int = 8
 
 
@@ -66,12 +67,14 @@ class MemoryLog:
         if self._happens(self.faults.fail_p):
             raise UnreachableError("injected: the append did not land", fix="retry the same drafts")
         if self._happens(self.faults.unknown_p):
+            # A prefix, for that is what a backend may leave behind: a large append is several transactions or batches.
             self._take(drafts[: int(self._random.integers(len(drafts) + 1))])
             raise UnreachableError("injected: the append's outcome is unknown", fix="retry the same drafts")
         if self._happens(self.faults.duplicate_p):
             self._take(drafts)
         positions = self._take(drafts)
         self._repeat(drafts)
+        # A turn of the loop, as every real log takes: a caller may be cancelled after its append landed.
         await asyncio.sleep(0)
         return positions
 
@@ -95,7 +98,7 @@ class MemoryLog:
         return found
 
     def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
-        """What `read` would find, at once and without faults: for checks, and for readers of one's own."""
+        """The records that `read` would find, at once and without faults: for checks, and for readers of one's own."""
         records = self._records.get(partition, [])
         first = bisect_left(records, start, key=lambda record: record.offset)
         return records[first : first + max_records]

@@ -15,7 +15,7 @@ from rftd.streams.topics import Partition
 
 _EMPTY: Final = Mark(0, GENESIS)
 _RECORD_SIZE_BYTES: Final = 400
-"""Of the objects around the bytes of one record: most records are smaller than that."""
+"""The memory of the objects around one record's bytes: counted, for the bytes of most records are fewer."""
 
 
 class Tail:
@@ -56,12 +56,14 @@ class Tail:
             self._size -= len(oldest.head) + len(oldest.value) + _RECORD_SIZE_BYTES
             self._ring[oldest.partition].pop(oldest.offset, None)
         self._heads.update(heads)
+        # After the heads: a follower that is woken compares its position with them and would sleep again.
         for partition in heads:
             for event in self._followers.get(partition, ()):
                 event.set()
 
     def forget(self, partition: Partition, before_offset: int) -> None:
         """Drops truncated records from the ring."""
+        # `_order` keeps them until their turn comes, and their bytes stay counted: both are taken away together there.
         ring = self._ring.get(partition, {})
         for offset in [offset for offset in ring if offset < before_offset]:
             del ring[offset]
@@ -82,6 +84,7 @@ class Tail:
             return None
         found: list[Record] = []
         size = 0
+        # The run ends at the first offset that the ring lacks: a record that was dropped is read from the log.
         while record is not None and len(found) < max_records:
             size += len(record.head) + len(record.value)
             if found and size > max_size_bytes:
@@ -109,10 +112,11 @@ class Tail:
 
 
 RETRY_FULL_S: Final = 0.5
+"""The pause before another look while the disk is full."""
 
 
 class TailedLog(Protocol):
-    """What a subscription reads from."""
+    """The part of a log that a subscription reads from."""
 
     @property
     def tail(self) -> Tail: ...
@@ -140,7 +144,7 @@ class TailSubscription:
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
-            self._grown.clear()
+            self._grown.clear()  # before looking: records that come from here on set it again, and none is slept over
             wake_at = deadline
             try:
                 records, positions = await self._collect(max_records)
@@ -162,13 +166,13 @@ class TailSubscription:
         self._source.tail.unfollow(self._partitions, self._grown)
 
     async def _collect(self, max_records: int) -> tuple[list[Record], dict[Partition, int]]:
-        """What is there now, one partition after the other, beginning with another one each time."""
+        """The records that are there now, one partition after the other, beginning with another one each time."""
         found: list[Record] = []
         positions: dict[Partition, int] = {}
         room_bytes = limits.FETCH_SIZE_BYTES
         tail = self._source.tail
         count = len(self._partitions)
-        first = self._turn
+        first = self._turn  # else a busy partition at the front would starve those behind it
         for step in range(count):
             partition = self._partitions[(first + step) % count]
             start = self._positions[partition]

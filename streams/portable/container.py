@@ -1,6 +1,6 @@
-"""The file: a zip without compression, whose members are written and read as streams and checked by their sha256.
+"""The portable file: a zip without compression, its members written and read as streams and checked by their sha256.
 
-    log/rftd.tasks-3     records of one partition, as `frames` has them
+    log/rftd.tasks-3     records of one partition, as `format` frames them
     files/000007         an artifact, or a file of a checkpoint; `manifest.json` says which
     manifest.json        the last member
 
@@ -32,17 +32,18 @@ from rftd.streams.portable.format import (
     MANIFEST_SIZE_BYTES,
     ArchiveMember,
     ExportManifest,
+    FormatVersion,
 )
-from rftd.streams.portable.format import FormatVersion as _Version
 
 _NAME: Final = re.compile(r"log/rftd\.[a-z]+-[0-9]{1,4}|files/[0-9]{6,9}")
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+"""The time of every member, the earliest that a zip can say: equal records make equal files."""
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArchiveWriter:
-    """Writes one export beside its final name, which appears only when it is whole."""
+    """An export in the making, beside its final name, which appears only when it is whole."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -50,6 +51,7 @@ class ArchiveWriter:
         if not path.parent.is_dir():
             raise UsageError(f"there is no folder {path.parent}", fix="make it first, or choose another with -o")
         self._path = path
+        # In the same folder: only within a file system is a rename one step, so nobody ever finds half an export.
         self._partial = path.with_name(f".{path.name}.partial")
         with _space(path):
             self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_STORED, allowZip64=True)
@@ -58,7 +60,7 @@ class ArchiveWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Without `finish` nothing is left."""
+        """Removes what was written, unless `finish` was called."""
         with suppress(OSError, ValueError):
             self._zip.close()
         self._partial.unlink(missing_ok=True)
@@ -82,9 +84,11 @@ class ArchiveWriter:
         with _space(self._path):
             self._zip.writestr(zipfile.ZipInfo(MANIFEST, _LONG_AGO), msgspec.json.format(msgspec.json.encode(manifest)))
             self._zip.close()
+            # File, name, folder, in this order: a name that is durable before its bytes would be an empty export after
+            # a power loss, and without the folder's sync the name itself may be gone.
             with self._partial.open("rb+") as file:
                 os.fsync(file.fileno())
-        if self._path.exists():
+        if self._path.exists():  # again, for an export takes minutes; `replace` would overwrite without a word
             raise ConflictError("there is a file of that name", where=str(self._path), fix="choose another name")
         self._partial.replace(self._path)
         sync_folder(self._path.parent)
@@ -106,7 +110,7 @@ class MemberWriter:
         self._size_bytes += len(data)
 
     def done(self) -> ArchiveMember:
-        """What was written."""
+        """The entry of the manifest for the bytes written so far."""
         return ArchiveMember(name=self._name, size_bytes=self._size_bytes, sha256=self._hash.hexdigest())
 
 
@@ -161,6 +165,8 @@ class ArchiveReader:
         return MemberReader(stream, member, f"{self.path}:{member.name}")
 
     def _directory(self) -> dict[str, zipfile.ZipInfo]:
+        # The file may be a stranger's: no bomb (stored members only, none inside another), no name twice, and none that
+        # this release would not have written.
         names: dict[str, zipfile.ZipInfo] = {}
         total = 0
         for info in self._zip.infolist():
@@ -181,7 +187,8 @@ class ArchiveReader:
             raise _damaged(self.path, "it has no manifest")
         try:
             text = self._zip.read(info)
-            version = json_decoder(_Version).decode(text)
+            # The version first, by itself: a manifest of another version need not fit the rest of the schema.
+            version = json_decoder(FormatVersion).decode(text)
             if version.format != FORMAT:
                 raise _damaged(self.path, f"its format is {version.format[:60]!r}, not {FORMAT!r}")
             if version.version != FORMAT_VERSION:
@@ -215,25 +222,28 @@ class MemberReader:
         self._size_bytes = 0
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end. Raises ArchiveError if the member is not what the manifest says."""
+        """The next bytes, `size` of them at most, none at the end.
+
+        Raises ArchiveError if the member ends and is not what the manifest says.
+        """
         try:
             data = self._stream.read(size)
         except (zipfile.BadZipFile, OSError, EOFError) as error:
             raise ArchiveError(f"it is damaged: {error}", where=self._where, fix="copy the file again") from error
         self._hash.update(data)
         self._size_bytes += len(data)
-        ended = len(data) < size
+        ended = len(data) < size  # zipfile reads short at the end only
         if ended and (self._size_bytes, self._hash.hexdigest()) != (self._member.size_bytes, self._member.sha256):
             raise ArchiveError("its bytes do not match its sha256", where=self._where, fix="copy the file again")
         return data
 
     def chunks(self) -> Iterator[bytes]:
-        """All the bytes."""
+        """All the bytes, a MiB at a time."""
         while chunk := self.read(_CHUNK_SIZE_BYTES):
             yield chunk
 
     def close(self) -> None:
-        """Gives the reader back."""
+        """Closes the member; the file stays open."""
         self._stream.close()
 
 

@@ -1,4 +1,4 @@
-"""A log's records of one experiment into a file, and what they name outside of the log."""
+"""The export of one experiment's records into a file, with the names of all that they need outside of the log."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rftd.streams.topics import Partition
 
 
 class OutsideNames:
-    """What the effective events of an experiment name outside of the log."""
+    """The artifacts, checkpoints and weights outside of the log that an experiment's effective events name."""
 
     def __init__(self) -> None:
         self.spine = Spine()
         self.artifacts: set[bytes] = set()
-        """sha256 of each array that was too large for its event."""
+        """The sha256 of each array that was too large for its event."""
         self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
         self.weights: dict[tuple[int, int], WeightsPublished] = {}
         self._deleted: set[tuple[int, int]] = set()
@@ -39,7 +39,7 @@ class OutsideNames:
         self._fences = FenceView()
 
     def take(self, record: Record) -> None:
-        """Takes in one record; one that is not ours names nothing, nor does one that only a newer release can read."""
+        """Takes in one record; a foreign one names nothing, nor does one that only a newer release can read."""
         try:
             decoded, effective = ruling(record, self._fences)
         except CodecError:
@@ -50,11 +50,12 @@ class OutsideNames:
             self._effective(decoded.event)
 
     def undeleted_checkpoints(self) -> list[CheckpointCommitted]:
-        """Those that no event gave up, whether they count or not, newest first."""
+        """The checkpoints that no event gave up, whether they count or not, newest first."""
         return [event for key, event in sorted(self.checkpoints.items(), reverse=True) if key not in self._deleted]
 
     def kept_checkpoints(self) -> list[CheckpointCommitted]:
-        """Those that count (rule 3) and were not deleted, newest first."""
+        """The checkpoints that count (rule 3) and were not deleted, newest first."""
+        # A trainer that lost its lease may announce a checkpoint of a step that the spine never had, or had otherwise.
         return [
             event
             for event in self.undeleted_checkpoints()
@@ -62,7 +63,7 @@ class OutsideNames:
         ]
 
     def kept_weights(self) -> list[WeightsPublished]:
-        """Those that were not retired, oldest first."""
+        """The published weights that were not retired, oldest first."""
         return [event for key, event in sorted(self.weights.items()) if key not in self._retired]
 
     def _effective(self, event: Event) -> None:
@@ -118,13 +119,13 @@ async def _partition(
 ) -> PartitionPart | None:
     chunks = own.chunks(partition, end)
     chunk = await anext(chunks, None)
-    if chunk is None:
+    if chunk is None:  # a member is made only for a partition with records: the manifest lists no empty ones
         return None
     count = 0
     first = chunk[0].offset
     with archive.member(f"log/{partition.stream}-{partition.number}") as member:
         while chunk is not None:
-
+            # The chunk as a default value: a closure would see the next one by the time the thread runs.
             def write(records: list[Record] = chunk) -> None:
                 for record in records:
                     named.take(record)

@@ -12,7 +12,7 @@ from rftd.streams.stored_path import moved
 
 
 class Folders:
-    """Old folders and the new ones in their place; of several that fit a path the longest counts."""
+    """The old folders and the new ones in their place; of several that fit a path the longest counts."""
 
     def __init__(self, moves: Iterable[tuple[str, str]] = ()) -> None:
         self.moves: Final = sorted(
@@ -21,7 +21,7 @@ class Folders:
         )
 
     def path(self, text: str) -> str:
-        """The path where it lies now; paths below no moved folder, and words that are no path, stay."""
+        """The path as it is on this machine; paths below no moved folder, and words that are no path, stay."""
         if not text.startswith("/"):
             return text
         path = PurePosixPath(plain_path(text))

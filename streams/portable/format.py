@@ -1,4 +1,4 @@
-"""What a portable file is made of: its manifest, which is `manifest.json` and its last member, and records as bytes.
+"""The parts of a portable file: its manifest, which is `manifest.json` and its last member, and records as bytes.
 
 A record is a u32 length (little-endian), then (offset, head, value) in MessagePack.
 """
@@ -19,6 +19,7 @@ FORMAT: Final = "rftd-experiment"
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 MANIFEST_SIZE_BYTES: Final = 256 * 1024 * 1024
+"""The largest manifest that is read: it is held in memory, and a file names its own size."""
 
 
 class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +48,14 @@ class FilePart(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """`artifact`, `checkpoint` or `weights`."""
     folder: str
-    """Absolute, where it was exported; the events name it."""
+    """The absolute path of the folder on the exporting machine, as the events name it."""
     path: str
-    """Below the folder, with slashes."""
+    """The path below the folder, with slashes."""
     member: ArchiveMember
 
 
 class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one export."""
+    """The manifest of one export."""
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
@@ -63,22 +64,23 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
     experiment: UUID
     name: str
     state: str
-    """Where it stood: `completed`, `running`, ..."""
+    """The experiment's state at the export: `completed`, `running`, ..."""
     job_dir: str
     created: str
-    """ISO 8601, UTC."""
+    """The time of the export, ISO 8601 in UTC."""
     partitions: tuple[PartitionPart, ...]
     files: tuple[FilePart, ...] = ()
 
 
 class FormatVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """What every version of the format says."""
+    """The part of a manifest that is the same in every version of the format."""
 
     format: str
     version: int
 
 
 FRAME_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64
+"""The longest frame: the largest record, its offset and the prefixes of MessagePack."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -93,7 +95,7 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """The next bytes, `size` of them at most; none at the end."""
         ...
 
 
@@ -111,6 +113,7 @@ def read_frames(stream: Readable, where: str) -> Iterator[Frame]:
     """The records of a member, one at a time. Raises ArchiveError for what is no record."""
     while length := stream.read(4):
         size = int.from_bytes(length, "little")
+        # Checked before the bytes are asked for: a damaged length must not make this process reserve gigabytes.
         if len(length) < 4 or not 0 < size <= FRAME_SIZE_BYTES:
             raise ArchiveError(f"a record of {size} bytes; at most {FRAME_SIZE_BYTES} are possible", where=where)
         body = stream.read(size)

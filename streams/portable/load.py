@@ -1,6 +1,6 @@
-"""A file's records into a log: checked as a whole before the first append, then merged, with their places rewritten.
+"""The import of a file's records into a log: checked as a whole first, then merged, with their places rewritten.
 
-Repeating it is safe at any time: what the log holds already is recognised, and the rest is appended after it.
+An import may be repeated at any time: what the log holds already is recognised, and the rest is appended after it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _WAIT_S: Final = 0.1
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import did."""
+    """The outcome of an import."""
 
     appended: int
-    """Records."""
+    """Records that were appended."""
     present: int
     """Records that the log held already."""
     later: int
@@ -45,7 +45,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What a whole file says, as it was exported."""
+    """The content of a whole file, as it was exported."""
 
     spec: ExperimentSpec
     checkpoints: dict[str, set[tuple[str, str]]]
@@ -55,7 +55,7 @@ class Checked(msgspec.Struct, kw_only=True):
     parent: UUID | None
     """The experiment that it is a fork of."""
     removed: bool
-    """True if its files were, so that its folder may be another's by now."""
+    """True if its files were removed, so that its folder may be another's by now."""
 
 
 def check(archive: ArchiveReader) -> Checked:
@@ -93,7 +93,7 @@ def check(archive: ArchiveReader) -> Checked:
         for entry in batch:
             places.add(entry.partition, entry.offset, entry.offset)
     for part in archive.manifest.files:
-        for _ in archive.open(part.member).chunks():
+        for _ in archive.open(part.member).chunks():  # reading a member to its end checks its sha256
             pass
     if spec is None:
         raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
@@ -101,7 +101,7 @@ def check(archive: ArchiveReader) -> Checked:
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> PresentRecords:
-    """What the log holds of the file. Raises ConflictError for another history under the experiment's id."""
+    """The part of the file that the log holds. Raises ConflictError for another history under the experiment's id."""
     total = sum(part.records for part in archive.manifest.partitions)
     return await compare(log, archive.manifest.experiment, _sources(archive, folders), total)
 
@@ -123,6 +123,7 @@ async def load(
         moved = Moved(present.places, present.before, chains)
         drafts = await asyncio.to_thread(_drafts, batch, moved)
         positions = await _append(log, drafts, clock)
+        # The log answers a known id with its first place: one in another partition is another experiment's event.
         for entry, position in zip(batch, positions, strict=True):
             if position.partition != entry.partition:
                 raise ConflictError(
@@ -157,7 +158,7 @@ def _rewritten(entry: ExportedRecord, moved: Moved) -> tuple[bytes, bytes]:
 
 
 async def _chains(log: EventLog, batch: Sequence[ExportedRecord], places: Places) -> dict[tuple[Partition, int], bytes]:
-    """The destination's chains where the batch's remembered heads lie now."""
+    """The destination's chains at the places where the batch's remembered heads lie now."""
     wanted = set()
     for ref in _remembered(batch):
         partition = Partition(ref.stream, ref.partition)

@@ -1,8 +1,8 @@
-"""The order in which exported records can be appended: each partition's own, and what is named before who names it.
+"""The order in which exported records can be appended: that of each partition, and a named record before its namer.
 
-What an event names was in the log before it, so such an order exists for every export of a log that is whole. Of the
-records that could come next the earliest by its time does, as far as it is known where what it names lies now: that is
-known once it is appended, so a batch ends where everything waits for it.
+What an event names was in the log before it, so such an order exists for every export of a log that is whole. The next
+record is the earliest by its time among those whose named records have a new place. A record has one once it is
+appended, so a batch ends where everything left waits for a record of the batch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rftd.streams.portable.source import ExportedRecord
 from rftd.streams.topics import Partition, partition_of
 
 BATCH_RECORDS: Final = 1024
+"""The records of one append: each batch costs a commit, and is held in memory twice."""
 BATCH_SIZE_BYTES: Final = limits.FETCH_SIZE_BYTES
 
 
@@ -38,7 +39,7 @@ class Merge:
         *,
         records: int = BATCH_RECORDS,
     ) -> None:
-        """Records that have a place already are not asked for again."""
+        """Leaves out the records that have a place already."""
         self._places = places
         self._sources = dict(sources)
         self._records = records
@@ -52,12 +53,12 @@ class Merge:
             self._advance(partition)
 
     def next_batch(self) -> Sequence[ExportedRecord]:
-        """What can be appended now, in order; empty at the end. Raises ArchiveError if no order exists."""
+        """The records that can be appended now, in order; none at the end. Raises ArchiveError if no order exists."""
         if not self._opened:
             return self._opening()
         batch: list[ExportedRecord] = []
         size_bytes = 0
-        # Where the records that have no place yet begin; those of this batch have none.
+        # The offsets at which the records without a place begin; those of this batch have none yet.
         pending = {partition: entry.offset for partition, entry in self._heads.items()}
         ready = [
             (entry.head.time_ns, partition) for partition, entry in self._heads.items() if self._free(entry, pending)
@@ -93,7 +94,8 @@ class Merge:
             return None
         needs = NeededRecords()
         rewrite(entry.event, needs)
-        self._heads[partition], self._needs[partition] = entry, needs.wanted
+        self._heads[partition] = entry
+        self._needs[partition] = needs.wanted
         return entry
 
     def _free(self, entry: ExportedRecord, pending: Mapping[Partition, int]) -> bool:
@@ -101,6 +103,7 @@ class Merge:
         return all(partition not in pending or pending[partition] >= end for partition, end in needs.items())
 
     def _stuck(self, pending: Mapping[Partition, int]) -> ArchiveError:
+        # Two records that name each other, which no log can hold: the file was made by hand, or of a damaged log.
         partition, entry = min(self._heads.items(), key=lambda item: item[1].head.time_ns)
         waits = [
             f"{other}@{pending[other]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import islice
 from uuid import UUID
@@ -20,8 +19,8 @@ from rftd.streams.portable.format import PartitionPart, read_frames
 from rftd.streams.topics import Partition
 
 
-class ReadOnlyLog(ABC):
-    """What every read-only `EventLog` refuses; `read` and `heads` are the subclass's."""
+class ReadOnlyLog(EventLog):
+    """An `EventLog` that refuses to be changed or followed; subclasses have `read` and `heads`."""
 
     @property
     def failure(self) -> RftdError | None:
@@ -30,23 +29,8 @@ class ReadOnlyLog(ABC):
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         raise ConflictError("these records are read-only")
 
-    @abstractmethod
-    async def read(
-        self,
-        partition: Partition,
-        start: int,
-        *,
-        max_records: int = limits.FETCH_RECORDS,
-        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
-    ) -> list[Record]:
-        """See `EventLog.read`."""
-
     def subscribe(self, positions: Mapping[Partition, int]) -> Subscription:
         raise ConflictError("these records are read, not followed")
-
-    @abstractmethod
-    async def heads(self) -> Heads:
-        """See `EventLog.heads`."""
 
     async def check_heads(self, remembered: Heads) -> None:
         assert not remembered, "nothing can be remembered of these records"
@@ -55,12 +39,12 @@ class ReadOnlyLog(ABC):
         raise ConflictError("these records are read-only")
 
     async def close(self) -> None:
-        """Leaves what lies behind open: it is somebody else's."""
+        """Leaves the log or file behind it open, for somebody else opened it."""
         return
 
 
 class OwnRecords(ReadOnlyLog):
-    """A read-only `EventLog` with gaps: what is not the experiment's is left out. Heads are those of the log."""
+    """A read-only `EventLog` with gaps: records of other experiments are left out. Heads are those of the log."""
 
     def __init__(self, log: EventLog, experiment: UUID) -> None:
         self._log = log
@@ -74,6 +58,7 @@ class OwnRecords(ReadOnlyLog):
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        # On until one is found: an empty list would say that the partition ends, where only others have records here.
         while records := await self._log.read(partition, start, max_records=max_records, max_size_bytes=max_size_bytes):
             if own := [record for record in records if self.owns(record)]:
                 return own
@@ -110,12 +95,14 @@ async def closed_heads(log: EventLog) -> Heads:
     spine = await log.heads()
     tasks = await log.heads()
     rest = await log.heads()
+    # A record names only what was there before it: heads that are read later hold what those read earlier name.
     first = {topics.EXPERIMENTS: spine, topics.TASKS: tasks}
-    return {
-        partition: found[partition]
-        for partition in topics.TRUTH
-        if partition in (found := first.get(partition.stream, rest))
-    }
+    closed: Heads = {}
+    for partition in topics.TRUTH:
+        found = first.get(partition.stream, rest)
+        if partition in found:
+            closed[partition] = found[partition]
+    return closed
 
 
 class ArchiveLog(ReadOnlyLog):

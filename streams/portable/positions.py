@@ -1,4 +1,4 @@
-"""What becomes of the places that events name (`rftd.streams.log_place`) when an experiment moves into another log."""
+"""The places in the log that events name (`rftd.streams.log_place`), rewritten when an experiment moves to another."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from rftd.streams.topics import Partition
 
 
 class Places:
-    """Old offsets to new ones, per partition; both only grow. 16 bytes a record."""
+    """The new offset of each old one, per partition; both only grow. It takes 16 bytes a record."""
 
     def __init__(self) -> None:
+        # Arrays of 64-bit integers: as Python's own, the millions of a long experiment would take ten times as much.
         self._of: dict[Partition, tuple[array[int], array[int]]] = {}
 
     def add(self, partition: Partition, old: int, new: int) -> None:
-        """The next record of a partition. Raises ConflictError if the log put it below the one before."""
+        """Adds the next record of a partition. Raises ConflictError if the log put it below the one before."""
         olds, news = self._of.setdefault(partition, (array("q"), array("q")))
         assert not olds or olds[-1] < old, (partition, old)
         if news and news[-1] >= new:
@@ -47,35 +48,35 @@ class Places:
         return news[index - 1] + 1 if index else None
 
     def count(self, partition: Partition) -> int:
-        """How many records of a partition have a new place."""
+        """The number of a partition's records that have a new place."""
         return len(self._of[partition][0]) if partition in self._of else 0
 
 
 NOWHERE: Final = -1
-"""Where a dead letter points whose record was not the experiment's."""
+"""The offset to which a dead letter points whose record was not the experiment's."""
 
 
 class Mapper(Protocol):
-    """What becomes of each kind of place."""
+    """A replacement for each kind of place."""
 
     def record(self, partition: Partition, offset: int) -> int:
-        """Of one record that must be there."""
+        """The replacement for the offset of a record that must be there."""
         ...
 
     def bound(self, partition: Partition, next_offset: int) -> int:
-        """Of the end of what was read."""
+        """The replacement for the end of what was read."""
         ...
 
     def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
-        """Of remembered heads."""
+        """The replacement for remembered heads."""
         ...
 
     def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
-        """Of the heads below which nothing of the experiment lies."""
+        """The replacement for the heads below which nothing of the experiment lies."""
         ...
 
     def pointer(self, partition: Partition, offset: int) -> int:
-        """Of one record that may be missing."""
+        """The replacement for the offset of a record that may be missing."""
         ...
 
 
@@ -103,7 +104,7 @@ def _mapped(mark: LogPlace, value: Any, holder: Any, mapper: Mapper) -> Any:
 
 
 class Blank:
-    """Every place becomes nothing: what is left must be equal in every log that holds the event."""
+    """The mapper that blanks every place: what is left must be equal in every log that holds the event."""
 
     def record(self, partition: Partition, offset: int) -> int:
         return 0
@@ -122,7 +123,7 @@ class Blank:
 
 
 class NeededRecords:
-    """Collects up to where each partition must be appended before the event may be."""
+    """The mapper that changes nothing and collects the end to which each partition must be appended before an event."""
 
     def __init__(self) -> None:
         self.wanted: dict[Partition, int] = {}
@@ -151,11 +152,12 @@ class NeededRecords:
 
 
 class Moved:
-    """Old places become new ones. `before` are the destination's heads below which it holds nothing of the experiment.
+    """The mapper from old places to new ones.
 
-    The end of what was read becomes the end of what the experiment itself has there: what others have between is none
-    of its business. Of remembered heads those stay that the destination can vouch for, with its own chains, which
-    `chains` has by the place after their record.
+    `before` are the destination's heads below which it holds nothing of the experiment. The end of what was read
+    becomes the end of the experiment's own records there: records of others in between are none of its business. A
+    remembered head stays if the destination can vouch for it, with a chain of its own, which `chains` has by the place
+    after the head's record.
     """
 
     def __init__(self, places: Places, before: Heads, chains: dict[tuple[Partition, int], bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What a log holds of an exported experiment already: nothing, a part of it, all of it, or something else."""
+"""The comparison of an export with a log that may hold it already: none of it, a part, all, or something else."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _BLANK: Final = Blank()
 
 
 class PresentRecords:
-    """Of one experiment, in the destination."""
+    """The records of one experiment that the destination holds."""
 
     def __init__(self, before: Heads) -> None:
         self.places = Places()
-        """Of the records that both hold."""
+        """The places of the records that both hold."""
         self.before = before
-        """Heads below which the destination holds nothing of it."""
+        """The heads below which the destination holds nothing of the experiment."""
         self.records = 0
-        """That both hold."""
+        """The number of records that both hold."""
         self.later = 0
-        """That only the destination holds: it went on after it was imported."""
+        """The number of records that only the destination holds: it went on after it was imported."""
 
 
 async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted | None:
@@ -51,7 +51,7 @@ async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted |
 async def compare(
     log: EventLog, experiment: UUID, sources: Mapping[Partition, Iterator[ExportedRecord]], total: int
 ) -> PresentRecords:
-    """What the log holds of `total` exported records: compared without their places, in each partition's order.
+    """The part of `total` exported records that the log holds, compared without places, in each partition's order.
 
     Raises ConflictError if it holds another history under the experiment's id.
     """
@@ -65,13 +65,15 @@ async def compare(
         async for chunk in own.chunks(partition):
             extra = await asyncio.to_thread(_take, chunk, source, present)
             later = later or extra
+    # Records that only the destination has are a history that went on; beside missing ones they are another history,
+    # for the missing ones would come after them.
     if later is not None and present.records < total:
         raise _different(later, "the destination went on from a part of this experiment")
     return present
 
 
 def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: PresentRecords) -> Record | None:
-    """Takes the records in that are in the export too; the first that is not."""
+    """Takes in the records that are in the export too. Returns the first that is not."""
     later: Record | None = None
     for record in chunk:
         entry = next(source, None)
@@ -95,7 +97,7 @@ def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: Pr
 
 
 def _equal(record: Record, entry: ExportedRecord) -> bool:
-    if record.value == entry.value:
+    if record.value == entry.value:  # nearly all: only events with places, or without their payload, are decoded
         return True
     try:
         found = decode(record).event
@@ -105,7 +107,7 @@ def _equal(record: Record, entry: ExportedRecord) -> bool:
 
 
 def _blank(event: Event) -> bytes:
-    """What must be equal: not the places, and not whether a payload is there, whose digests are."""
+    """The bytes that must be equal: without places, and without a payload, whose digests stay."""
     if isinstance(event, ExperienceProduced):
         event = without_payload(event)
     return encode(rewrite(event, _BLANK))

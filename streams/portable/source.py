@@ -29,18 +29,19 @@ class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
 
     partition: Partition
     offset: int
-    """In the log that it came from."""
+    """The offset in the log that it came from."""
     head: Head
     head_bytes: bytes
     event: Event
-    """With its paths moved."""
+    """The event with its paths moved."""
     value: bytes
-    """As it was exported."""
+    """The payload as it was exported."""
     moved: bool
     """True if a path in it was moved."""
 
     def encoded(self, event: Event) -> tuple[bytes, bytes]:
-        """Head and value of `event`, which stands for this one; the exported bytes if it is the same."""
+        """The head and value of `event`, which stands for this record's; the exported bytes if it is the same."""
+        # Bytes as they are wherever possible: fields of a newer release and another writer's encoding survive the move.
         if not self.moved and (event is self.event or event == self.event):
             return self.head_bytes, self.value
         self._refuse_unknown_fields()
@@ -50,7 +51,7 @@ class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
         return _encoder.encode(msgspec.structs.replace(self.head, version=version)), encode(event)
 
     def _refuse_unknown_fields(self) -> None:
-        """What a newer release added to the event would be lost when it is written anew."""
+        """Raises UnknownVersionError for a field of a newer release, which would be lost in a rewritten event."""
         known = type(self.event)
         fields = msgpack_decoder(dict[str, msgspec.Raw]).decode(self.value)
         if self.head.version == definition_of(known).version and (
@@ -78,6 +79,7 @@ def entries(archive: ArchiveReader, part: PartitionPart, folders: Folders) -> It
     last = -1
     try:
         for frame in read_frames(stream, where):
+            # Below 2**62: offsets become 64-bit integers, and one more is added to them here and there.
             if not last < frame.offset < 1 << 62 or (count == 0 and frame.offset != part.first):
                 raise ArchiveError(f"offset {frame.offset} follows {last}", where=where)
             count = count + 1

@@ -1,4 +1,4 @@
-"""Where the log's socket lies and who may open it."""
+"""The address of the log's socket, which only its user may open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from rftd.ops.errors import ConflictError, UsageError
 
 PATH_SIZE_BYTES: Final = 100
-"""Kernels allow 104 to 108 bytes for the path of a Unix socket."""
+"""The longest path of a Unix socket in bytes: kernels allow 104 (macOS) to 108 (Linux) with the final zero."""
 
 
 def check_path(path: Path) -> None:
@@ -31,6 +31,7 @@ def listen(path: Path) -> socket.socket:
     """
     check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The file outlives its process: only a connection tells whether anybody listens, and `bind` refuses any file there.
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)

@@ -24,6 +24,7 @@ from rftd.streams.socket.server import LONGEST_WAIT_S
 from rftd.streams.topics import Partition
 
 RETRY_INTERVAL_S: Final = 0.05
+"""The pause between two tries to reach a daemon that is away; a restart takes a second or more."""
 ANSWER_TIMEOUT_S: Final = 30.0
 """A daemon that is connected and silent for so long counts as gone."""
 
@@ -120,6 +121,7 @@ class SocketLog:
         if self._file is not None and self._readable:
             self._check_open()
             try:
+                # `end` 0: this process does not know the head, so a short answer is no damage.
                 return await self._file.read(partition, start, 0, max_records, max_size_bytes)
             except LogCorruptError:
                 raise
@@ -154,7 +156,7 @@ class SocketLog:
         await self._ask(lambda id: wire.Truncate(id, partition, before_offset))
 
     async def close(self) -> None:
-        self._closed = True
+        self._closed = True  # before the wait: no new append joins, and those under way still retry
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()
@@ -233,6 +235,8 @@ class SocketLog:
             _fail(group, wire.error_of(reply))
             return
         assert isinstance(reply, wire.Appended)
+        # Before the producers hear of it: what a caller was promised is what the next greeting asks for. Replies may
+        # overtake each other, so a head only grows.
         for partition, mark in reply.heads:
             known = self._remembered.get(partition)
             if known is None or mark.next_offset > known.next_offset:
@@ -253,10 +257,11 @@ class SocketLog:
         deadline: float | None = None
         while True:
             self._check_open(under_way=True)
+            # An append may have landed unheard: the same drafts go out again, and the log knows their ids.
             try:
                 return await call(await self._connected())
             except UnreachableError as error:
-                if deadline is None:
+                if deadline is None:  # from the first failure on: a long poll that began earlier must not use it up
                     deadline = loop.time() + self._grace_s
                 if loop.time() >= deadline:
                     raise UnreachableError(
@@ -270,7 +275,7 @@ class SocketLog:
         """A connection whose server has confirmed the heads that this client remembers."""
         if self._connection is not None and not self._connection.lost:
             return self._connection
-        async with self._connecting:
+        async with self._connecting:  # all callers fail together: one of them connects, the others find it done
             if self._connection is None or self._connection.lost:
                 connection = await Connection.open(self._path)
                 remembered = wire.to_wire(self._remembered)
@@ -284,6 +289,7 @@ class SocketLog:
                 assert isinstance(reply, wire.Welcome)
                 if reply.file and self._file is None:
                     self._file = ReaderThreads(Path(reply.file), GilYield(), threads=1)
+                # Only now: nothing is sent to a daemon that has not confirmed what it acknowledged.
                 self._connection = connection
             return self._connection
 

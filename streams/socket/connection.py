@@ -1,4 +1,4 @@
-"""The client's side of one connection: requests are pipelined, replies come in any order."""
+"""`Connection`, the client's side of a connection: requests are pipelined, replies come in any order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from rftd.streams.socket.frames import FrameReader
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Sends requests and pairs the replies; once lost, it stays lost."""
+    """One connection to the server, which pairs replies with requests; once lost, it stays lost.
+
+    It reads from the transport into its own buffer: asyncio's streams would copy each frame into and out of theirs.
+    """
 
     def __init__(self) -> None:
         self._frames = FrameReader()
@@ -75,7 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def unanswered(self, timeout_s: float) -> UnreachableError:
-        """Gives the connection up because no reply came; the error to raise."""
+        """Gives the connection up because no reply came. Returns the error to raise."""
+        # A process that is stopped, not dead, keeps its socket open: only a new connection finds its successor.
         self.hang_up()
         return UnreachableError(f"the daemon did not answer within {timeout_s:g} s", fix="see whether it is stopped")
 
@@ -97,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        for reply in list(self._waiting.values()):
+        for reply in list(self._waiting.values()):  # a copy: `_settle` takes each out of the dictionary
             if not reply.done():
                 reply.set_exception(self._lost_error())
         self.resume_writing()
@@ -131,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self, id: int, reply: asyncio.Future[wire.Reply]) -> None:
         self._waiting.pop(id, None)
+        # A long poll that nobody waits for would keep one of the server's requests for half a minute.
         if reply.cancelled() and self._transport is not None and not self._transport.is_closing():
             self._transport.write(wire.framed(wire.Cancel(id)))
 

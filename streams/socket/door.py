@@ -1,4 +1,4 @@
-"""`Door`: who may append through the log's socket, and what clients remember when they come back."""
+"""`Door`: the permission to append through the log's socket, and the heads that returning clients remember."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Door:
-    """Closed until all survivors are heard; then closed to the experiments that are stopped."""
+    """A gate for appends: closed until all survivors are heard, then closed to the experiments that are stopped."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Witness], Awaitable[None]] | None = None
-        """Hears at once of a client that remembers what the log does not hold, before that client is answered."""
+        """The callback for a client that remembers what the log does not hold; that client is answered after it."""
         self.witnesses: list[Witness] = []
-        """What such clients remembered, in the order in which they came."""
+        """The heads that such clients remembered, in the order in which they came."""
         self._barred: frozenset[UUID] = frozenset()
         self._opened = asyncio.Event()
         self._came: set[int] = set()
@@ -38,6 +38,8 @@ class Door:
 
     async def check(self, drafts: Iterable[Draft]) -> None:
         """Returns once these may be appended. Raises LogLossError if they are of an experiment that is stopped."""
+        # A worker of the daemon before this one reconnects within a second and may know of a loss that nobody here has
+        # noticed: its own appends, and all others, wait until it was heard.
         await self._opened.wait()
         for draft in drafts if self._barred else ():
             if _experiment_of(draft) in self._barred:

@@ -9,9 +9,9 @@ from rftd.ops.errors import CodecError
 
 PREFIX_BYTES: Final = 4
 _ROOM_BYTES: Final = 256 * 1024
-"""One read of the socket."""
+"""The room for one read of the socket, a little more than the kernel's buffer holds by default."""
 _KEPT_BYTES: Final = 8 * limits.MIB
-"""A longer frame's memory is given back once it was read."""
+"""The longest frame whose memory is kept for the next one; that of a longer one is given back once it was read."""
 
 
 def seal(frame: bytearray) -> None:
@@ -30,10 +30,10 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_ROOM_BYTES))
         self._start = self._end = 0
-        """What was written there and is in no body yet."""
+        """The range of bytes that were written there and are in no body yet."""
 
     def room(self) -> memoryview:
-        """Where the next bytes belong; ends the use of the bodies that `filled` gave."""
+        """The memory for the next bytes; ends the use of the bodies that `filled` gave."""
         pending = self._end - self._start
         size = len(self._buffer)
         wanted = self._wanted()
@@ -63,7 +63,7 @@ class FrameReader:
         return bodies
 
     def _wanted(self) -> int:
-        """How long the frame is that begins at the start, as far as is known: at least one byte more than is there."""
+        """The length of the frame that begins at the start; that of its prefix while that is not whole."""
         body = self._start + PREFIX_BYTES
         if self._end < body:
             return PREFIX_BYTES

@@ -1,4 +1,7 @@
-"""Requests (client to server) and replies, as MessagePack arrays; `id` pairs them on one connection."""
+"""Requests (client to server) and replies, as MessagePack arrays; `id` pairs them on one connection.
+
+The arrays carry no names of fields: a field that is added, moved or removed makes another `PROTOCOL`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ PROTOCOL: Final = 2
 WireHeads = list[tuple[Partition, Mark]]
 
 
+# gc=False: messages hold no cycles, and so the collector need not walk thousands of records a second.
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     id: int
 
 
 class Hello(_Message, frozen=True, tag=1):
-    """First on each connection: are we the same release, and do you still have what you acknowledged?"""
+    """The greeting, first on each connection: the client's protocol, and the heads that were acknowledged to it."""
 
     protocol: int
     heads: WireHeads
@@ -63,13 +67,13 @@ class Truncate(_Message, frozen=True, tag=7):
 
 
 class Cancel(_Message, frozen=True, tag=8):
-    """Nobody waits for the reply to request `id` any more. Not answered."""
+    """The notice that nobody waits for the reply to request `id` any more. It is not answered."""
 
 
 class Appended(_Message, frozen=True, tag=21):
     positions: list[Position]
     heads: WireHeads
-    """Of the partitions that the append touched: what the client remembers."""
+    """The heads of the partitions that the append touched, for the client to remember."""
 
 
 class Records(_Message, frozen=True, tag=22):
@@ -88,11 +92,11 @@ class Welcome(_Message, frozen=True, tag=26):
     """The answer to a greeting."""
 
     file: str
-    """Of the log, which a client on this machine may read by itself; empty if there is none."""
+    """The path of the log's file, which a client on this machine may read by itself; empty if there is none."""
 
 
 class Failed(_Message, frozen=True, tag=25):
-    """The request raised."""
+    """The reply to a request that raised an error."""
 
     code: str
     what: str

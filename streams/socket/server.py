@@ -22,19 +22,21 @@ from rftd.streams.socket.door import Door, pid_of
 from rftd.streams.socket.frames import FrameReader
 
 REQUESTS_PER_CONNECTION: Final = 256
-"""More than these under way, and the server stops reading that socket until some are answered."""
+"""The requests of one client under way at which the server stops reading its socket until some are answered."""
 LONGEST_WAIT_S: Final = 30.0
+"""The longest poll: the answer also tells the client that the server lives."""
 LARGEST_READ_SIZE_BYTES: Final = limits.FRAME_SIZE_BYTES // 4
+"""The most payload of one answer: a record's head, offset and chain must fit into the frame beside it."""
 
 
 class LogServer:
-    """Serves `log` at the Unix socket `path`, whose file has mode 0600.
+    """A server of `log` at the Unix socket `path`, whose file has mode 0600.
 
     Clients are told `file`, the log's own, and read it themselves: 50 MB/s of experiences need not pass through here.
     """
 
     def __init__(self, log: EventLog, path: Path, *, file: Path | None = None, door: Door | None = None) -> None:
-        """Without a `door` whoever connects may append at once."""
+        """Without a `door` every client may append at once."""
         self.log = log
         self.door = door
         self.path = path
@@ -55,6 +57,7 @@ class LogServer:
     ) -> None:
         assert self._server is not None
         self._server.close()
+        # Before the connections end: a client that is cut off must find nobody here, not a server that goes away.
         self.path.unlink(missing_ok=True)
         for connection in list(self.connections):
             connection.hang_up()
@@ -87,6 +90,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._server.connections.discard(self)
+        # Cancelling an append does not take it back: it may still commit, and its client asks again with the same ids.
         for task in self._under_way.values():
             task.cancel()
 
@@ -118,6 +122,7 @@ class _Connection(asyncio.BufferedProtocol):
             if task := self._under_way.get(request.id):
                 task.cancel()
             return
+        # Without a greeting nobody has compared heads, and an append could go on from a log that lost its end.
         if not self._greeted and not isinstance(request, wire.Hello):
             raise CodecError("the first request must be a greeting")
         self._greeted = True
@@ -147,6 +152,7 @@ class _Connection(asyncio.BufferedProtocol):
                 if self._door is not None:
                     await self._door.check(request.drafts)
                 positions = await log.append(request.drafts)
+                # After the append: the heads cover it, and may cover records of others, which are as durable.
                 heads = await log.heads()
                 touched = {position.partition for position in positions}
                 return wire.Appended(request.id, positions, [(part, heads[part]) for part in touched])
@@ -180,6 +186,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             await self._log.check_heads(heads)
         except LogLossError:
+            # First the door, then the answer: by the time the client hears of it, its experiments are stopped.
             if self._door is not None:
                 await self._door.refused(self._pid, heads)
             raise

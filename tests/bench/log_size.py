@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "synthetic"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import NAMESPACE, SystemIds, derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Draft

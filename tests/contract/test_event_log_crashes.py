@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic.log.scan_chain import scan_chain
 
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.errors import ConflictError, LogCorruptError, LogError, LogLossError
 from rftd.streams.backends.sqlite import heads_file
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft

@@ -11,10 +11,10 @@ from uuid import UUID
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.errors import UnreachableError
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.chain import GENESIS, Heads, Mark, link
 from rftd.streams.envelope import Draft, Position, Record

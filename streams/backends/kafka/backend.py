@@ -31,7 +31,7 @@ from rftd.streams.topics import TRUTH, Partition
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 20.0
-"""So long the offsets of a long log are looked through; `rftd verify` reads all of them."""
+"""The time for which the offsets of a long log are looked through; `rftd verify` reads all of them."""
 _POLL_MS: Final = 200
 
 
@@ -81,7 +81,7 @@ def _of_topics(differences: list[Difference]) -> Iterator[Diagnosis]:
 
 
 def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
-    """What this cluster does not promise."""
+    """The warnings about settings with which this cluster promises less than it could."""
     if settings.replication < 2:
         yield Diagnosis(
             "replication",
@@ -95,7 +95,7 @@ def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
 
 
 async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
-    """Partitions of truth of which records are gone."""
+    """The partitions of truth from which records are gone."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             gone, looked, there = await missing_records(settings, within_s=_LOOK_S)
@@ -150,6 +150,7 @@ async def missing_records(settings: KafkaSettings, *, within_s: float) -> Delete
             pass  # what was not reached is said
         except (kafka.KafkaError, OSError) as error:
             raise translate(error, settings) from error
+    # Truth is kept for ever: a first offset above 0 says that retention, or a person, deleted what was below it.
     below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
     looked = sum(min(due[partition], ends[partition]) - firsts[partition] for partition in TRUTH)
     there = sum(ends[partition] - firsts[partition] for partition in TRUTH)
@@ -173,6 +174,7 @@ async def _look(
         consumer.assign([names.kafka(partition) for partition in ends])
         for partition in ends:
             consumer.seek(names.kafka(partition), due[partition])
+        # Up to the ends that were asked for before: a log in use would never let the search come to its end.
         while any(due[partition] < end for partition, end in ends.items()):
             for name, messages in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
                 partition = names.ours(name)

@@ -1,7 +1,7 @@
-"""How aiokafka is given a cluster's settings, and how its errors and its log lines become ours.
+"""The border to aiokafka: arguments made from a cluster's settings, its errors and log lines turned into those of rftd.
 
 A cluster that cannot be used is an error with its fix. While a broker is away aiokafka's clients would write an error
-with a traceback several times a second: of each kind of trouble one warning is left per half minute, without it.
+with a traceback several times a second: one warning per kind of trouble and half minute is left, without traceback.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rftd.streams.backends.kafka.settings import KafkaSettings
 
 CLIENT_ID: Final = "rftd"
 REQUEST_TIMEOUT_S: Final = 10.0
+"""The wait for one answer; several of them fit into the minute for which an append is tried."""
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
 _OLDEST_LIST_OFFSETS: Final = 7
 IN_SYNC: Final = "see whether its brokers run and enough replicas are in sync"
@@ -29,7 +30,10 @@ _WHERE: Final = "Kafka at {}"
 
 
 def arguments(settings: KafkaSettings) -> dict[str, Any]:
-    """What every client of aiokafka is given. Raises ConfigError for a missing password or an unusable file."""
+    """The arguments that every client of aiokafka is given.
+
+    Raises ConfigError for a missing password or an unusable TLS file.
+    """
     found: dict[str, Any] = {
         "bootstrap_servers": settings.bootstrap.split(","),
         "client_id": CLIENT_ID,
@@ -41,6 +45,7 @@ def arguments(settings: KafkaSettings) -> dict[str, Any]:
     if settings.tls:
         found["ssl_context"] = _tls(settings)
     if settings.sasl:
+        # Read when connecting and held nowhere: settings travel to workers and into log lines.
         password = os.environ.get(settings.password_env)
         if not password:
             raise ConfigError(
@@ -72,10 +77,12 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext:
 
 
 async def check_cluster(settings: KafkaSettings) -> None:
-    """Returns if one of the brokers takes our connection and is new enough.
+    """Returns if one of the brokers takes a connection and is new enough.
 
     Raises ConfigError for wrong credentials or TLS and for too old a broker, UnreachableError if none answers.
     """
+    # One connection by hand: aiokafka's clients only log why each broker refused them, a wrong password for instance,
+    # and then raise that none of them could be reached.
     options = arguments(settings)
     hosts = options.pop("bootstrap_servers")
     for name in ("retry_backoff_ms", "metadata_max_age_ms"):
@@ -98,6 +105,7 @@ async def check_cluster(settings: KafkaSettings) -> None:
 
 
 def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
+    # aiokafka has no public name for what the broker answered; without it the check passes nobody.
     versions = getattr(connection, "_versions", {})
     newest = versions.get(_LIST_OFFSETS, (0, 0))[1]
     if newest < _OLDEST_LIST_OFFSETS:
@@ -107,7 +115,7 @@ def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
 
 
 def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
-    """One of our errors, with what a person can do about it."""
+    """The error of rftd for one of aiokafka, with the fix that a person can apply."""
     where = _where(settings)
     text = str(error) or type(error).__name__
     match error:
@@ -152,6 +160,7 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
         case kafka.KafkaTimeoutError() | kafka.RequestTimedOutError() | kafka.NotEnoughReplicasError():
             # A leader that has fewer replicas than it needs may not even know where the partition ends.
             return UnreachableError(f"Kafka does not answer: {text}", where=where, fix=IN_SYNC)
+    # By its text as well: aiokafka wraps some failed handshakes in a connection error that names them only there.
     if isinstance(error.__cause__ or error, ssl.SSLError) or "SSL" in text or "CERTIFICATE" in text:
         return ConfigError(
             f"no TLS connection: {text}", where=where, field="ca_file", fix="check security= and ca_file="
@@ -183,7 +192,7 @@ class Quiet(logging.Handler):
         now_s = time.monotonic()
         if now_s - self._last_s.get(str(record.msg), -QUIET_S) < QUIET_S:
             return
-        if len(self._last_s) > _KINDS_MAX:
+        if len(self._last_s) > _KINDS_MAX:  # templates with values in them would let it grow for ever
             self._last_s.clear()
         self._last_s[str(record.msg)] = now_s
         _logger.warning("%s", record.getMessage())

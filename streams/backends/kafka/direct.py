@@ -20,7 +20,7 @@ from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
 FEW_RECORDS: Final = 256
-"""Who wants more reads onwards, and is better served by a consumer that reads ahead."""
+"""The most records of a direct read: a longer one goes on, and is better served by a consumer that reads ahead."""
 _GAP_RECORDS: Final = 64
 """Reads of one partition that begin so close behind one another are fetched as one."""
 _PARTITION_SIZE_BYTES: Final = 4 * limits.MIB
@@ -45,6 +45,7 @@ class Direct:
         self._names = names
         self._offsets = offsets
         self._duplicates = duplicates
+        # Reads that arrive while a request is under way gather behind it and share the next one.
         self._turn = asyncio.Lock()
         self._waiting: dict[Partition, list[_Wanted]] = {}
         self._average_bytes: dict[Partition, float] = {}
@@ -124,7 +125,7 @@ class Direct:
 
 
 def _cut(records: list[Record], max_size_bytes: int) -> list[Record]:
-    """Of these as many as the size allows, and at least one."""
+    """The first of these records, as many as the size allows, and at least one."""
     size = 0
     for count, record in enumerate(records):
         size += len(record.head) + len(record.value)

@@ -21,14 +21,17 @@ from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
 TIMEOUT_S: Final = 30.0
+"""The time without any record after which a read gives up."""
 PRIMED_RECORDS: Final = 2000
-"""How far below its start a subscription looks for identities that repeat later."""
+"""The records below its start in which a subscription looks for identities that repeat later."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
 _SKIP_RECORDS: Final = 256
 """A read that begins so little further on goes on there: to seek costs a request and what was fetched already."""
 _LEAST_AT_ONCE: Final = 64
 _STREAMS: Final = 8
+"""The partitions that are read onwards at a time: each holds a buffer."""
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
+"""The records of one stream that wait to be taken; aiokafka fetches no more for it meanwhile."""
 
 
 class _Stream:
@@ -61,7 +64,7 @@ class _Stream:
         return found
 
     def skip(self, below: int) -> int:
-        """Drops the records below an offset; how many they were."""
+        """Drops the records below an offset; the number of those that were dropped."""
         dropped = 0
         while self.records and self.records[0].offset < below:
             record = self.records.popleft()
@@ -103,6 +106,7 @@ class Fetcher:
         async with self._turn:
             stream = self._streams.get(partition)
             if stream is None or not stream.next <= start <= stream.next + _SKIP_RECORDS:
+                # The dictionary is in order of use: its first stream is the one that nobody has read for longest.
                 while len(self._streams) >= _STREAMS:
                     self._end(next(iter(self._streams)))
                 stream = await self._begin(partition, start, PRIMED_RECORDS if primed else 0)
@@ -118,7 +122,7 @@ class Fetcher:
             return found
 
     async def stretch(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """The identities of [start, end)."""
+        """The identities of the records in [start, end)."""
         async with self._turn:
             stream = await self._begin(partition, start)
             while stream.next < end:
@@ -228,11 +232,13 @@ class Fetcher:
         if self._consumer is not None:
             return
         consumer = AIOKafkaConsumer(
-            group_id=None,
+            group_id=None,  # no consumer group: a rebalance would take partitions away in the middle of a read
             enable_auto_commit=False,
+            # The end of a partition is then its last stable offset, here as in `Offsets.ends`: what another program has
+            # in a transaction that is open or was aborted is never read.
             isolation_level="read_committed",
-            auto_offset_reset="none",
-            fetch_max_wait_ms=20,
+            auto_offset_reset="none",  # an offset out of range is raised: to go on elsewhere would skip records
+            fetch_max_wait_ms=20,  # a read waits below a known end, so the records are there
             max_partition_fetch_bytes=_BUFFER_SIZE_BYTES,
             fetch_max_bytes=4 * _BUFFER_SIZE_BYTES,
             **arguments(self._settings),

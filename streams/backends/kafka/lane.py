@@ -24,19 +24,19 @@ from rftd.streams.chain import Mark
 from rftd.streams.topics import Partition
 
 READ_BACK_RECORDS: Final = 2000
-"""How far below the end an identity is looked for when this process first writes to a partition."""
+"""The records below the end in which identities are looked for when this process first writes to a partition."""
 READ_BACK_MOST_RECORDS: Final = 50_000
-"""The same after an unknown outcome, where the last known acknowledgement lies further back."""
+"""The most records that are read back after an unknown outcome, where the last acknowledgement lies further back."""
 SILENT_S: Final = 3.0
 """Appends count as failing once an acknowledgement is missing for this long."""
 RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
 SENDER_TURNS: Final = 4
-"""Turns of the loop in which aiokafka's sender takes a batch; only then the next one is made."""
+"""The turns of the loop in which aiokafka's sender takes a batch; only then is the next one made."""
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 
 
 class Partitions(Protocol):
-    """What a lane asks the log for."""
+    """The part of the log that a lane calls."""
 
     async def end(self, partition: Partition) -> int:
         """The next offset."""
@@ -82,6 +82,7 @@ class Lane:
         self._end: int | None = None
         """The offset after the newest record of ours that is known to have landed."""
         self._known = IdWindow()
+        """The identities that were read back."""
         self._failures = 0
         self._flying: Filling | None = None
         self._next: Filling | None = None
@@ -89,7 +90,7 @@ class Lane:
         """Batches of one record, because the broker found one too large."""
 
     def put(self, slice_: Slice) -> None:
-        """Queues drafts; their slice's `done` tells the end."""
+        """Queues drafts; their slice's `done` is set when all of them have a place, or fails."""
         self._queue.append(slice_)
         self._prefill()
         self._grown.set()
@@ -115,9 +116,12 @@ class Lane:
         producer: AIOKafkaProducer | None = None
         parts: list[Part] = []
         try:
+            # Before the first batch too: the process before this one may have sent the same drafts and died before it
+            # heard where they are.
             if not self._settled:
                 await self._settle()
             producer = await self._producers.current()
+            # A batch is encoded for one producer: its sequence numbers are of no use with another.
             filling = self._next if self._next is not None and self._next.producer is producer else Filling(producer)
             self._next = None
             self._fill(filling, skip=0)
@@ -128,6 +132,7 @@ class Lane:
             offset = await self._send(filling)
         except _TOO_LARGE as error:
             await self._lost(producer)
+            # The broker refuses the batch and does not name the record: each is sent alone until the one is found.
             if len(parts) == 1:
                 self._refuse(parts[0][0], translate(error, self._settings))
             self._alone = True
@@ -136,6 +141,8 @@ class Lane:
             await self._lost(producer)
             await self._back_off(translate(error, self._settings))
         else:
+            # The batch landed further up than the end that was read back: something lies between, perhaps these very
+            # drafts, sent before. Nothing is acknowledged before that is known.
             if self._doubtful and offset > (self._end or 0):
                 self._settle_again()
             else:
@@ -190,12 +197,14 @@ class Lane:
         """The offset of the batch's first record."""
         done = await filling.producer.send_batch(filling.batch, self._topic, partition=self._number)
         done.add_done_callback(looked_at)  # a lane that is cancelled leaves nobody to take it
+        # The sender's turn first: encoding the next batch at once would keep this one from the network.
         for _ in range(SENDER_TURNS):
             await asyncio.sleep(0)
         self._flying = filling
         self._prefill()
         silent = False
         while True:
+            # `wait` leaves the future alone; `wait_for` would cancel it, and the record could land unheard.
             await asyncio.wait([done], timeout=SILENT_S)
             if done.done():
                 break
@@ -211,13 +220,14 @@ class Lane:
         if done.cancelled():
             raise kafka.KafkaError("the producer was stopped")
         offset = int(done.result().offset)
-        if offset < 0:
+        if offset < 0:  # DUPLICATE_SEQUENCE_NUMBER: the records are there, and only reading back tells at which offsets
             raise kafka.KafkaError("the broker took the batch as a repetition and does not know where it is")
         if silent:
             self._log.failing(None)
         return offset
 
     def _place(self, offset: int, parts: list[Part], last_sum: bytes) -> None:
+        # Kafka answers with the first offset: a batch is stored as a whole, so the others follow without a gap.
         for place, (slice_, index) in enumerate(parts, start=offset):
             slice_.place(index, place)
         self._flying = None
@@ -243,7 +253,7 @@ class Lane:
 
     async def _back_off(self, error: RftdError) -> None:
         self._log.failing(error)
-        if not isinstance(error, UnreachableError):
+        if not isinstance(error, UnreachableError):  # no retry helps: rights, a limit, a damaged partition
             for slice_ in list(self._queue):
                 self._refuse(slice_, error)
             return

@@ -43,6 +43,7 @@ _logger = logging.getLogger("rftd.kafka")
 APPEND_TIMEOUT_S: Final = 60.0
 """An append is tried this long before it raises UnreachableError."""
 ACKNOWLEDGED_IDS: Final = 100_000
+"""The identities that this process remembers of what it appended: a retry of one of them sends nothing."""
 CLOSE_TIMEOUT_S: Final = 10.0
 CLOSE_FAILING_TIMEOUT_S: Final = 1.0
 TAIL_PATIENCE_S: Final = 0.5
@@ -54,7 +55,7 @@ class KafkaLog:
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
         self.failure: RftdError | None = None
-        """Why appends fail, for readiness; None while they work."""
+        """The error of the last append, for readiness; None while appends work."""
         self._settings = settings
         self._clock = clock
         self._names = Names(settings.prefix)
@@ -97,7 +98,7 @@ class KafkaLog:
 
     @property
     def lag(self) -> dict[Partition, int]:
-        """For each followed partition, the records between its known head and its slowest follower."""
+        """The records between the known head and the slowest follower, by followed partition."""
         return self._pressure.lag_records({partition: mark.next_offset for partition, mark in self._tail.heads.items()})
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
@@ -107,12 +108,14 @@ class KafkaLog:
             return []
         await self._room.reserve(len(drafts), size)
         try:
-            self._check_open()
+            self._check_open()  # again: it may have been closed while this call waited for room
             places = self._enqueue(drafts)
         except BaseException:
             self._room.release(len(drafts), size)
             raise
         slices = {id(part[0]): part[0] for part in places if not isinstance(part, Position)}
+        # The room is given back when the drafts are gone, not when the caller is: those of one that was cancelled are
+        # still queued.
         waiting = asyncio.gather(*(slice_.done for slice_ in slices.values()), return_exceptions=True)
         waiting.add_done_callback(lambda _: self._room.release(len(drafts), size))
         await asyncio.shield(waiting)  # what is queued is sent, whether or not its caller stays
@@ -134,6 +137,7 @@ class KafkaLog:
             end = (await self._offsets.ends([partition]))[partition]
             if start >= end:
                 return []
+            # Another process appended: its records may be read before the tail brings them.
             raise_head(self._tail, partition, Mark(end, GENESIS))
         return await self.read_known(partition, start, max_records, max_size_bytes)
 
@@ -152,7 +156,7 @@ class KafkaLog:
                 return []
             if kept := self._duplicates.without(records):
                 return kept
-            start = records[-1].offset + 1
+            start = records[-1].offset + 1  # all were repetitions: an empty list would say that the end is reached
         return []
 
     def subscribe(self, positions: Mapping[Partition, int]) -> KafkaSubscription:
@@ -162,6 +166,7 @@ class KafkaLog:
     async def heads(self) -> Heads:
         self._check_open()
         ends = {p: end for p, end in (await self._offsets.ends(EVERY_PARTITION)).items() if end}
+        # The cluster knows the ends, and only the last record its digest: it is fetched where the tail has none for it.
         known = {p: self._tail.head(p) for p in ends}
         asked = {p: end - 1 for p, end in ends.items() if known[p].next_offset != end or known[p].chain == GENESIS}
         found = await self._fetcher.last(asked) if asked else {}
@@ -194,6 +199,7 @@ class KafkaLog:
         firsts = await self._offsets.starts(places)
         for partition, offset in places.items():
             record = found.get(partition)
+            # What was truncated on purpose cannot be compared; a record that is missing above the first one is a loss.
             truncated = record is None and offset < firsts[partition]
             if not truncated and (record is None or record.chain != remembered[partition].chain):
                 raise different(partition, remembered[partition])
@@ -217,6 +223,7 @@ class KafkaLog:
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
+        # Shielded: a caller that is cancelled half-way must not leave producers and consumers connected.
         await asyncio.shield(self._closing)
 
     async def end(self, partition: Partition) -> int:
@@ -224,11 +231,11 @@ class KafkaLog:
         return (await self._offsets.ends([partition]))[partition]
 
     async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """The identities of [start, end)."""
+        """The identities of the records in [start, end)."""
         return await self._fetcher.stretch(partition, start, end)
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Takes what a lane's batch made."""
+        """Takes in the places of a lane's batch, and the new head."""
         self.failure = None
         for slice_, index in parts:
             key = slice_.keys[index]
@@ -239,11 +246,14 @@ class KafkaLog:
         raise_head(self._tail, partition, mark)
 
     def failing(self, error: RftdError | None) -> None:
-        """Takes why appends fail."""
+        """Takes in the error with which appends fail; None once they work."""
         self.failure = error
 
     def _enqueue(self, drafts: Sequence[Draft]) -> list[Position | Part]:
-        """Each draft's place, or the queued draft that will have one. Never waits, so that equal ids meet here."""
+        """The place of each draft, or the queued draft that will have one.
+
+        It never waits: no other append comes in between, so equal ids of two callers meet here.
+        """
         made: dict[Partition, Slice] = {}
         places: list[Position | Part] = []
         deadline_s = self._clock.monotonic_s() + APPEND_TIMEOUT_S
@@ -262,6 +272,7 @@ class KafkaLog:
         return places
 
     def _find(self, partition: Partition, key: bytes) -> Position | Part | None:
+        # From what is surest to what is older: acknowledged here, under way here, read back, seen by the tail.
         known = self._acknowledged.get(key) or self._waiting.get(key)
         if known is not None:
             return known
@@ -320,7 +331,7 @@ class KafkaLog:
     async def _from_tail(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int
     ) -> list[Record] | None:
-        """What the tail brings within a moment."""
+        """The records that the tail brings within `TAIL_PATIENCE_S`; None if it does not."""
         grown = asyncio.Event()
         self._tail.follow([partition], grown)
         try:
@@ -338,7 +349,7 @@ class KafkaLog:
 
     def _start(self, work: Coroutine[Any, Any, None], died: Callable[[RftdError], None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks.add(task)  # the loop holds its tasks weakly: one that nobody else holds may be collected
         task.add_done_callback(partial(self._stopped, died))
 
     def _stopped(self, died: Callable[[RftdError], None], task: asyncio.Future[None]) -> None:
@@ -357,6 +368,7 @@ class KafkaLog:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # After the lanes ended: one that runs could still place what is failed here.
         for part in list(self._waiting.values()):
             part[0].fail(self._closed())
         parts = (self._producers, self._tailing, self._fetcher, self._offsets)

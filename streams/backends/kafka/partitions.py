@@ -33,7 +33,7 @@ class Names:
         return self._kafka[partition]
 
     def ours(self, name: TopicPartition) -> Partition:
-        """Back again."""
+        """The partition that Kafka calls so."""
         return self._ours[name]
 
 
@@ -46,7 +46,7 @@ def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
 
 
 class Offsets:
-    """Answers from the cluster; raises the errors of `rftd.streams.backends.kafka.connect`."""
+    """First and next offsets as the cluster has them; raises the errors of `rftd.streams.backends.kafka.connect`."""
 
     def __init__(self, settings: KafkaSettings, names: Names) -> None:
         self._settings = settings
@@ -57,7 +57,7 @@ class Offsets:
 
     @property
     def client(self) -> Any:
-        """The connection, on which nothing waits for records to come."""
+        """The client of this consumer, on whose connections no request waits for records to come."""
         return self._consumer._client
 
     async def start(self) -> None:
@@ -70,7 +70,7 @@ class Offsets:
             raise translate(error, self._settings) from error
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The next offset of each partition."""
+        """The next offset of each partition, as `read_committed` has it: the end of what is replicated and stable."""
         try:
             found = await self._consumer.end_offsets([self._names.kafka(partition) for partition in partitions])
         except (kafka.KafkaError, OSError, TimeoutError) as error:

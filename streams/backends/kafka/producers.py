@@ -1,4 +1,4 @@
-"""How drafts leave: their part of an append, a batch in the making, and the one idempotent producer that sends it."""
+"""Drafts on their way out: their part of an append, a batch in the making, and the one idempotent producer."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Slice:
         return len(self.drafts) - 1
 
     def position(self, index: int) -> Position:
-        """Where a draft landed."""
+        """The position at which a draft landed."""
         return Position(self.partition, self.offsets[index])
 
     def place(self, index: int, offset: int) -> None:
-        """Notes where a draft is in the log."""
+        """Notes the offset of a draft in the log."""
         self.offsets[index] = offset
 
     def settle(self) -> bool:
@@ -101,13 +101,18 @@ class Filling:
 
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
+"""The size of a batch at which it is full; a single larger record is a batch of its own."""
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
 FLUSH_TIMEOUT_S: Final = 5.0
 _logger = logging.getLogger("rftd.kafka")
 
 
 class Producers:
-    """Hands out the current producer. Its broker session makes retries inside aiokafka exactly-once."""
+    """The current producer. Its session with the broker makes retries inside aiokafka exactly-once.
+
+    No transactions and no transactional id: rule 2 fences in band, the same on every backend, and a broker that fences
+    a producer by its id would only stop the writes of one of several processes that are all allowed to write.
+    """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -119,8 +124,8 @@ class Producers:
         async with self._turn:
             if self._current is None:
                 producer = AIOKafkaProducer(
-                    enable_idempotence=True,
-                    acks="all",
+                    enable_idempotence=True,  # sequence numbers: a retry of a batch that landed is not stored again
+                    acks="all",  # of the replicas in sync, which min.insync.replicas keeps from being the leader alone
                     compression_type=self._settings.codec,
                     max_batch_size=BATCH_SIZE_BYTES,
                     max_request_size=REQUEST_SIZE_BYTES,
@@ -144,7 +149,7 @@ class Producers:
         What others have under way with it fails and is settled by reading back.
         """
         async with self._turn:
-            if self._current is producer:
+            if self._current is producer:  # several lanes share it, and each that fails asks for this
                 self._current = None
                 await _abandon(producer)
 

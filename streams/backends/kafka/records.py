@@ -1,6 +1,6 @@
 """Records as messages of Kafka: the envelope in headers, repeated ones recognised, missing ones noted.
 
-The envelope is CloudEvents 1.0 in binary mode for other programs, and the exact head and a digest for us:
+The envelope is CloudEvents 1.0 in binary mode for other programs, and the exact head and a digest for rftd:
 
 rftd-head  the head's bytes, authoritative: what is read is byte for byte what was appended
 rftd-sum   `Record.chain`: 16 bytes of blake2b over head and value (several writers share a partition, so the digest
@@ -40,7 +40,7 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """What the headers of one record say."""
+    """The envelope that the headers of one record carry."""
 
     key: bytes
     """Equal for two records with one identity; empty if the record has none."""
@@ -55,6 +55,7 @@ def key_of(draft: Draft) -> bytes:
 
 def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, list[tuple[str, bytes]]]:
     """Kafka's key of a draft's record (its experiment, if it has one) and its headers."""
+    # In this order: `envelope_of` reads the first three without a look at the others.
     found = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
     if len(draft.head) > _ATTRIBUTES_HEAD_SIZE_BYTES:
         return None, found
@@ -150,7 +151,9 @@ def _uuid_text(id: UUID) -> bytes:
 
 
 WINDOW_RECORDS: Final = 16_384
+"""The newest identities that a reader remembers of a partition: it takes a repetition further away for a new record."""
 DUPLICATES_MAX: Final = 65_536
+"""The repetitions that are remembered of a partition; `rftd verify` finds those that lie further apart."""
 
 
 class IdWindow:
@@ -165,6 +168,7 @@ class IdWindow:
         if not key:
             return True
         first = self._offsets.get(key)
+        # `<`: a record that is read a second time is the first one, not its own repetition.
         if first is not None and first < offset:
             return False
         self._offsets[key] = offset
@@ -178,7 +182,7 @@ class IdWindow:
 
 
 class Duplicates:
-    """Where repeated records lie, found by whoever read past them; readers leave them out."""
+    """The offsets of repeated records, found by any reader that came past them; readers leave them out."""
 
     def __init__(self) -> None:
         self._offsets: dict[Partition, dict[int, None]] = {}
@@ -205,14 +209,17 @@ class Duplicates:
 
 
 class Gaps:
-    """The records that readers found missing within partitions: offsets are dense, so whatever has none was deleted."""
+    """The records that readers found missing within partitions.
+
+    Offsets are dense, for no transactions leave markers there: an offset without a record was deleted or compacted.
+    """
 
     def __init__(self) -> None:
         self.found: dict[Partition, Stretch] = {}
-        """From the first record that is missing to the last one, for each partition that has a gap."""
+        """The stretch from the first missing record to the last one, by partition that has a gap."""
 
     def look(self, partition: Partition, due: int, messages: Sequence[Any]) -> int:
-        """Compares the messages with the offset that is due; the one that is due after them."""
+        """The offset that is due after these messages, each compared with the one that was due before."""
         for message in messages:
             if message.offset > due:
                 first, end = self.found.get(partition, (due, message.offset))

@@ -1,4 +1,4 @@
-"""`KafkaSettings`: where a Kafka cluster is and how to log in, as text that holds no secret."""
+"""`KafkaSettings`: the address of a Kafka cluster and the way to log in, as text that holds no secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULT_PORT: Final = 9092
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach one Kafka cluster. The password is never held here: see `password_env`."""
+    """The way to reach one Kafka cluster. The password is never held here: see `password_env`."""
 
     bootstrap: str
     """Addresses of some of its brokers: `host:port,host:port`."""
@@ -39,13 +39,13 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     cert_file: str = ""
     key_file: str = ""
     replication: int = 1
-    """Copies of each partition, for topics that we create."""
+    """Copies of each partition, for topics that rftd creates."""
     compression: str = ""
     """One of `COMPRESSIONS`, or empty: see `codec`."""
 
     @property
     def codec(self) -> str | None:
-        """How batches are compressed, if they are: zstd, but for brokers on this machine, where no network is spared.
+        """The compression of batches: zstd, but none for brokers on this machine, where no network is spared.
 
         Token ids and log-probabilities shrink by a quarter, which costs as much time as all else that a record does.
         """

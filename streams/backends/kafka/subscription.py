@@ -19,7 +19,7 @@ GRACE_S: Final = 5.0
 
 
 class FollowedLog(Protocol):
-    """What the subscription reads from."""
+    """The part of the log that the subscription reads from."""
 
     @property
     def tail(self) -> Tail: ...
@@ -60,6 +60,7 @@ class KafkaSubscription(TailSubscription):
         deadline_s = loop.time() + wait_s
         while True:
             try:
+                # Cut off here nothing is lost: the positions move only when records are returned.
                 async with asyncio.timeout_at(deadline_s + GRACE_S):
                     return await self._next(max(0.0, deadline_s - loop.time()), max_records)
             except (UnreachableError, TimeoutError):
@@ -71,6 +72,7 @@ class KafkaSubscription(TailSubscription):
 
     async def _next(self, wait_s: float, max_records: int) -> list[Record]:
         await self._tailing.follow(self._wanted)
+        # Noted before the wait as well: a follower that is not known yet would not hold the tail back.
         self._pressure.read(id(self), self.positions)
         records = await super().next(wait_s=wait_s, max_records=max_records)
         self._pressure.read(id(self), self.positions)

@@ -1,4 +1,7 @@
-"""Back-pressure of followers on the tail: a partition pauses while what they have not read fills half the ring."""
+"""`Tailing`: one consumer that feeds the ring of newest records for all followers.
+
+`Pressure` is what followers have not read: a partition pauses while that fills half the ring.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ PATIENCE_S: Final = 2.0
 
 
 class Pressure:
-    """Knows how far each follower has read, and which partitions should wait for them."""
+    """The progress of each follower, and the partitions that should wait for them."""
 
     def __init__(self, room_bytes: int, clock: Clock) -> None:
         self._room_bytes = room_bytes
@@ -51,7 +54,7 @@ class Pressure:
         return min((place for place in places if place >= floor), default=None)
 
     def lag_records(self, heads: Mapping[Partition, int]) -> dict[Partition, int]:
-        """For each followed partition, the records between its slowest follower and its head."""
+        """The records between the slowest follower and the head, by followed partition."""
         found: dict[Partition, int] = {}
         for partition, head in heads.items():
             at = self.slowest(partition)
@@ -67,6 +70,7 @@ class Pressure:
         """Notes the sizes of records that the tail took."""
         partition = records[0].partition
         average = sum(len(record.head) + len(record.value) for record in records) / len(records)
+        # A moving average: unread bytes are only estimated, for the ring forgets records before their followers read.
         self._average_bytes[partition] = 0.7 * self._average_bytes.get(partition, average) + 0.3 * average
 
     def changes(self, positions: Mapping[Partition, int]) -> Iterator[tuple[Partition, bool]]:
@@ -106,7 +110,7 @@ _AT_ONCE: Final = limits.FETCH_RECORDS
 
 
 class Tailing:
-    """Feeds `tail`; `run` is its task."""
+    """The consumer that feeds `tail` with each followed partition's newest records; `run` is its task."""
 
     def __init__(
         self,
@@ -119,7 +123,7 @@ class Tailing:
         pressure: Pressure,
     ) -> None:
         self.failed: RftdError | None = None
-        """Why nothing can be followed any more: records were lost or damaged."""
+        """The error after which nothing can be followed any more: records were lost or damaged."""
         self._settings = settings
         self._names = names
         self._offsets = offsets
@@ -159,6 +163,7 @@ class Tailing:
             ends = await self._offsets.ends(new)
             starts = await self._offsets.starts(new)
             for partition in new:
+                # From below the end: the first records that followers see may repeat one of these.
                 begin = max(starts[partition], ends[partition] - PRIMED_RECORDS)
                 self._windows[partition] = IdWindow()
                 consumer.seek(self._names.kafka(partition), begin)
@@ -180,7 +185,7 @@ class Tailing:
                 translated = translate(error, self._settings)
                 if not isinstance(translated, UnreachableError):
                     self.fail(translated)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # an error that comes at once, again and again, must not fill the loop
 
     async def stop(self) -> None:
         """Disconnects."""
@@ -201,6 +206,7 @@ class Tailing:
             self._next[partition] = due
             self._flowing.add(partition)
             self._pressure.arrived(records)
+            # An append of this process may have raised the head above what this poll brought: it never goes down.
             head = self._tail.head(partition)
             mark = Mark(last.offset + 1, last.chain)
             self._tail.advance(records, {partition: max(mark, head, key=lambda known: known.next_offset)})

@@ -26,7 +26,7 @@ MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
 MIN_INSYNC: Final = "min.insync.replicas"
 POLL_S: Final = 0.02
 DEAD_ASKED: Final = 50
-"""So many requests in a row may meet a broker that is dead and still named."""
+"""The requests in a row that may meet a broker that is dead and still named by the cluster."""
 _EXISTS: Final = 36
 _REPLICA_AWAY: Final = 9
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
@@ -66,11 +66,13 @@ def configs_of(topic: Topic, replicas: int) -> dict[str, str]:
     """
     retention = _FOREVER if topic.retention_s is None else str(int(topic.retention_s * 1000))
     return {
+        # Never "compact": it keeps the last record of each key, and the log is every one of them.
         "cleanup.policy": "delete",
+        # Kafka's default of a week would delete the truth of any longer experiment.
         "retention.ms": retention,
         "retention.bytes": _FOREVER,
         "max.message.bytes": str(MESSAGE_SIZE_BYTES),
-        "compression.type": "producer",
+        "compression.type": "producer",  # batches stay as they were sent: the broker need not pack them anew
         MIN_INSYNC: str(min(2, replicas)),
     }
 
@@ -88,7 +90,8 @@ async def ensure_topics(settings: KafkaSettings) -> None:
             missing = [topic for topic in TOPICS.values() if settings.prefix + topic.name not in found]
             if missing:
                 await _create(admin, settings, missing)
-            while len(found) < len(TOPICS):  # creation is known to every broker a little later
+            # Creation is known to every broker a little later; `ensure_topics` may also race another daemon's.
+            while len(found) < len(TOPICS):
                 await asyncio.sleep(POLL_S)
                 found = await _describe(admin, settings)
             differences = await _differences(admin, settings, found)
@@ -219,6 +222,7 @@ def _compare(name: str, topic: Topic, replicas: int, found: dict[str, str]) -> l
             continue
         if setting in ("max.message.bytes", MIN_INSYNC) and int(value) >= int(expected):
             continue
+        # Fatal is what deletes truth, now or some day; anything else can be mended while the log is in use.
         fatal = (setting == "cleanup.policy" and "compact" in value) or (
             setting in ("retention.ms", "retention.bytes") and truth
         )
@@ -248,7 +252,7 @@ async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, di
 
 
 async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of a broker that lives: aiokafka asks any of those that the cluster named last, and asks it once."""
+    """The answer of a broker that lives: aiokafka asks one of those that the cluster named last, and only once."""
     for _ in range(DEAD_ASKED):
         try:
             return await ask()

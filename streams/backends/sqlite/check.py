@@ -1,4 +1,4 @@
-"""Start-up verification of the newest bytes, and the offline scans: of the hash chain, and of the index of ids."""
+"""Verification of the embedded log: of the newest bytes at start-up, and of the whole index of ids offline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import apsw
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.errors import LogCorruptError, NotFoundError
+from rftd.ops.errors import LogCorruptError
 from rftd.streams.backends.sqlite import heads_file, schema
 from rftd.streams.backends.sqlite.errors import translate
 from rftd.streams.backends.sqlite.ids import place_of, split_place
@@ -22,7 +22,7 @@ _EVERY = 1 << 62
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """What a scan has seen, all of it intact."""
+    """The records that a scan has seen, all of them intact."""
 
     records: int
     size_bytes: int
@@ -44,8 +44,9 @@ def verify_newest(
     try:
         pages = connection.pragma("page_count")
         page_size = connection.pragma("page_size")
+        # SQLite checks its own structure page by page, over the whole file: only a small one is worth that at a start.
         if pages * page_size <= size_bytes:
-            _integrity(connection, path, "quick_check(1)")
+            _integrity(connection, path)
         parts = sorted(schema.stored_parts(connection), key=lambda part: part.end_size - part.start_size)
         records = size = 0
         heads: Heads = {}
@@ -61,39 +62,6 @@ def verify_newest(
     except (apsw.Error, OSError, TypeError, ValueError) as error:
         raise translate(error, str(path), reading=True) from error
     return Scan(records, size, heads)
-
-
-def scan_chain(folder: Path) -> Scan:
-    """Recomputes the whole hash chain of the log in `folder`, offline or beside a running daemon.
-
-    Every record's checksum, link and id entry are compared, then SQLite's own structure. Raises LogCorruptError or
-    LogLossError with the first bad position.
-    """
-    path = folder / schema.FILE_NAME
-    if not path.exists():
-        raise NotFoundError(f"there is no event log at {path}", fix="name the folder given to `rftd serve --data`")
-    remembered = heads_file.read_heads(path.with_name(heads_file.FILE_NAME))
-    try:
-        connection = schema.connect_reader(path)
-    except (apsw.Error, TypeError, ValueError) as error:
-        raise translate(error, str(path), reading=True) from error
-    try:
-        connection.execute("BEGIN")  # one snapshot, taken after the heads were read
-        indexed = schema.indexed_ends(connection)
-        seen = [
-            _verify(connection, part, part.start.next_offset, indexed.get(part.id, 0))
-            for part in schema.stored_parts(connection)
-        ]
-        heads: Heads = {}
-        for scan in seen:
-            heads |= scan.heads
-        check_remembered(connection, remembered, heads)
-        _integrity(connection, path, "integrity_check(1)")
-        return Scan(sum(scan.records for scan in seen), sum(scan.size_bytes for scan in seen), heads)
-    except (apsw.Error, OSError, TypeError, ValueError) as error:
-        raise translate(error, str(path), reading=True) from error
-    finally:
-        connection.close(True)
 
 
 def check_remembered(connection: apsw.Connection, remembered: Heads, heads: Heads) -> None:
@@ -116,6 +84,7 @@ def _start_within(connection: apsw.Connection, part: StoredPart, size_bytes: int
     high = part.head.next_offset
     if part.start_size >= floor:
         return low
+    # `end_size` grows with the offset, so a dozen rows tell where the newest bytes begin, and not every one is read.
     while low < high:
         middle = (low + high) // 2
         row = connection.execute(Statements(part.id).at, (middle,)).get
@@ -125,8 +94,8 @@ def _start_within(connection: apsw.Connection, part: StoredPart, size_bytes: int
     return min(low + 1, part.head.next_offset)
 
 
-def _verify(connection: apsw.Connection, part: StoredPart, start: int, indexed_end: int = 0) -> Scan:
-    """Recomputes the chain from `start` to the head; records below `indexed_end` must be in the index of ids."""
+def _verify(connection: apsw.Connection, part: StoredPart, start: int) -> Scan:
+    """Recomputes the chain from `start` to the head. Raises LogCorruptError."""
     partition = part.partition
     chain = part.start.chain
     if start > part.start.next_offset:
@@ -136,14 +105,12 @@ def _verify(connection: apsw.Connection, part: StoredPart, start: int, indexed_e
         chain = before[1]
     size = 0
     end = start
-    for id, record in checked_rows(connection, schema.statements_of(connection, part.id), partition, start, _EVERY):
+    for _, record in checked_rows(connection, schema.statements_of(connection, part.id), partition, start, _EVERY):
+        # The chain covers the payload that a thin record no longer has: its own link is taken as it stands, under the
+        # row's checksum, and the next one is checked against it.
         chain = record.chain if record.thin else link(chain, record.head, record.value)
         if chain != record.chain:
             raise damaged(partition, record.offset, "breaks the hash chain")
-        if record.offset < indexed_end:
-            place = connection.execute(schema.FIND_ID, (id,)).get
-            if place != place_of(part.id, record.offset):
-                raise damaged(partition, record.offset, "is missing in the index of ids")
         end = record.offset + 1
         size += len(record.head) + len(record.value)
     if end != part.head.next_offset:
@@ -151,8 +118,8 @@ def _verify(connection: apsw.Connection, part: StoredPart, start: int, indexed_e
     return Scan(end - start, size, {partition: Mark(end, chain)})
 
 
-def _integrity(connection: apsw.Connection, path: Path, check: str) -> None:
-    verdict = connection.execute(f"PRAGMA {check}").get
+def _integrity(connection: apsw.Connection, path: Path) -> None:
+    verdict = connection.execute("PRAGMA quick_check(1)").get
     if verdict != "ok":
         raise LogCorruptError(
             f"the structure of the log's file is damaged: {verdict}",
@@ -162,11 +129,13 @@ def _integrity(connection: apsw.Connection, path: Path, check: str) -> None:
 
 
 _AT_ONCE: Final = 8192
+"""The records whose ids are looked up together."""
 _ERRORS: Final = 20
+"""The findings of SQLite that are told at most: a damaged page yields hundreds."""
 
 
 def wrong_ids(folder: Path) -> Iterator[str]:
-    """What is wrong with the index, and with the structure of the file, in words; one snapshot, beside a daemon too.
+    """The faults of the index of ids and of the file's structure, in words; one snapshot, beside a daemon too.
 
     A record that is missing in the index would be taken again if it were appended again, and one that stands there for
     another would answer with its place. Blocks. Raises LogCorruptError for a file that cannot be read.
@@ -186,7 +155,7 @@ def wrong_ids(folder: Path) -> Iterator[str]:
             expected += max(0, end - part.start.next_offset)
             yield from _missing(connection, part, end)
         found: Any = connection.execute("SELECT count(*) FROM ids").get
-        if found > expected:
+        if found > expected:  # only then: to look each id up reads the log in random order
             yield from _foreign(connection, parts)
         for (line,) in connection.execute(f"PRAGMA integrity_check({_ERRORS})"):
             if line != "ok":
@@ -198,7 +167,7 @@ def wrong_ids(folder: Path) -> Iterator[str]:
 
 
 def _missing(connection: apsw.Connection, part: StoredPart, end: int) -> Iterator[str]:
-    """Records below `end` whose id the index does not have, or has for another place; stretches of them in one line."""
+    """The records below `end` that the index lacks, or has at another place; a stretch of them is one line."""
     first = last = -1
     start = part.start.next_offset
     statement = f"SELECT id, off FROM p{part.id} WHERE off >= ? AND off < ? ORDER BY off LIMIT {_AT_ONCE}"  # noqa: S608
@@ -236,7 +205,7 @@ def _places(connection: apsw.Connection, ids: list[bytes]) -> dict[bytes, int]:
 
 
 def _foreign(connection: apsw.Connection, parts: dict[int, StoredPart]) -> Iterator[str]:
-    """Ids that the index has and no record."""
+    """The ids that stand in the index for a record that has another id, or for none."""
     for id, place in connection.execute("SELECT id, place FROM ids"):
         number, offset = split_place(place)
         part = parts.get(number)

@@ -1,4 +1,4 @@
-"""SQLite's errors as ours."""
+"""Translation of SQLite's errors into those of rftd."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import apsw
 
 from rftd.ops.errors import LogCorruptError, LogFullError, RftdError, UnreachableError
 
+# The disk is full where SQLite calls it an I/O error: a short write, a cut, or a `-shm` file that cannot grow.
 _NO_SPACE: Final = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
 
 
 def translate(error: BaseException, where: str, *, reading: bool = False) -> RftdError:
-    """Our error for one that SQLite, the file system or a fault point raised."""
+    """The error of rftd for one that SQLite, the file system or a fault point raised."""
     if isinstance(error, RftdError):
         return error
     extended = getattr(error, "extendedresult", 0)
@@ -30,6 +31,8 @@ def translate(error: BaseException, where: str, *, reading: bool = False) -> Rft
             where=where,
             fix="restore the data folder from a backup; `rftd verify` names the first damaged record",
         )
+    # Everything else may have struck before or after the commit: only an outcome called unknown makes callers retry
+    # with the same ids, and those are recognised if they landed.
     return UnreachableError(
         f"the log failed and the outcome of the append is unknown: {type(error).__name__}: {error}",
         where=where,

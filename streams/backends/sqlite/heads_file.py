@@ -41,13 +41,15 @@ class HeadsFile:
         self._sequence = max((slot.sequence for slot in _slots(path)), default=0)
 
     def write(self, heads: Mapping[Partition, Mark]) -> None:
-        """Remembers `heads`, all of them. Failing is harmless: the older slot stays."""
+        """Remembers `heads`, those of all partitions. Failing is harmless: the older slot stays."""
         self._sequence += 1
         rows = [(stream, number, *mark) for (stream, number), mark in heads.items()]
         body = _encoder.encode(_Slot(self._sequence, rows))
         framed = xxhash.xxh3_64_digest(body) + len(body).to_bytes(4, "little") + body
-        if len(framed) <= _SLOT_SIZE_BYTES:
+        if len(framed) <= _SLOT_SIZE_BYTES:  # a longer one would run into the other slot
             with suppress(OSError):
+                # One write and no fsync: this stands in the way of every acknowledgement. A process that is killed
+                # loses nothing of it; after a power loss it may be older than the database, which no check minds.
                 os.pwrite(self._file, framed, self._sequence % 2 * _SLOT_SIZE_BYTES)
 
     def close(self) -> None:

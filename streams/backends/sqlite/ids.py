@@ -1,7 +1,8 @@
-"""Which id lies where: the newest records' ids in memory, the others in a table.
+"""The index of ids, by which a repeated append is recognised: the newest ids in memory, the others in a table.
 
-Ids are random: each of its own would change a page of a large table, and be most of what a commit writes. By the
-thousand, neighbours share their pages. Their rows hold the newest ids, so memory is filled from them after a restart.
+Ids are random: each one written by itself would change a page of a large table, and be most of what a commit writes.
+By the thousand, neighbours share their pages. The rows of the newest records hold their ids too, so memory is filled
+from them after a restart.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from rftd.streams.backends.sqlite.schema import Statements
 
 
 class IdIndex:
-    """The index of one connection that writes; made anew after a failed write."""
+    """The index of one writing connection; made anew after a failed write, when nobody knows what it should hold."""
 
     def __init__(self, connection: apsw.Connection, part_ids: Iterable[int]) -> None:
-        """Within a transaction: the log of an older release gets its new table."""
+        """Within a transaction of the caller, which gives the log of an older release its new table."""
         schema.upgrade(connection)
         self._connection = connection
         self._recent: dict[bytes, int] = {}
@@ -54,7 +55,9 @@ class IdIndex:
         if len(self._recent) < schema.INDEXED_AT_ONCE:
             return
         connection = self._connection
-        rows = sorted(self._recent.items())
+        rows = sorted(self._recent.items())  # by id: neighbours go to the same page
+        # One transaction for ids and ends: an end that ran ahead of its ids would make records unknown, for ever. After
+        # a crash before it, the rows above the old ends fill the memory again.
         with connection:
             whole = len(rows) - len(rows) % schema.ROWS_AT_ONCE
             for start in range(0, whole, schema.ROWS_AT_ONCE):

@@ -25,7 +25,7 @@ from rftd.streams.backends.sqlite.store import Store
 from rftd.streams.backends.sqlite.wal import Blocked
 from rftd.streams.backends.sqlite.writer import WriterThread
 from rftd.streams.backends.tail import Tail, TailSubscription
-from rftd.streams.chain import Heads, Mark, check_mark, different
+from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
 
@@ -49,15 +49,15 @@ class SqliteLog:
         """The log in `folder`, which is made if it is missing; verified over its newest bytes.
 
         Raises ConflictError if another process has it open or the folder is on a network file system, LogCorruptError
-        or LogLossError with the position if it is damaged or an acknowledged record is gone. Whoever does not
-        `refuse_loss` has read what `log.heads` remembers before, for the next commit writes it anew.
+        or LogLossError with the position if it is damaged or an acknowledged record is gone. A caller that passes
+        `refuse_loss=False` has read what `log.heads` remembers before, for the next commit writes it anew.
         """
         store, lock = await asyncio.to_thread(_open, folder, point, refuse_loss)
         return cls(store, folder / schema.FILE_NAME, lock, point)
 
     @property
     def path(self) -> Path:
-        """Of the file, which other processes may read."""
+        """The path of the database file, which other processes may read."""
         return self._path
 
     @property
@@ -72,7 +72,7 @@ class SqliteLog:
 
     @property
     def wal_size_bytes(self) -> int:
-        """What lies in the write-ahead log, at the last commit."""
+        """The size of the write-ahead log at the last commit."""
         return self._store.wal.pages * schema.PAGE_SIZE_BYTES
 
     @property
@@ -88,6 +88,8 @@ class SqliteLog:
         if size <= limits.GROUP_COMMIT_SIZE_BYTES:
             return await self._writer.append(drafts, size)
         positions: list[Position] = []
+        # Several transactions: after a crash between two a prefix is there, which the contract allows, and the retry
+        # with the same ids lands only the rest.
         for part in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
             positions += await self._writer.append(part, sum(draft.size_bytes for draft in part))
         return positions
@@ -116,13 +118,7 @@ class SqliteLog:
 
     async def check_heads(self, remembered: Heads) -> None:
         self._check_open()
-        for partition, mark in remembered.items():
-            start = Mark(*await self._reader.start_of(partition))
-            check_mark(partition, mark, head=self._tail.head(partition), start=start)
-            if mark.next_offset > start.next_offset:
-                last = await self.read(partition, mark.next_offset - 1, max_records=1)
-                if not last or last[0].chain != mark.chain:
-                    raise different(partition, mark)
+        await self._reader.check_heads(remembered, self._tail)
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
         self._check_open()
@@ -139,10 +135,11 @@ class SqliteLog:
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
+        # Shielded: a caller that is cancelled half-way must not leave the lock held and the writer's thread alive.
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._writer.close()
+        await self._writer.close()  # first: what is queued still commits, and its followers still read
         self._tail.wake_all()
         await asyncio.to_thread(self._release)
 
@@ -150,7 +147,7 @@ class SqliteLog:
         self._reader.close()  # before the store: the last connection to close tidies the write-ahead log
         self._store.close()
         self._heads_file.close()
-        self._lock.release()
+        self._lock.release()  # last: from here on another process may open the files
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -160,11 +157,12 @@ class SqliteLog:
 def _open(folder: Path, point: Callable[[str], None], refuse_loss: bool) -> tuple[Store, LockFile]:
     make_durable_folder(folder)
     refuse_network_file_system(folder)
-    lock = LockFile(folder)
+    lock = LockFile(folder)  # before the database is touched: opening it recovers the write-ahead log
     store: Store | None = None
     try:
         path = folder / schema.FILE_NAME
         store = Store(path, point)
+        # On the thread that opens, before the first append: a log that lost its end must not grow a new one.
         verify_newest(store.connection, path, refuse_loss=refuse_loss)
     except BaseException:
         if store is not None:

@@ -1,4 +1,4 @@
-"""Reads of the embedded log, on threads of their own with read-only connections."""
+"""`ReaderThreads`: reads of the embedded log, on threads of their own with read-only connections."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TypeVar
 
 import apsw
 
+from rftd.ops import limits
 from rftd.ops.errors import UnreachableError
 from rftd.streams.backends.gil_yield import GilYield
 from rftd.streams.backends.sqlite import schema
 from rftd.streams.backends.sqlite.errors import translate
 from rftd.streams.backends.sqlite.rows import read_rows
-from rftd.streams.chain import Heads
+from rftd.streams.backends.tail import Tail
+from rftd.streams.chain import Heads, Mark, check_mark, different
 from rftd.streams.envelope import Record
 from rftd.streams.topics import Partition
 
@@ -57,6 +59,19 @@ class ReaderThreads:
 
         return await self._on_thread(start)
 
+    async def check_heads(self, remembered: Heads, tail: Tail) -> None:
+        """Compares remembered heads with the file; `tail` knows where it ends. Raises LogLossError."""
+        for partition, mark in remembered.items():
+            start = Mark(*await self.start_of(partition))
+            head = tail.head(partition)
+            check_mark(partition, mark, head=head, start=start)
+            if mark.next_offset > start.next_offset:
+                # The record before the mark carries its chain, and through it vouches for every one below.
+                place = mark.next_offset - 1
+                last = await self.read(partition, place, head.next_offset, 1, limits.FETCH_SIZE_BYTES)
+                if not last or last[0].chain != mark.chain:
+                    raise different(partition, mark)
+
     def close(self) -> None:
         """Waits for reads under way and closes the connections; blocks."""
         self._closed = True
@@ -75,11 +90,12 @@ class ReaderThreads:
                 raise translate(error, str(self._path), reading=True) from error
 
         with self._gil_yield:
+            # A caller that is cancelled leaves its read running: a thread cannot be stopped, and `close` waits for it.
             return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
     def _connection(self) -> apsw.Connection:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = schema.connect_reader(self._path)
-            self._connections.append(connection)
+            self._connections.append(connection)  # `close` runs on another thread, which sees no thread-local
         return connection

@@ -1,4 +1,4 @@
-"""One partition's rows, read and checked; and how a value lies in its row.
+"""Rows of one partition, read and checked, and the form in which a value lies in its row.
 
 A value is stored as it was appended, compressed, or without its payload. A page holds 16 KiB, and a row of more than
 half of it would leave the rest empty. So longer values are compressed, by snappy, which takes some ten microseconds;
@@ -30,11 +30,13 @@ ZSTD: Final = 4
 _FORMS: Final = (0, SNAPPY, ZSTD, THIN, THIN | SNAPPY, THIN | ZSTD)
 
 _COMPRESS_FROM_BYTES: Final = 4096
+"""The smallest value that is compressed: several shorter ones share a page as they are."""
 _COMPRESS_TO_BYTES: Final = 64 * 1024
 """Longer values continue on pages of their own, of which they fill most."""
 _HALF_PAGE_BYTES: Final = 7900
-"""Two rows with so long values share a page."""
+"""The longest value of which two rows still share a page of 16 KiB, beside their heads and sums."""
 _WHOLE_PAGE_BYTES: Final = 14 * 1024
+"""The longest value that is worth trying to bring below half a page; a longer one takes a second page anyway."""
 _WORTH_IT: Final = 0.9
 """The largest share of its size to which a value may shrink; what snappy leaves larger, zstd hardly shrinks either."""
 _ZSTD_LEVEL: Final = 1
@@ -63,11 +65,12 @@ def unpacked(stored: bytes, form: int) -> bytes:
         return stored
     try:
         if form & SNAPPY:
+            # The length comes from the row: a damaged one must not make this process reserve gigabytes.
             size_bytes = cramjam.snappy.decompress_raw_len(stored)
             if size_bytes > _COMPRESS_TO_BYTES:
                 raise ValueError(f"the row would become {size_bytes} bytes, more than are ever compressed")
             return bytes(cramjam.snappy.decompress_raw(stored))
-        value = bytearray(_COMPRESS_TO_BYTES)
+        value = bytearray(_COMPRESS_TO_BYTES)  # a frame that holds more is refused, not grown for
         size_bytes = cramjam.zstd.decompress_into(stored, value)
         return bytes(value[:size_bytes])
     except cramjam.DecompressionError as error:
@@ -75,8 +78,8 @@ def unpacked(stored: bytes, form: int) -> bytes:
 
 
 def row_sum(id: bytes, chain: bytes, head: bytes, stored: bytes, form: int) -> bytes:
-    """The fast checksum that stands in each row; rows of older releases have form 0."""
-    if form:
+    """The fast checksum (xxh3, 8 bytes) that stands in each row, over the bytes as they are stored."""
+    if form:  # rows of releases before compression have form 0 and a sum without it
         return xxhash.xxh3_64_digest(b"".join((id, chain, head, stored, form.to_bytes(1, "little"))))
     return xxhash.xxh3_64_digest(b"".join((id, chain, head, stored)))
 
@@ -117,9 +120,10 @@ def checked_rows(
 def read_rows(
     connection: apsw.Connection, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int
 ) -> list[Record]:
-    """At most so many records from `start` on, but at least one if there is one. Raises LogCorruptError.
+    """The records from `start` on up to both limits, but at least one if there is one.
 
-    `end` is the head that the caller knows of: a record missing below it is damage.
+    `end` is the head that the caller knows of: raises LogCorruptError for a record that is missing below it, and for
+    one that is damaged.
     """
     found: list[Record] = []
     size = 0
@@ -141,5 +145,5 @@ def read_rows(
             reached = start + len(found)
             if len(found) < max_records and reached < end:
                 raise damaged(partition, reached, f"is missing: the log ended before {end} when it was last written")
-        rows.close()
+        rows.close()  # a cursor left open would keep the read transaction, and the write-ahead log could not be emptied
     return found

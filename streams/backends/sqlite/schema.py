@@ -27,15 +27,15 @@ _NO_FORM: Final = 2
 """The last version whose rows have no `form`: there, each value is stored as it was appended."""
 PAGE_SIZE_BYTES: Final = 16384
 CACHE_SIZE_KIB: Final = 8 * 1024
-"""Of the connection that writes, which appends; what is read of the ids is in the operating system's cache, too."""
+"""The page cache of the writing connection, which only appends; the operating system caches the ids that it reads."""
 CHECKPOINT_PAGES: Final = 1000
-"""Pages in the write-ahead log after which they are moved into the database, beside the writer."""
+"""The pages in the write-ahead log from which on they are moved into the database, beside the writer."""
 CHECKPOINT_REST_PAGES: Final = 200
-"""As many as the writer moves itself, at the end."""
+"""The most pages that are left to the writer itself, at the end of a round."""
 CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
-"""Then the writer moves them all, unless a reader is in the way: nobody waits for that."""
+"""The pages from which on the writer moves them all itself, unless a reader is in the way: nobody waits for that."""
 BUSY_TIMEOUT_MS: Final = 5000
-"""Of a transaction that writes; emptying the write-ahead log waits for nobody."""
+"""The wait of a writing transaction for another one; emptying the write-ahead log waits for nobody."""
 GIVEN_BACK_PAGES: Final = 256
 """Pages that are returned to the file system at once, between two commits."""
 INDEXED_AT_ONCE: Final = 8192
@@ -66,12 +66,11 @@ _PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size F
 PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
 START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
 ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
-FIND_ID: Final = "SELECT place FROM ids WHERE id = ?"
 FIND_IDS: Final = tuple(
     "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
     for count in range(ROWS_AT_ONCE + 1)
 )
-"""By the number of ids."""
+"""The statements that find several ids, by the number of ids."""
 ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
 ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
 REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
@@ -87,7 +86,7 @@ class Statements:
     """The statements over the rows of one partition; cheap to make, so nothing caches it."""
 
     def __init__(self, part_id: int, *, with_form: bool = True) -> None:
-        """`with_form`: False for a log of an older release that nobody has appended to since."""
+        """`with_form` is False for a log of an older release that nobody has appended to since."""
         row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
 
         def over(template: str) -> str:
@@ -129,7 +128,7 @@ def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
 
 
 def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
-    """For each partition id the offset below which the ids of its records are in `ids`; absent ones are at 0."""
+    """The offset, by partition id, below which the ids of a partition's records are in `ids`; 0 where it is absent."""
     if connection.pragma("user_version") == _ALL_INDEXED:
         return {part.id: part.head.next_offset for part in stored_parts(connection)}
     rows: list[Any] = connection.execute(_INDEXED).fetchall()
@@ -161,13 +160,18 @@ def connect_writer(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), statementcachesize=256)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        # The order matters: page size and vacuum mode of a new file are fixed by its first write, which WAL mode is.
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; an older one stays as it was made
         mode = connection.pragma("journal_mode", "wal")
+        # NORMAL, SQLite's usual choice with WAL, syncs at checkpoints only: acknowledged commits would be lost with the
+        # power. FULL syncs the write-ahead log at each commit.
         connection.pragma("synchronous", "full")
+        # By default the commit that passes 1,000 pages would do the checkpoint itself, in front of its acknowledgement.
         connection.pragma("wal_autocheckpoint", 0)
-        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
-        connection.pragma("cache_size", -CACHE_SIZE_KIB)
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)  # the file is cut to this when it starts anew
+        connection.pragma("cache_size", -CACHE_SIZE_KIB)  # SQLite reads a negative number as KiB, not pages
+        # SQLite answers with the mode that it got, and does not fail: on some file systems WAL is not to be had.
         if mode != "wal" or connection.pragma("synchronous") != 2:
             raise ConflictError(
                 f"SQLite runs in journal mode {mode!r} here; the log needs WAL with synchronous=FULL",
@@ -185,6 +189,8 @@ def connect_checkpointer(path: Path) -> apsw.Connection:
     """A connection that moves the write-ahead log into the database."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(0)
+    # A setting of the connection, not of the file: it decides whether a checkpoint syncs the database before the
+    # write-ahead log may be overwritten.
     connection.pragma("synchronous", "full")
     return connection
 
@@ -204,6 +210,7 @@ def connect_reader(path: Path) -> apsw.Connection:
 def check_schema(connection: apsw.Connection, path: Path) -> None:
     """Raises LogCorruptError or ConflictError unless the file is a log that this release reads."""
     version = connection.pragma("user_version")
+    # The id lies in the first page: a damaged one is told here, before a version read from it sends people elsewhere.
     if connection.pragma("application_id") != APPLICATION_ID:
         raise LogCorruptError(
             "the file is no event log of rftd, or its first page is damaged",
@@ -221,7 +228,7 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
 def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if tables == 0 and connection.pragma("application_id") == 0:
-        with connection:
+        with connection:  # one transaction: a crash leaves an empty file, which the next start takes for a new one
             connection.execute(CREATE)
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", SCHEMA_VERSION)

@@ -22,11 +22,11 @@ from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
 
 _INCREMENTAL: Final = 2
-"""SQLite's number for files that can give pages back."""
+"""SQLite's number of the vacuum mode in which a file can give pages back."""
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """What one transaction did: a position per draft, the records that are new, and the heads that moved."""
+    """The outcome of one transaction: a position per draft, the records that are new, and the heads that moved."""
 
     positions: list[Position]
     records: list[Record]
@@ -45,7 +45,7 @@ class _WrittenPart:
 
 
 class _Run:
-    """What a transaction adds to one partition."""
+    """The rows that a transaction adds to one partition, and the partition's end after them."""
 
     def __init__(self, part: _WrittenPart) -> None:
         self.part = part
@@ -111,14 +111,18 @@ class Store:
             if before_offset <= part.start.next_offset:
                 return
             connection = self.connection
+            # IMMEDIATE takes the write lock at once: a transaction that begins by reading could not be raised to a
+            # writing one, without being begun anew, once another connection had written in between.
             connection.execute("BEGIN IMMEDIATE")
             index = self._index()
+            # The new start keeps the chain of the last record that goes: what is left stays verifiable.
             offset, chain, end_size = connection.execute(part.statements.at, (before_offset - 1,)).get
             ids: list[Any] = connection.execute(part.statements.ids_below, (before_offset,)).fetchall()
             connection.executemany(schema.REMOVE_ID, ids)
             connection.execute(part.statements.remove_below, (before_offset,))
             connection.execute(schema.MOVE_START, (offset + 1, chain, end_size, part.id))
             connection.execute("COMMIT")
+            # Memory follows the commit: before it, a failure would leave an index that knows less than the file.
             index.forget(id for (id,) in ids)
             part.start = Mark(offset + 1, chain)
         except Exception as error:
@@ -150,6 +154,7 @@ class Store:
         id, record = next(checked_rows(self.connection, part.statements, partition, offset, 1))
         if not thin and link(self._chain_before(part, offset), record.head, value) != record.chain:
             raise damaged(partition, offset, "is not the record that the payload was brought back for")
+        # The chain stays that of the whole value: it is what heads, witnesses and the next record refer to.
         stored, form = packed(value, thin=thin)
         total = row_sum(id, record.chain, record.head, stored, form)
         end_size: int = self.connection.execute(part.statements.at, (offset,)).get[2]
@@ -165,9 +170,9 @@ class Store:
         return chain
 
     def give_back(self) -> int:
-        """Returns some pages that nothing uses to the file system; how many are left.
+        """Returns some pages that nothing uses to the file system; the number of pages that are left.
 
-        None is left of a file that an older release made: its pages stay, for records to come.
+        The number is 0 for a file that an older release made: its pages stay, for records to come.
         """
         try:
             self._recover()
@@ -188,6 +193,7 @@ class Store:
         if self._connection is None:
             return
         try:
+            # Only an index that is there: making one needs a transaction, and the next commit makes it anyway.
             if self._ids is not None:
                 self._ids.settle({part.id: part.head.next_offset for part in self._parts.values()})
             self.wal.look(self._connection)
@@ -198,7 +204,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the file; idempotent."""
-        self._checkpointer.close()
+        self._checkpointer.close()  # first: the last connection to close moves the write-ahead log and removes it
         self._abandon()
 
     def _open(self) -> None:
@@ -223,6 +229,7 @@ class Store:
             self._open()
             # After a failed sync the kernel may hold pages that are marked clean and are not on disk: write them anew.
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        # What was acknowledged must be there still, before anything is appended to what the file holds now.
         for partition, mark in self._acknowledged.items():
             part = self._parts.get(partition) or _WrittenPart(0, Mark(0, GENESIS), 0)
             check_mark(partition, mark, head=part.head, start=part.start)
@@ -230,6 +237,7 @@ class Store:
                 row = self.connection.execute(part.statements.at, (mark.next_offset - 1,)).get
                 if row is None or row[1] != mark.chain:
                     raise different(partition, mark)
+        # Records of a commit whose outcome was unknown may have landed: followers must hear of them.
         return {partition: head for partition, head in self.heads.items() if self._acknowledged.get(partition) != head}
 
     def _commit(self, drafts: Sequence[Draft]) -> Commit:
@@ -238,7 +246,7 @@ class Store:
         positions: list[Position] = []
         records: list[Record] = []
         ids = [draft.id.bytes for draft in drafts]
-        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.execute("BEGIN IMMEDIATE")  # before the look-up, though one process writes: see `truncate`
         places = self._known(ids)
         for draft, id in zip(drafts, ids, strict=True):  # the hot loop: a few microseconds per record
             place = places.get(id)
@@ -258,7 +266,7 @@ class Store:
                 run.rows.append((offset, id, chain, total, run.end_size, head, stored, form))
                 added.append((id, place_of(run.part.id, offset)))
                 records.append(Record(partition, offset, chain, head, value))
-                place = places[id] = Position(partition, offset)
+                place = places[id] = Position(partition, offset)  # an id that stands twice in one group lands once
             positions.append(place)
         if records:
             self._write(runs)
@@ -278,6 +286,7 @@ class Store:
         self._point("log.before_commit")
         connection.execute("COMMIT")
         self._point("log.after_commit")
+        # Only now, for what is in memory must never be ahead of the file: an append that failed is retried against it.
         for partition, run in runs.items():
             run.part.head = Mark(run.offset, run.chain)
             run.part.end_size = run.end_size
@@ -311,6 +320,7 @@ class Store:
         return apsw.SQLITE_OK
 
     def _abandon(self) -> None:
+        # Without a rollback: after a failed write SQLite's state is in doubt, and closing ends the transaction as well.
         connection = self._connection
         self._connection = None
         self._ids = None

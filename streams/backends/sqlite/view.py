@@ -13,11 +13,12 @@ from rftd.streams.backends.gil_yield import GilYield
 from rftd.streams.backends.sqlite import schema
 from rftd.streams.backends.sqlite.reader import ReaderThreads
 from rftd.streams.backends.tail import Tail, TailSubscription
-from rftd.streams.chain import Heads, Mark, check_mark, different
+from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.topics import Partition
 
 POLL_INTERVAL_S: Final = 0.02
+"""The pause between two looks at the file; a look that finds nothing reads one row per partition."""
 
 
 class SqliteView:
@@ -47,7 +48,7 @@ class SqliteView:
         return self._tail
 
     async def refresh(self) -> None:
-        """Reads the heads anew."""
+        """Reads the heads anew, which wakes followers of partitions that have grown."""
         heads = await self._reader.heads()
         self._tail.advance((), {part: head for part, head in heads.items() if self._tail.head(part) != head})
 
@@ -80,13 +81,7 @@ class SqliteView:
 
     async def check_heads(self, remembered: Heads) -> None:
         await self.refresh()
-        for partition, mark in remembered.items():
-            start = Mark(*await self._reader.start_of(partition))
-            check_mark(partition, mark, head=self._tail.head(partition), start=start)
-            if mark.next_offset > start.next_offset:
-                last = await self.read(partition, mark.next_offset - 1, max_records=1)
-                if not last or last[0].chain != mark.chain:
-                    raise different(partition, mark)
+        await self._reader.check_heads(remembered, self._tail)
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
         await self.append(())
@@ -98,7 +93,7 @@ class SqliteView:
 
 
 class _Polled(TailSubscription):
-    """Looks at the file again and again; the writer is another process."""
+    """A subscription that looks at the file again and again, for the writer is another process and wakes nobody."""
 
     def __init__(self, view: SqliteView, positions: Mapping[Partition, int]) -> None:
         super().__init__(view, positions)

@@ -1,10 +1,10 @@
-"""The write-ahead log: when it is emptied, what is in the way, and who.
+"""The write-ahead log (WAL) of the embedded log: when it is emptied, and who is in the way.
 
 `Checkpointer` copies it into the database beside the writer, `WalKeeper` decides when the rest is moved.
 
-A reader with an open transaction keeps SQLite from emptying it: commits go on and it grows. So nobody waits for
+A reader with an open transaction keeps SQLite from emptying the WAL: commits go on and it grows. So nobody waits for
 readers. The thread beside the writer copies what may be copied, the writer tries now and then, each time later, and
-what is in the way is told: readers lock bytes of the `-shm` file, and the kernel lists who holds which.
+the processes in the way are named: readers lock bytes of the `-shm` file, and the kernel lists who holds which.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import msgspec
 from rftd.streams.backends.sqlite import schema
 
 PASSES: Final = 6
+"""The passes of one round at most: a writer that fills the log as fast as it is copied would keep a round going."""
 
 
 class Checkpointer:
-    """A thread with a connection of its own. What it copies, the writer need not wait for.
+    """A thread with a connection of its own, so that the writer need not wait for what it copies.
 
     A write-ahead log starts anew only when all of it is copied and nobody writes, so each round copies what there is,
     again and again, until the rest is small, and then leaves that to the writer (`nearly_done`). An error ends a round:
@@ -46,7 +47,7 @@ class Checkpointer:
 
     @property
     def nearly_done(self) -> bool:
-        """True once after each round: the writer's own checkpoint is short now."""
+        """True once after each round, when the writer's own checkpoint is short."""
         done = self._nearly_done
         self._nearly_done = False
         return done
@@ -57,7 +58,7 @@ class Checkpointer:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """No round is under way while the block runs: SQLite refuses a second checkpoint at once, without waiting."""
+        """A block in which no round is under way: SQLite refuses a second checkpoint at once, without waiting."""
         with self._round_under_way:
             yield
 
@@ -90,6 +91,7 @@ class Checkpointer:
             if self._closing:
                 return
             with suppress(apsw.BusyError):
+                # PASSIVE is the only mode that neither blocks the writer nor is blocked by readers.
                 _, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self.copied = moved
                 if moved - copied <= schema.CHECKPOINT_REST_PAGES:
@@ -108,10 +110,10 @@ LOCKS: Final = Path("/proc/locks")
 _READ_MARKS: Final = range(123, 128)
 """Bytes of the `-shm` file that SQLite's readers lock while a transaction of theirs is open."""
 FIRST_WAIT_S: Final = 0.05
-"""Between the first two tries to empty a large one; each later wait is twice as long."""
+"""The wait between the first two tries to empty a large WAL; each later wait is twice as long."""
 LONGEST_WAIT_S: Final = 2.0
 GROWTH: Final = 1.25
-"""Once it has grown by this factor since the last try, the next does not wait."""
+"""The growth of the WAL since the last try after which the next try does not wait."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -123,11 +125,11 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """The write-ahead log cannot be emptied."""
+    """A write-ahead log that cannot be emptied, and the processes in the way."""
 
     size_bytes: int
     since_s: float
-    """When that began, on the monotonic clock."""
+    """The beginning of that, on the monotonic clock."""
     holders: tuple[Holder, ...]
     """Empty where the system does not tell, and once they have left."""
 
@@ -139,7 +141,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """What is in the way and what to do about it, for people."""
+        """The message for people: who is in the way, and the fix."""
         return (
             f"the log's write-ahead file has {self.size_bytes >> 20} MiB and cannot be emptied while {self.who} "
             "keeps a transaction open on it; appends go on; fix: end that process, or its transaction"
@@ -152,24 +154,27 @@ class HasWal(Protocol):
 
     @property
     def wal_size_bytes(self) -> int:
-        """What lies in it, at the last commit."""
+        """The size of the write-ahead log at the last commit."""
         ...
 
     @property
     def blocked(self) -> Blocked | None:
-        """Why it cannot be emptied; None while it can, or is small."""
+        """The obstacle to emptying it; None while it can be emptied, or is small."""
         ...
 
 
 class WalKeeper:
-    """Used by the thread that owns the writing connection; `blocked` and `pages` may be read by any."""
+    """The decision when the WAL is moved into the database, taken by the thread that owns the writing connection.
+
+    Other threads may read `blocked` and `pages`.
+    """
 
     def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.blocked: Blocked | None = None
         self.pages = 0
         """Pages of the write-ahead log, as the last commit left it."""
         self.tries = 0
-        """How often a large one was tried to be emptied since it was last small."""
+        """The number of tries to empty the WAL since it was last small."""
         self._path = path
         self._checkpointer = checkpointer
         self._now_s = now_s
@@ -179,14 +184,16 @@ class WalKeeper:
 
     @property
     def retry_s(self) -> float | None:
-        """When to `look` again although nothing was written; None: it need not be."""
+        """The seconds after which to `look` again although nothing was written; None if there is no need."""
         return self._wait_s if self.pages >= schema.CHECKPOINT_FORCED_PAGES else None
 
     def look(self, connection: apsw.Connection) -> None:
-        """Has it moved into the database if it has grown. Never waits for a reader."""
+        """Has the WAL moved into the database if it has grown. Never waits for a reader."""
         if self.pages < schema.CHECKPOINT_PAGES:
             self._emptied()
         elif self.pages < schema.CHECKPOINT_FORCED_PAGES:
+            # SQLite starts the file anew at the next commit if all of it is copied then, so the last pages are copied
+            # here, by the thread that commits: nobody can add to them in between.
             if self._checkpointer.nearly_done:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
@@ -206,10 +213,11 @@ class WalKeeper:
         return self.pages >= self._next_pages or self._now_s() >= self._next_s
 
     def _empty(self, connection: apsw.Connection) -> bool:
-        """True if it is empty now; a large file is cut too."""
+        """True if the WAL is empty now; the file of a large one is cut too."""
+        # TRUNCATE gives the space back to the disk; RESTART keeps the file's blocks, for the next commits to overwrite.
         large = self.pages >= 2 * schema.CHECKPOINT_FORCED_PAGES
         mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_RESTART
-        connection.set_busy_timeout(0)
+        connection.set_busy_timeout(0)  # else both modes would wait for readers, and every append behind them
         try:
             connection.wal_checkpoint(mode=mode)
         except apsw.BusyError:
@@ -238,7 +246,7 @@ class WalKeeper:
 
 
 def holders(path: Path) -> tuple[Holder, ...] | None:
-    """Other processes that have a transaction open on the log at `path`; this one if it is the only one.
+    """The other processes that have a transaction open on the log at `path`; this one if it is the only one.
 
     None if the system does not tell.
     """

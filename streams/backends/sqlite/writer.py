@@ -1,4 +1,4 @@
-"""The one thread that owns the store: takes what is queued, commits it as one group, then acknowledges."""
+"""`WriterThread`, the one thread that owns the store: it commits what is queued as one group, then acknowledges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rftd.streams.topics import Partition
 
 
 class _QueuedAppend:
-    """Drafts on their way to the log, and who waits for them."""
+    """Drafts on their way to the log, and the future of their producer."""
 
     __slots__ = ("acknowledged", "drafts", "size_bytes")
 
@@ -39,7 +39,7 @@ class _Task:
     def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
         self.work = work
         self.after = after
-        """What follows on the event loop if the work succeeds."""
+        """The call that follows on the event loop if the work succeeds."""
         self.done = done
 
 
@@ -57,6 +57,7 @@ class WriterThread:
         self._heads_file = heads_file
         self._heads = store.heads
         self._unpublished: Heads = {}
+        """Heads that were committed and could not be told, because what followed the commit failed."""
         self._tail = tail
         self._gil_yield = gil_yield
         self._point = point
@@ -64,6 +65,7 @@ class WriterThread:
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._held: list[_Job] = []
+        """The job that ended a group: it was taken from the queue and comes next, so that the order stays."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._failure: RftdError | None = None
@@ -72,7 +74,7 @@ class WriterThread:
 
     @property
     def failure(self) -> RftdError | None:
-        """Why the last commit failed; None while appends work."""
+        """The error of the last commit; None while appends work."""
         return self._failure
 
     async def append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
@@ -108,7 +110,7 @@ class WriterThread:
         await self._do(rewrite, lambda: self._tail.drop(partition, values))
 
     async def give_back(self) -> int:
-        """Pages that nothing uses and that are still in the file, after some were returned to the file system."""
+        """The number of unused pages still in the file, after some were returned to the file system."""
         return await self._do(self._store.give_back, lambda: None)
 
     async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
@@ -122,7 +124,8 @@ class WriterThread:
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()
-        self._jobs.put(None)
+        self._jobs.put(None)  # after the last append: jobs are done in their order, so nothing is left behind it
+        # In an executor: joining here would keep the loop from running the deliveries that the thread still sends.
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
@@ -142,6 +145,8 @@ class WriterThread:
 
     def _group(self, first: _QueuedAppend) -> list[_QueuedAppend]:
         """The first append and those queued behind it, up to the limits of one transaction."""
+        # Nobody waits for a group to fill: what came while the last commit synced is the next group, so groups grow
+        # with the load and a lone append is not delayed.
         group = [first]
         records = len(first.drafts)
         size = first.size_bytes
@@ -167,6 +172,8 @@ class WriterThread:
             if commit.heads:
                 self._heads.update(commit.heads)
                 self._unpublished.update(commit.heads)
+                # After the commit, or the file could remember records that never landed and every start would refuse;
+                # before the acknowledgement, or a lost record could go unnoticed.
                 self._heads_file.write(self._heads)
             self._point("log.before_ack")
         except Exception as failure:  # the thread must live, or every producer waits for ever
@@ -180,6 +187,7 @@ class WriterThread:
         self, group: list[_QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None
     ) -> None:
         self._failure = error
+        # Followers first: a producer that is acknowledged and reads at once finds its records.
         if commit is not None and error is None:
             self._tail.advance(commit.records, moved)
         start = 0
@@ -189,6 +197,7 @@ class WriterThread:
             if append.acknowledged.done():  # its producer was cancelled
                 pass
             elif error is not None:
+                # One error each: a shared one would gather the traceback of every producer that raises it.
                 append.acknowledged.set_exception(type(error)(error.what, where=error.where, fix=error.fix))
             elif commit is not None:
                 append.acknowledged.set_result(commit.positions[start:end])

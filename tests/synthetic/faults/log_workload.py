@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from rftd.streams.backends.sqlite.check import scan_chain
+from synthetic.log.scan_chain import scan_chain
+
 from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition

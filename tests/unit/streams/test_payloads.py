@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
+from synthetic.log.scan_chain import scan_chain
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
@@ -20,7 +21,6 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams import topics
 from rftd.streams.arrays import Array
 from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.codec import decode, decode_as, encode_value

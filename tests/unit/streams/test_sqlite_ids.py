@@ -8,9 +8,9 @@ from uuid import UUID
 
 import apsw
 import pytest
+from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.errors import LogCorruptError
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.envelope import Draft, Position
@@ -118,5 +118,5 @@ async def test_the_scan_names_an_id_that_is_missing_in_the_table(
     connection = apsw.Connection(str(tmp_path / schema.FILE_NAME))
     connection.execute(schema.REMOVE_ID, (draft(4).id.bytes,))
     connection.close()
-    with pytest.raises(LogCorruptError, match=r"rftd\.experiments/0@2 is missing in the index of ids"):
+    with pytest.raises(LogCorruptError, match=r"rftd\.experiments/0@2 is not in the index of ids"):
         scan_chain(tmp_path)

@@ -8,12 +8,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops import limits
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 from rftd.ops.faults import Faults, InjectedFault
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite.check import scan_chain
 from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.backends.sqlite.view import SqliteView
 from rftd.streams.envelope import Draft, Position
