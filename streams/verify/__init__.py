@@ -1,21 +1,21 @@
-"""The offline checker: holds a log against the rules, with no state but the log, in bounded memory.
+"""The offline checker: it holds a log against the rules, with no state but the log, in bounded memory.
 
-report         findings, and what was counted
+report         findings and counts
 scratch        tables and lists of what was read, on disk where they grow
-facts          what is remembered of experiences, groups and steps
-evidence       what is known of one experiment while it is read
+facts          rows for experiences, groups and steps
+evidence       the counters and open questions of one experiment while it is read
 identities     ids that are in the log twice
-heads          what fences and checkpoints remember of the log
+heads          heads that fences and checkpoints remember
 rollouts       experiences and evaluations, as they are read
 tasks          leases and groups
 spine          plans, steps, generations, retirements
 announcements  weights, checkpoints, workers
-books          what became of every experience
-rules          what can be judged at the end alone
-forks          where a fork begins
-marks          what steps say of the spine that was read
-outside        what events name outside of the log
-verdicts       what was decided about dead letters
-reading        partitions, past what is damaged
-checker        reads a log and applies them
+books          the fate of every experience
+rules          promises that can be judged at the end alone
+forks          the beginning of a fork
+marks          digests of the spine that steps carry
+outside        files that events name outside of the log
+verdicts       decisions about dead letters
+reading        partitions read past damage, records read again
+checker        one check of one log, which applies all of them
 """

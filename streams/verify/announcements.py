@@ -1,4 +1,4 @@
-"""What the trainer and explorers announce beside the spine: weights and checkpoints, and who is there."""
+"""Announcements of trainer and explorers beside the spine: weights, checkpoints, workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def weights_retired(_facts: Facts, evidence: Evidence, event: weights.WeightsRet
 
 
 def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated, _decoded: Decoded) -> None:
-    """Keeps which weights a worker has loaded."""
+    """Keeps the version that a worker has loaded."""
     key = (evidence.index, f"explorer/{event.worker}")
     facts.activated.add(key, event.version)
     facts.newest_activated[key] = max(event.version, facts.newest_activated.get(key, -1))

@@ -1,4 +1,4 @@
-"""Rule 7 once everything was read: what became of every experience."""
+"""Rule 7 once everything was read: the fate of every experience, and the sums of each experiment."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _RETIREMENTS: Final = np.dtype(
     [("high", ">u8"), ("low", ">u8"), ("offset", "<u8"), ("experiment", "<u4"), ("reason", "<u4")]
 )
 _TOGETHER: Final = 64
-"""Blocks of retirements that are held against every experience at once: two million."""
+"""The blocks of retirements (two million rows) that are held against every experience at once."""
 
 
 def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
-    """Adds what is wrong with the books, and counts what each summary says."""
+    """Notes the faults of the books, and counts what each summary says."""
     for retirements in _some(facts):
         _retire(facts, evidences, retirements)
     counts = _Counts(len(evidences))
@@ -62,7 +62,9 @@ def _some(facts: Facts) -> Iterator[NDArray[Any]]:
 
 
 def _retire(facts: Facts, evidences: Sequence[Evidence], retirements: NDArray[Any]) -> None:
-    """Finds each among the experiences, and counts it."""
+    """Finds each retirement among the experiences, and counts it."""
+    # A retirement names an id and no place, so both are joined: retirements are sorted in memory, experiences pass by
+    # page by page. 64 bits of the ids are compared; the flags of a row tell whether it may be the one.
     lows = retirements["low"].astype("<u8")
     order = np.argsort(lows, kind="stable")
     lows = lows[order]
@@ -127,7 +129,7 @@ def _open_groups(facts: Facts, evidence: Evidence) -> NDArray[Any]:
 
 
 class _Counts:
-    """What summaries say, counted over all experiences."""
+    """The numbers of the summaries, counted over all experiences."""
 
     def __init__(self, experiments: int) -> None:
         self._members = np.zeros(experiments, dtype="i8")

@@ -1,7 +1,7 @@
-"""Reads a whole log, each record once, and holds it against the rules: `rftd verify`.
+"""`verify`: a whole log, each record read once, held against the rules (`rftd verify`).
 
-It decodes and fences by itself instead of through `rftd.streams.effective`, on purpose: what other readers leave out
-without a word (void records, repetitions, records that are not ours) it has to count and to name.
+The checker decodes and fences by itself instead of through `rftd.streams.effective`, on purpose: what other readers
+leave out without a word (void records, repetitions, foreign records) it has to count and to name.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
-from rftd.ops.errors import CodecError, LogCorruptError, LogLossError
+from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.chain import GENESIS, Heads, link
 from rftd.streams.codec import Decoded, decode_as, place
@@ -37,7 +37,7 @@ from rftd.streams.verify.heads import HeadsRemembered
 from rftd.streams.verify.identities import Identities
 from rftd.streams.verify.marks import Work, judged
 from rftd.streams.verify.outside import Look, look_at
-from rftd.streams.verify.reading import records_until
+from rftd.streams.verify.reading import LogReading
 from rftd.streams.verify.report import VerifiedExperiment, VerifyReport
 from rftd.streams.verify.rules import JUDGES, weights_were_activated
 from rftd.streams.verify.scratch import Scratch
@@ -58,19 +58,9 @@ _ORDER: Final = (
     topics.WORKERS,
     topics.DEADLETTERS,
 )
-"""What is named is read before what names it."""
+"""The streams in reading order: records that are named are read before those that name them."""
 _OF_NOBODY: Final = frozenset(each.kind for each in definitions() if not each.owner and not each.anywhere)
-"""Types whose records need no role."""
-_GAP_LOOKED_INTO: Final = 1 << 16
-
-
-@runtime_checkable
-class LeavesOut(Protocol):
-    """A log that leaves out records which it knows to be repetitions."""
-
-    def left_out(self, partition: Partition, offset: int) -> bool:
-        """True if the record at this place is one."""
-        ...
+"""The types whose records need no role."""
 
 
 async def verify(
@@ -106,7 +96,7 @@ class Checker:
     def __init__(self, log: EventLog, scratch: Scratch, *, chained: bool, files: bool) -> None:
         self.facts = Facts(scratch, chained=chained, files=files)
         self.evidences: list[Evidence] = []
-        self._log = log
+        self._reading = LogReading(log, self.facts.ends)
         self._chained = chained
         self._identities = Identities(scratch)
         self._heads = HeadsRemembered(scratch)
@@ -114,18 +104,22 @@ class Checker:
         self._by_id: dict[int, Evidence] = {}
         self._letters = Letters()
         self._dead: dict[str, str] = {}
-        """Why each record that is not ours is left out, by its place."""
+        """The reason why a foreign record is left out, by its place."""
         self._records = 0
         self._repeated = 0
         self._chain: bytes | None = GENESIS
-        """Of the last record of the partition that is read; None after one that could not be."""
+        """The chain of the partition's last record; None after one that could not be read."""
         self._expected = 0
+        """The offset that is due next in the partition."""
 
     async def read_all(self) -> None:
         """Reads every partition of truth, each up to an end that holds all that those with earlier ends may name."""
+        # The ends are taken in the opposite order of the reading: somebody may be writing, and a plan within its end
+        # must find its groups, and these their experiences, within theirs.
+        log = self._reading.log
         for stream in reversed(_ORDER[:3]):
-            self._cut(await self._log.heads(), stream)
-        heads = await self._log.heads()
+            self._cut(await log.heads(), stream)
+        heads = await log.heads()
         for stream in _ORDER[3:]:
             self._cut(heads, stream)
         for stream in _ORDER:
@@ -144,10 +138,10 @@ class Checker:
         def damaged(first: int, end: int, what: str) -> None:
             also = f", and so is everything below {end}" if end - first > 1 else ""
             self.facts.note("undamaged", None, what + also)
-            self._chain = None
+            self._chain = None  # the next record's link cannot be judged: the damage is one finding, not two
             self._expected = end
 
-        async for records in records_until(self._log, partition, self.facts.ends.get(partition, 0), damaged):
+        async for records in self._reading.records(partition, damaged):
             for record in records:
                 work = self._take(record)
                 if work is not None:
@@ -156,7 +150,7 @@ class Checker:
             self._note_gap(partition, self.facts.ends.get(partition, 0))
 
     def _take(self, record: Record) -> Work | None:
-        """Takes in one record. What needs others to be read again is handed back, to be done before the next one."""
+        """Takes in one record. Returns work that reads others again, to be done before the next one."""
         self._records += 1
         partition = record.partition
         offset = record.offset
@@ -193,7 +187,7 @@ class Checker:
         if handler is not None:
             handler(self.facts, evidence, event, decoded)
         if type(event) is StepCompleted and event.spine is not None:
-            return judged(self._log, self.facts, evidence, event, record.offset)
+            return judged(self._reading.log, self.facts, evidence, event, record.offset)
         return None
 
     async def _abandon(self, evidence: Evidence, event: BatchAbandoned) -> None:
@@ -201,13 +195,14 @@ class Checker:
         spine.abandoned(self.facts, evidence, event, plan)
 
     def _left_out(self, record: Record, error: CodecError) -> None:
-        """A record that is not ours, or that only a newer release can read."""
+        """Takes in a foreign record, or one that only a newer release can read."""
         if isinstance(error, UnknownVersionError):
             self.facts.note("readable", None, f"{place(record)}: {error.what}")
         else:
             self._dead[place(record)] = error.what
         head = head_of(record) if record.partition.stream == topics.EXPERIMENTS else None
         evidence = self._by_id.get(head.experiment.int) if head is not None and head.experiment is not None else None
+        # A digest of the spine is over bytes: a trainer of that newer release had this record in its own.
         if evidence is not None and evidence.spine == record.partition:
             evidence.trail.take(record)
 
@@ -218,6 +213,7 @@ class Checker:
         elif record.offset > self._expected:
             self._note_gap(record.partition, record.offset)
         before = self._chain if self._chained else GENESIS
+        # The chain covers the payload, which a thin record has no more: its row's checksum stands for it.
         if before is not None and not record.thin:
             chain = link(before, record.head, record.value)
             if chain != record.chain:
@@ -226,11 +222,8 @@ class Checker:
         self._expected = record.offset + 1
 
     def _note_gap(self, partition: Partition, end: int) -> None:
-        """On Kafka: offsets are dense, but for repetitions that the log itself leaves out."""
-        left_out = self._log.left_out if isinstance(self._log, LeavesOut) else None
-        gone = end - self._expected
-        if left_out is not None and 0 < gone <= _GAP_LOOKED_INTO:
-            gone -= sum(left_out(partition, offset) for offset in range(self._expected, end))
+        """Notes missing offsets on Kafka, where they are dense but for repetitions that the log itself leaves out."""
+        gone = self._reading.gone(partition, self._expected, end)
         if gone > 0:
             what = f"{gone} of the records {self._expected} to {end - 1} of {partition} are gone"
             self.facts.note("gapless", None, f"{what}: deleted, or compacted away")
@@ -240,7 +233,7 @@ class Checker:
         head = decoded.head
         event = decoded.event
         partition = record.partition
-        if type(event) in _OF_NOBODY and not head.role:
+        if type(event) in _OF_NOBODY and not head.role:  # most records: experiences need no look at fences
             return True
         if isinstance(event, Fence | CheckpointCommitted):
             self._heads.remember(event.heads, head.type, partition, record.offset)
@@ -258,7 +251,7 @@ class Checker:
         return True
 
     def _unowned(self, head: Head, event: Event, partition: Partition) -> str:
-        """Why nobody who keeps the rules can have written this; empty if somebody can, be it a zombie."""
+        """The reason why nobody who keeps the rules can have written this; empty if somebody can, be it a zombie."""
         if isinstance(event, Fence):
             named = (event.role, event.epoch)
             return "" if named == (head.role, head.epoch) else f"is of epoch {head.epoch} of {head.role or 'no role'}"
@@ -272,7 +265,7 @@ class Checker:
         return f"is of epoch {head.epoch} of the {head.role}" if head.role and head.epoch < 1 else ""
 
     def _again(self, record: Record, head: Head, partition: Partition, offset: int) -> None:
-        """A repeated record has no effect. Only Kafka may repeat one, and only in its own partition."""
+        """Takes in a repeated record, which has no effect: only Kafka may repeat one, and only in its partition."""
         if self._chained or partition != record.partition:
             first = f"{partition}@{offset}"
             what = f"{place(record)}: event {head.id} is in the log twice, at {first}"
@@ -285,7 +278,7 @@ class Checker:
         facts = self.facts
         await self._find_repetitions()
         await self._judge_losses(losses)
-        await judge_verdicts(facts, self._letters, self._identities, self._record)
+        await judge_verdicts(facts, self._letters, self._identities, self._reading.record)
         for evidence in self.evidences:
             if evidence.forked is not None:
                 evidence.parent = self._by_id.get(evidence.forked.parent.int)
@@ -306,10 +299,10 @@ class Checker:
         """Looks at the files that events name, of experiments whose files are in their folder."""
         for evidence in self.evidences:
             if evidence.spec is not None and evidence.files_here:
-                await look_at(self._log, self.facts, evidence, look)
+                await look_at(self._reading.log, self.facts, evidence, look)
 
     def report(self) -> VerifyReport:
-        """Everything that was found."""
+        """The outcome of the check."""
         facts = self.facts
         return VerifyReport(
             records=self._records,
@@ -322,26 +315,20 @@ class Checker:
         )
 
     async def _judge_losses(self, losses: Iterable[Loss]) -> None:
-        """What is remembered and not there, unless its experiments go on without it by somebody's decision."""
+        """Notes heads that are remembered and not there, unless a person let their experiments go on without them."""
         found = {loss.head.ref: loss for loss in losses}
         for loss, there in self._heads.wrong():
-            if there or not await self._holds({loss.partition: loss.mark}):
+            # What was not read at its place may be there by now, or may be what a truncation took: the log knows.
+            if there or not await self._reading.holds({loss.partition: loss.mark}):
                 found.setdefault(loss.head.ref, loss)
         lives = [Life(each.id, each.ended, each.losses_accepted) for each in self.evidences if each.spec is not None]
         for loss, stopped in unsettled(found.values(), lives):
             self.facts.note("heads-remembered", stopped[0] if len(stopped) == 1 else None, loss.what)
 
-    async def _holds(self, heads: Heads) -> bool:
-        try:
-            await self._log.check_heads(heads)
-        except (LogLossError, LogCorruptError):
-            return False
-        return True
-
     async def _find_repetitions(self) -> None:
-        """Those that lie so far apart that they were taken in."""
+        """Notes the repetitions that lie so far apart that they were taken in."""
         for pair in self._identities.twice():
-            first, again = [await self._record(*each) for each in pair]
+            first, again = [await self._reading.record(*each) for each in pair]
             if first is None or again is None:
                 continue
             head = head_of(again)
@@ -349,19 +336,9 @@ class Checker:
             if head is not None and other is not None and head.id == other.id:
                 self._again(again, head, first.partition, first.offset)
 
-    async def _record(self, partition: Partition, offset: int) -> Record | None:
-        """One record, read again; None if it is not there or damaged."""
-        if not 0 <= offset < self.facts.ends.get(partition, 0):
-            return None
-        try:
-            records = await self._log.read(partition, offset, max_records=1)
-        except LogCorruptError:
-            return None
-        return records[0] if records and records[0].offset == offset else None
-
     async def _plan_at(self, evidence: Evidence, step: int) -> BatchPlanned | None:
         offset = evidence.plan_place(self.facts, step)
-        record = await self._record(evidence.spine, offset) if offset is not None else None
+        record = await self._reading.record(evidence.spine, offset) if offset is not None else None
         return decode_as(record, BatchPlanned) if record is not None else None
 
 

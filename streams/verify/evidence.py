@@ -1,4 +1,4 @@
-"""What is known of one experiment while its records are read: little, and nothing that grows with its experiences."""
+"""`Evidence`: the memory of one experiment while its records are read; none of it grows with its experiences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Other(NamedTuple):
 
     leased: bool
     closed: int
-    """Place of its close, as a number; 0: it is open."""
+    """The place of its close, as a number; 0 while it is open."""
     event: int
     members: int
     failed: int
@@ -34,21 +34,22 @@ class Scores(NamedTuple):
 
     rows: int
     reward: float
-    """Their sum."""
+    """The sum of the rows' rewards."""
     tokens: float
+    """The sum of the rows' response lengths, in tokens."""
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Counters, what is open, and what there is few of."""
+    """Counters, open questions, and records of which there are few."""
 
     id: UUID
     index: int
-    """Under which its facts are kept."""
+    """The number under which its facts are kept."""
     spec: ExperimentSpec | None = None
     forked: experiment.ExperimentForked | None = None
     parent: Evidence | None = None
-    """Of the experiment whose history it shares, if the log holds it."""
+    """The evidence of the experiment whose history it shares, if the log holds it."""
     state: str = "unknown"
     losses_accepted: set[experiment.HeadRef] = field(default_factory=set)
     """Lost heads without which somebody let it go on."""
@@ -58,17 +59,17 @@ class Evidence:
     steps_executed: int = 0
     executions: int = 0
     last_step: int = 0
-    """The highest that was planned or executed."""
+    """The highest step that was planned or executed."""
     others: dict[tuple[int, int], dict[int, Other]] = field(default_factory=dict)
-    """By stage and sequence, then by the group's id."""
+    """Further groups of a sequence, by (stage, sequence), then by the group's id."""
     group_stages: set[int] = field(default_factory=set)
     """Stages that have groups."""
     overdue: set[tuple[int, int]] = field(default_factory=set)
     """(stage, window) that waited too long for their weights."""
     windows: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    """Those that were given out on several versions."""
+    """The versions of windows that were given out on several, by (stage, window)."""
     row_stages: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
-    """Of each (stage, dataset) the rows planned in each epoch."""
+    """The number of rows planned in each epoch, by (stage, dataset)."""
     recent_plans: dict[int, batch.BatchPlanned] = field(default_factory=dict)
     abandoned: set[int] = field(default_factory=set)
     """The low halves of batches whose steps have no effect."""
@@ -76,33 +77,33 @@ class Evidence:
     reached: dict[int, int] = field(default_factory=dict)
     """The last step of each generation."""
     checksums: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Of steps that several generations executed, and of what generations began with."""
+    """The checksums, by (step, generation), of later executions of a step and of what generations began with."""
     stages: dict[int, int] = field(default_factory=dict)
-    """First version of each stage that started."""
+    """The first version of each stage that started."""
     evals: dict[UUID, dict[int, Scores] | None] = field(default_factory=dict)
-    """Ranges of rows by the first of them; None: it is completed."""
+    """The scored ranges of each evaluation, by their first row; None once it is completed."""
     base_checksums: set[str] = field(default_factory=set)
-    """Of version 0, as it was published."""
+    """The checksums of version 0, as it was published."""
     weights: dict[tuple[int, int], weights.WeightsPublished] = field(default_factory=dict)
-    """Those that are published and not retired."""
+    """The weights that are published and not retired, by (version, generation)."""
     checkpoints: dict[tuple[int, int], checkpoint.CheckpointCommitted] = field(default_factory=dict)
-    """Those that are committed and not deleted."""
+    """The checkpoints that are committed and not deleted, by (step, generation)."""
     saved_step: int = -1
-    """The last step that a checkpoint was committed of."""
+    """The last step of which a checkpoint was committed."""
     unsaved: set[int] = field(default_factory=set)
     """Steps after which a trainer went on, and of which a checkpoint is due."""
     files_here: bool = True
-    """False once they are in an archive, or removed."""
+    """False once its files are in an archive, or removed."""
     trail: SpineTrail = field(default_factory=SpineTrail)
     """The digest of its spine."""
     marks: dict[tuple[int, int], step.SpineMark] = field(default_factory=dict)
-    """Of the steps and generations that are to be saved."""
+    """The marks of the (step, generation) pairs that are to be saved."""
     trainer_fences: list[tuple[UUID, str]] = field(default_factory=list)
-    """Owner and place of each."""
+    """The owner and the place of each fence of the trainer."""
     fence_owners: dict[str, set[UUID]] = field(default_factory=dict)
-    """Owners of each role of the daemon."""
+    """The owners of each role of the daemon."""
     drawn_last: dict[str, int] = field(default_factory=dict)
-    """The version that each worker drew tokens from last."""
+    """The version from which each worker drew tokens last."""
     workers: set[UUID] = field(default_factory=set)
     produced: int = 0
     members: int = 0
@@ -111,10 +112,11 @@ class Evidence:
     left: int = 0
     """Members that are neither planned for the last time nor retired."""
     a_left: str = ""
+    """The place of one of them."""
     late: int = 0
     retired: Counter[str] = field(default_factory=Counter)
     life: set[UUID] = field(default_factory=set)
-    """Ids of the events of its life that were taken in."""
+    """The ids of the events of its life that were taken in: a repetition must not change its state again."""
 
     @property
     def ended(self) -> bool:
@@ -127,7 +129,7 @@ class Evidence:
         return self.forked.at_step if self.forked else 0
 
     def checksum(self, facts: Facts, number: int, generation: int) -> int | None:
-        """Of the weights that a generation made, as `hashed`; None if it is not known to have made them."""
+        """The checksum of the weights that a generation made, as `hashed`; None if it made none, as far as known."""
         known = self.checksums.get((number, generation))
         if known is not None or not 0 < number <= self.last_step:
             return known
@@ -136,7 +138,7 @@ class Evidence:
         return int(checksum) if executed and first == generation else None
 
     def checksums_of(self, facts: Facts, number: int) -> set[int]:
-        """Of every execution of a step."""
+        """The checksums of every execution of a step, as `hashed`."""
         found = {checksum for (step, _), checksum in self.checksums.items() if step == number}
         if 0 < number <= self.last_step:
             page, at = facts.steps.row(self.index, number)
@@ -145,7 +147,7 @@ class Evidence:
         return found
 
     def plan_place(self, facts: Facts, number: int) -> int | None:
-        """Where on the spine the plan of a step lies that stands."""
+        """The offset on the spine of the plan of a step that stands; None without one."""
         if not 0 < number <= self.last_step:
             return None
         page, at = facts.steps.row(self.index, number)
@@ -153,7 +155,7 @@ class Evidence:
         return int(place) - 1 if place else None
 
     def owners_of(self, until: int) -> Iterator[tuple[Evidence, int]]:
-        """Whose history it is up to step `until`: each experiment with the last step that it made or may have made."""
+        """The owners of the history up to step `until`, oldest first, each with the last step that it may have made."""
         if self.parent is not None and self.shared:
             yield from self.parent.owners_of(min(until, self.shared))
         yield self, until
@@ -165,5 +167,5 @@ class Evidence:
 
 
 def hashed(checksum: str) -> int:
-    """A checksum of weights as a number."""
+    """A checksum of weights as a number of 64 bits, which fits into a row."""
     return int(xxhash.xxh3_64_intdigest(checksum.encode()))

@@ -1,4 +1,8 @@
-"""What is remembered of every experiment's records, where it grows with them: rows by place, and how a rule says no."""
+"""`Facts`: all that grows with the records, as rows by place on disk, and the findings of the rules.
+
+A row is a packed struct with a numpy dtype of the same layout beside it: handlers write one row at a time, which
+`struct` does faster than numpy, and the judges at the end read whole pages as arrays.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ _PLACE_BITS: Final = 44
 ORIGIN: Final = Struct("<QQddIiiI")
 """An experience as it was produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
 FATE: Final = Struct("<IIIIQQqII")
-"""What became of it: experiment, flags, index among the group's members, stage, sequence and place of the group that
-closed with it, when it may be used again, uses, nothing."""
+"""An experience's fate: experiment, flags, index among the group's members, stage, sequence and place of the group that
+closed with it, time (ns) from which it may be used again, uses, padding."""
 FATE_AT: Final = ORIGIN.size
 PRODUCED: Final = np.dtype(
     [
@@ -55,8 +59,8 @@ GONE: Final = 8
 RETIRED: Final = 16
 
 GROUP: Final = Struct("<QqqQQqqIIII")
-"""A group, by its sequence: id, row, epoch, place and event of its close, where on the spine the first of it was
-retired, the first step that used it, members, failed rollouts, flags, 1 once its row is known."""
+"""A group, by its sequence: id, row, epoch, place and event of its close, the spine's offset after the first retirement
+of a member, the first step that used it, members, failed rollouts, flags, 1 once its row is known."""
 GROUPS: Final = np.dtype(
     [
         ("group", "<u8"),
@@ -91,47 +95,47 @@ STEPS: Final = np.dtype(
 WINDOW: Final = Struct("<q")
 """A window: the version that its groups begin on, plus two; 0: no group of it is known."""
 RETIREMENT: Final = Struct("<16sQII")
-"""An experience, where on the spine it was retired, its experiment, the number of the reason."""
+"""A retirement: the experience, the spine's offset, the experiment, the number of the reason."""
 ARTIFACT: Final = Struct("<32sI")
 """A sha256 and the experiment that names it."""
 
 
 class Facts:
-    """Everything that grows with the records, and the findings."""
+    """All that grows with the records of every experiment, and the findings."""
 
     def __init__(self, scratch: Scratch, *, chained: bool, files: bool) -> None:
         self.chained = chained
         self.files = files
-        """True if what lies outside of the log is wanted too."""
+        """True if the files outside of the log are looked at too."""
         self.produced = Table(scratch, ORIGIN.size + FATE.size, page_rows=4096, memory_size_bytes=32 * MIB)
-        """By partition and offset of `rftd.experiences`."""
+        """`PRODUCED` rows by partition and offset of `rftd.experiences`."""
         self.groups = Table(scratch, GROUP.size, page_rows=256, memory_size_bytes=16 * MIB)
-        """By `space` and sequence."""
+        """`GROUPS` rows by `space` and sequence."""
         self.steps = Table(scratch, STEP.size, page_rows=256, memory_size_bytes=8 * MIB)
-        """By the number of the experiment and the step."""
+        """`STEPS` rows by the number of the experiment and the step."""
         self.windows = Table(scratch, WINDOW.size, page_rows=512, memory_size_bytes=4 * MIB)
-        """By `space` and window."""
+        """`WINDOW` rows by `space` and window."""
         self.retirements = Spool(scratch, RETIREMENT.size)
         self.artifacts = Spool(scratch, ARTIFACT.size)
         self.rows = Bits()
-        """Rows given out or planned, under what they are of."""
+        """Rows of tasksets and datasets that were given out or planned, under (experiment, stage, dataset, epoch)."""
         self.drawn = Bits()
-        """Versions that each worker drew tokens from, under (experiment, worker)."""
+        """Versions from which each worker drew tokens, under (experiment, worker)."""
         self.activated = Bits()
-        """Versions that each worker said it had loaded."""
+        """Versions that each worker said it had loaded, under (experiment, worker)."""
         self.newest_activated: dict[object, int] = {}
         self.reasons: list[str] = []
-        """Of retirements, by their number."""
+        """The reasons of retirements, by their number."""
         self.ends: dict[Partition, int] = {}
-        """How far each partition is read."""
+        """The offset up to which each partition is read."""
         self.findings: list[BrokenPromise] = []
         self.left_out: Counter[str] = Counter()
-        """Findings that are not shown, by their rule."""
+        """The number of findings that are not shown, by their rule."""
         self._shown: Counter[str] = Counter()
         self._spaces: dict[tuple[int, int], int] = {}
 
     def note(self, rule: str, experiment: UUID | None, what: str) -> None:
-        """Adds a finding; beyond the first of each rule they are counted alone."""
+        """Adds a finding; beyond the first `SHOWN` of a rule they are only counted."""
         if self._shown[rule] >= SHOWN:
             self.left_out[rule] += 1
             return
@@ -159,7 +163,7 @@ def place_number(partition: int, offset: int) -> int:
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """The partition and the offset."""
+    """The partition and the offset that a `place_number` stands for."""
     return (number - 1) >> _PLACE_BITS, (number - 1) & (1 << _PLACE_BITS) - 1
 
 

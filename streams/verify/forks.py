@@ -1,4 +1,4 @@
-"""A fork goes on from a step that its parent executed: its weights, its stages and what was done of its data."""
+"""The beginning of a fork: it goes on from a step that its parent executed, with its weights, stages and data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rftd.streams.verify.spine import add_row
 RULE: Final = "forks-share-history"
 _GROUPS_MOST: Final = 1 << 31
 PlanReader = Callable[[Evidence, int], Awaitable[BatchPlanned | None]]
-"""The plan of a step of an experiment that stands, from the log."""
+"""A reader of the plan of a step that stands, from the log."""
 
 
 async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
@@ -37,7 +37,7 @@ async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None
 
 
 async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
-    """Adds what is wrong with where a fork begins."""
+    """Notes the faults of a fork's beginning."""
     forked = evidence.forked
     parent = evidence.parent
     if forked is None:
@@ -69,8 +69,9 @@ async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None
 async def _data_goes_on(
     facts: Facts, evidence: Evidence, parent: Evidence, forked: ExperimentForked, read: PlanReader
 ) -> list[str]:
-    """Groups of the stage that the step lies in: each was settled before it, is given out again, or comes after."""
+    """The faults of the stage's groups: each was settled before the step, is given out again, or comes after."""
     if not 0 <= forked.next_sequence < _GROUPS_MOST:
+        # Checked first, for an array of that length follows: one bit of damage must not ask for terabytes.
         return [f"its data goes on at group {forked.next_sequence}"]
     used = np.zeros(forked.next_sequence, dtype=bool)
     late: list[int] = []
@@ -99,9 +100,9 @@ async def _data_goes_on(
 
 
 async def _settled(facts: Facts, parent: Evidence, forked: ExperimentForked, read: PlanReader) -> NDArray[Any]:
-    """Groups of the stage that were over when the batch of the shared step was planned, but for those that it used.
+    """The groups of the stage that were over when the batch of the shared step was planned, but for those it used.
 
-    One that had closed and waited whole is not: only what it lacks, or what was retired of it by then, tells it.
+    A group that had closed and waited whole was not over: only a missing or retired member tells that one was.
     """
     settled = np.zeros(forked.next_sequence, dtype=bool)
     own = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None

@@ -15,7 +15,7 @@ from rftd.streams.verify.scratch import Scratch, Spool
 
 _NUMBERS: Final = {partition: number for number, partition in enumerate(TRUTH)}
 _REF: Final = Struct("<HQ16sHQB")
-"""The remembered partition, next offset and chain; where the event lies that remembers it, and what it is."""
+"""The remembered partition, next offset and chain; partition and offset of the event that remembers it; its kind."""
 _KINDS: Final = ("fence", "checkpoint.committed")
 
 
@@ -25,7 +25,7 @@ class _Chains:
     def __init__(self, scratch: Scratch) -> None:
         self._chains = Spool(scratch, len(GENESIS))
         self._starts: list[int] = []
-        """Offsets with which stretches without a gap begin."""
+        """The offsets with which stretches without a gap begin."""
         self._indices: list[int] = []
         self.end = 0
 
@@ -37,7 +37,7 @@ class _Chains:
         self.end = offset + 1
 
     def at(self, offset: int) -> bytes | None:
-        """None if no such record was read."""
+        """The chain of the record at this offset; None if no such record was read."""
         stretch = bisect_right(self._starts, offset) - 1
         if stretch < 0:
             return None
@@ -47,7 +47,7 @@ class _Chains:
 
 
 class HeadsRemembered:
-    """Takes in the chain of every record, 16 bytes each on disk, and every head that some event remembers."""
+    """The chain of every record, 16 bytes each on disk, and every head that some event remembers."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._chains = {partition: _Chains(scratch) for partition in TRUTH}
@@ -58,7 +58,7 @@ class HeadsRemembered:
         self._chains[partition].add(offset, chain)
 
     def remember(self, refs: Iterable[HeadRef], kind: str, partition: Partition, offset: int) -> None:
-        """Takes in what an event remembers. Streams that are no truth may forget."""
+        """Takes in the heads that an event remembers, but for those of streams that are no truth and may forget."""
         for ref in refs:
             number = _NUMBERS.get(Partition(ref.stream, ref.partition))
             if number is not None and 0 < ref.next_offset < 1 << 48 and ref.chain != GENESIS and len(ref.chain) == 16:
@@ -72,6 +72,8 @@ class HeadsRemembered:
             for number, end, chain, by_number, by_offset, kind in _REF.iter_unpack(bytes(block)):
                 chains = self._chains[TRUTH[number]]
                 found = chains.at(end - 1)
+                # Passed over: the same chain, a log without chains, a record missing below the end that was read (its
+                # damage or gap is a finding of its own), and a head that was yielded already.
                 if found in (chain, GENESIS) or (found is None and end <= chains.end) or (number, end, chain) in seen:
                     continue
                 seen.add((number, end, chain))

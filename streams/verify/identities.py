@@ -1,4 +1,7 @@
-"""Which event ids are in the log, and which are in it twice: the newest exactly, the others in sorted runs on disk."""
+"""`Identities`: the event ids of the log, and those that are in it twice.
+
+The newest ids are compared exactly; the others lie in sorted runs on disk.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from rftd.streams.topics import EVERY_PARTITION, Partition
 from rftd.streams.verify.scratch import Scratch
 
 _WINDOW_IDS: Final = 1 << 16
-"""So many of the newest ids of a partition are known exactly at least; twice as many at most."""
+"""The newest ids of a partition that are known exactly, at least; twice as many at most."""
 _RUN_IDS: Final = 1 << 18
+"""The ids that are sorted in memory and become one run on disk, of 4 MiB."""
 _ROW: Final = np.dtype([("low", "<u8"), ("place", "<u8")])
 _PLACE_BITS: Final = 48
 _NUMBERS: Final = {partition: number for number, partition in enumerate(EVERY_PARTITION)}
@@ -27,7 +31,7 @@ def low(id: UUID) -> int:
 
 
 def mixed(id: UUID) -> int:
-    """A group's id as a number: the halves say its place each, so both count."""
+    """A group's id as a number of 64 bits: each half tells of its place, so both count."""
     number = id.int
     return (number ^ number >> 64) & _LOW
 
@@ -40,7 +44,7 @@ class Twice(NamedTuple):
 
 
 class Identities:
-    """Takes in the id of every record of ours, partition by partition."""
+    """The ids of every record of ours, taken in partition by partition."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
@@ -50,7 +54,7 @@ class Identities:
         self._lows: list[bytes] = []
         self._places: list[int] = []
         self._runs: list[tuple[int, int]] = []
-        """Where each begins, and how many rows it has."""
+        """The start in the scratch file and the number of rows of each run."""
 
     def first(self, id: bytes, partition: Partition, offset: int) -> int | None:
         """The offset of an earlier record of this partition with this id, if it is among the newest; else takes it."""
@@ -74,7 +78,7 @@ class Identities:
         return None
 
     def twice(self) -> Iterator[Twice]:
-        """Pairs of records whose ids end alike, once everything was read; whoever asks compares the rest."""
+        """Pairs of records whose ids end alike, once everything was read; the caller compares the rest."""
         self._settle()
         for rows in self._ranges():
             order = np.lexsort((rows["place"], rows["low"]))
@@ -83,7 +87,7 @@ class Identities:
                 yield Twice(_where(int(rows["place"][index])), _where(int(rows["place"][index + 1])))
 
     def places(self, id: UUID) -> list[tuple[Partition, int]]:
-        """Records whose id may be this one, once everything was read."""
+        """The places of records whose id may be this one, once everything was read."""
         self._settle()
         wanted = int.from_bytes(id.bytes[8:], "big")
         found: list[tuple[Partition, int]] = []
@@ -96,6 +100,7 @@ class Identities:
 
     def _ranges(self) -> Iterator[NDArray[Any]]:
         """All rows in ranges of their ids, each small enough for memory."""
+        # Ids are spread evenly, so as many equal ranges as there are runs hold about one run's rows each.
         parts = max(1, len(self._runs))
         bounds = [round(index * (1 << 64) / parts) for index in range(1, parts)]
         cuts = []

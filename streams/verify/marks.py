@@ -1,4 +1,4 @@
-"""What steps say of the spine that their trainer had read, against the records that are there."""
+"""Marks of steps (the digest of the spine that their trainer had read), held against the records that are there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Work = Callable[[], Awaitable[None]]
 
 
 def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted, offset: int) -> Work | None:
-    """Compares a step's mark, and notes the first that differs; what needs records to be read again is handed back."""
+    """Compares a step's mark, and notes the first that differs. Returns work if records must be read again."""
     mark = event.spine
     trail = evidence.trail
     assert mark is not None
-    if trail.broken:
+    if trail.broken:  # each digest goes on from the one before: all later ones differ, and say nothing new
         return None
     where = f"step {event.step} of generation {event.generation} at {evidence.spine}@{offset}"
     before = trail.mark

@@ -1,4 +1,4 @@
-"""What an experiment's events name outside of the log, for whoever can look there."""
+"""The files that an experiment's events name outside of the log, and what these files remember of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ARTIFACT, Facts
 
 _MEMORIES: Final = 8
-"""Of so many newest checkpoints what they remember is compared."""
+"""The newest checkpoints whose memories are compared: each costs a few reads of the log."""
 
 
 class Outside(NamedTuple):
@@ -31,11 +31,11 @@ class Outside(NamedTuple):
     spec: ExperimentSpec
     ended: bool
     checkpoints: tuple[CheckpointCommitted, ...]
-    """Those whose folders are there: of several generations that saved one step, the newest."""
+    """The checkpoints whose folders are there: of several generations that saved one step, the newest."""
     weights: tuple[WeightsPublished, ...]
-    """Those that were not retired."""
+    """The weights that were not retired."""
     artifacts: Callable[[], Iterator[str]]
-    """sha256 of each array that was too large for its event; some more than once."""
+    """The sha256 of each array that was too large for its event; some come more than once."""
 
 
 class Missing(NamedTuple):
@@ -47,7 +47,7 @@ class Missing(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a file remembers of the log."""
+    """The heads and the mark of the spine that a file remembers."""
 
     by: str
     """The file, in words."""
@@ -58,19 +58,19 @@ class Memory(NamedTuple):
 
 
 class SeenOutside(NamedTuple):
-    """What the files of an experiment say."""
+    """The findings of a look at an experiment's files."""
 
     missing: list[Missing]
     memories: list[Memory]
-    """The newest last."""
+    """The memories of its checkpoints, the newest last."""
 
 
 Look = Callable[[Outside], SeenOutside]
-"""Looks at an experiment's files. Blocks."""
+"""A look at an experiment's files, which blocks."""
 
 
 def outside_of(facts: Facts, evidence: Evidence) -> Outside:
-    """What an experiment that was submitted names."""
+    """The files that a submitted experiment names."""
     assert evidence.spec is not None
     newest: dict[str, tuple[int, int]] = {}
     for (step, generation), event in evidence.checkpoints.items():
@@ -97,7 +97,7 @@ def outside_of(facts: Facts, evidence: Evidence) -> Outside:
 
 
 async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:
-    """Notes what is missing or damaged of an experiment's files, and what they remember that the log does not hold."""
+    """Notes an experiment's missing or damaged files, and heads that they remember and the log does not hold."""
     seen = await asyncio.to_thread(look, outside_of(facts, evidence))
     if seen.missing:
         gone = await _given_up_since(log, evidence.id, facts.ends)
@@ -121,7 +121,7 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
 
 
 async def _given_up_since(log: EventLog, experiment: UUID, ends: dict[Partition, int]) -> set[str]:
-    """Folders that were replaced or removed by events beyond `ends`: a run goes on while its files are looked at."""
+    """The folders that events beyond `ends` replaced or removed: a run goes on while its files are looked at."""
     found = set()
     for stream in (CHECKPOINTS, WEIGHTS):
         partition = partition_of(stream, experiment)

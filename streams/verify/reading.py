@@ -1,52 +1,102 @@
-"""Reads a partition up to an end, and goes on after a record that is damaged or missing."""
+"""`LogReading`: partitions read past what is damaged or missing, and single records read again."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol, runtime_checkable
 
 from rftd.ops import limits
-from rftd.ops.errors import LogCorruptError
+from rftd.ops.errors import LogCorruptError, LogLossError
+from rftd.streams.chain import Heads
 from rftd.streams.envelope import Record
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 
 Damaged = Callable[[int, int, str], None]
-"""Told of the offsets [first, next) that cannot be read, and why."""
+"""A callback for the offsets [first, next) that cannot be read, and the reason."""
+_GAP_LOOKED_INTO: Final = 1 << 16
+"""The longest gap whose offsets are asked for one by one; a longer one is no run of repetitions."""
 
 
-async def records_until(log: EventLog, partition: Partition, end: int, damaged: Damaged) -> AsyncIterator[list[Record]]:
-    """The readable records below `end`, many at a time."""
-    offset = 0
-    bad: tuple[int, int, str] | None = None
-    while offset < end:
-        try:
-            records = await log.read(partition, offset)
-        except LogCorruptError as error:
-            place = _offset_in(error, partition)
-            if place is None:
-                raise
-            if place > offset:  # what lies before it is whole
-                records = await log.read(partition, offset, max_records=min(place - offset, limits.FETCH_RECORDS))
-            else:
-                first, text = (bad[0], bad[2]) if bad is not None else (offset, error.what)
-                offset += 1
-                bad = (first, offset, text)
-                continue
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A log that leaves out records which it knows to be repetitions."""
+
+    def left_out(self, partition: Partition, offset: int) -> bool:
+        """True if the record at this place is one."""
+        ...
+
+
+class LogReading:
+    """The reads of one check, each partition up to an end that is fixed before the first of them."""
+
+    def __init__(self, log: EventLog, ends: dict[Partition, int]) -> None:
+        self.log = log
+        self._ends = ends
+
+    async def records(self, partition: Partition, damaged: Damaged) -> AsyncIterator[list[Record]]:
+        """The readable records below the end, many at a time. Raises LogCorruptError if nothing can be read."""
+        end = self._ends.get(partition, 0)
+        offset = 0
+        bad: tuple[int, int, str] | None = None
+        while offset < end:
+            try:
+                records = await self.log.read(partition, offset)
+            except LogCorruptError as error:
+                place = _offset_in(error, partition)
+                if place is None:
+                    raise
+                if place > offset:  # what lies before it is whole
+                    most = min(place - offset, limits.FETCH_RECORDS)
+                    records = await self.log.read(partition, offset, max_records=most)
+                else:
+                    # Offset by offset: nothing tells where the next readable record begins. Neighbours become one
+                    # finding, under the error of the first.
+                    first, text = (bad[0], bad[2]) if bad is not None else (offset, error.what)
+                    offset += 1
+                    bad = (first, offset, text)
+                    continue
+            if bad is not None:
+                damaged(*bad)
+                bad = None
+            if not records:
+                break
+            if records[-1].offset >= end:
+                records = [record for record in records if record.offset < end]
+            offset = records[-1].offset + 1 if records else end
+            if records:
+                yield records
         if bad is not None:
             damaged(*bad)
-            bad = None
-        if not records:
-            break
-        if records[-1].offset >= end:
-            records = [record for record in records if record.offset < end]
-        offset = records[-1].offset + 1 if records else end
-        if records:
-            yield records
-    if bad is not None:
-        damaged(*bad)
+
+    async def record(self, partition: Partition, offset: int) -> Record | None:
+        """One record, read again; None if it is not there or damaged."""
+        if not 0 <= offset < self._ends.get(partition, 0):
+            return None
+        try:
+            records = await self.log.read(partition, offset, max_records=1)
+        except LogCorruptError:
+            return None
+        # `read` begins at the next record where this one is missing.
+        return records[0] if records and records[0].offset == offset else None
+
+    async def holds(self, heads: Heads) -> bool:
+        """True if the log has the records under these heads, unchanged."""
+        try:
+            await self.log.check_heads(heads)
+        except (LogLossError, LogCorruptError):
+            return False
+        return True
+
+    def gone(self, partition: Partition, first: int, end: int) -> int:
+        """The number of offsets in [first, end), which no record came from, that the log did not leave out itself."""
+        gone = end - first
+        if isinstance(self.log, LeavesOut) and 0 < gone <= _GAP_LOOKED_INTO:
+            gone -= sum(self.log.left_out(partition, offset) for offset in range(first, end))
+        return gone
 
 
 def _offset_in(error: LogCorruptError, partition: Partition) -> int | None:
-    """Which record is damaged; None if the log cannot be read at all."""
+    """The offset of the damaged record; None if the log cannot be read at all."""
     name, _, offset = (error.where or "").rpartition("@")
     return int(offset) if name == str(partition) and offset.isdigit() else None

@@ -1,4 +1,4 @@
-"""Findings of a check, and what was looked at."""
+"""`VerifyReport`: the findings of a check, and the counts of what was read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rftd.streams.losses import Loss
 
 
 class BrokenPromise(msgspec.Struct, frozen=True):
-    """A broken promise."""
+    """A finding: one promise that the log does not keep."""
 
     rule: str
-    """Its name in docs/concepts.md, for example `trained-once`."""
+    """The rule's name in docs/concepts.md, for example `trained-once`."""
     experiment: UUID | None
     what: str
-    """What is wrong, with the ids and positions."""
+    """The fault in words, with ids and positions."""
 
 
 class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
-    """What one experiment's log holds."""
+    """The counts of one experiment's records."""
 
     experiment: UUID
     name: str
@@ -32,7 +32,7 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     retired: dict[str, int]
     late: int
-    """Experiences of rollouts whose group had closed without them; no effect."""
+    """Experiences of rollouts whose group had closed without them, and which have no effect."""
     steps: int
     executions: int
     """Steps over all generations."""
@@ -43,7 +43,7 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOutRecord(msgspec.Struct, frozen=True):
-    """A record that is not ours: every reader leaves it out."""
+    """A foreign record, which every reader leaves out."""
 
     place: str
     """`stream/partition@offset`."""
@@ -51,11 +51,11 @@ class LeftOutRecord(msgspec.Struct, frozen=True):
     pointed_at: bool
     """True if a record.dead_lettered names it; the daemon writes that when it meets the record."""
     state: str = "open"
-    """`open`, or what somebody decided: `retried`, `dropped`."""
+    """`open`, or the decision about it: `retried`, `dropped`."""
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """Records that the log lost and that somebody lets an experiment go on without: told for ever, and no finding."""
+    """Lost records without which a person let an experiment go on: told for ever, and no finding."""
 
     experiment: UUID
     what: str
@@ -65,7 +65,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
 
 
 def accepted_losses(event: LossAccepted, head: Head) -> list[AcceptedLoss]:
-    """What an event accepts: of each partition the newest head that is remembered."""
+    """The losses that an event accepts, one for each partition: its newest remembered head."""
     assert head.experiment is not None
     newest = {(lost.stream, lost.partition): lost for lost in sorted(event.lost, key=lambda lost: lost.next_offset)}
     return [
@@ -80,12 +80,12 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[BrokenPromise, ...]
     experiments: tuple[VerifiedExperiment, ...]
     dead_letters: tuple[LeftOutRecord, ...] = ()
-    """Without effect, so no broken promise."""
+    """Foreign records; they have no effect, so they break no promise."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     repeated: int = 0
-    """Records that came again in their partition, on Kafka: it may repeat what was retried long ago. Without effect."""
+    """Records that came again in their partition, without effect: Kafka may repeat what was retried long ago."""
     left_out: dict[str, int] = {}
-    """How many findings of each rule are not shown: a rule shows its first ones."""
+    """The number of findings that are not shown, by rule: each rule shows its first ones."""
 
     @property
     def clean(self) -> bool:

@@ -1,4 +1,4 @@
-"""What explorers left: experiences, and answers to held-out rows."""
+"""The records of explorers: experiences, and scores of held-out rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _I31: Final = (1 << 31) - 1
 
 
 def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProduced, decoded: Decoded) -> None:
-    """Keeps what others say of an experience at its place."""
+    """Keeps at an experience's place the values that its group will repeat."""
     evidence.produced += 1
     oldest = newest = 0
     spans = event.spans
@@ -65,7 +65,7 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, _deco
 
 
 def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, _decoded: Decoded) -> None:
-    """An evaluation says what its scores give."""
+    """The result of an evaluation is the mean of its scores, within `_TOLERANCE`."""
     if event.eval in evidence.evals and evidence.evals[event.eval] is None:
         return  # again
     ranges = evidence.evals.get(event.eval) or {}
@@ -88,7 +88,7 @@ def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, 
 
 
 def named(facts: Facts, evidence: Evidence, *artifacts: str) -> None:
-    """Keeps which artifacts are named."""
+    """Keeps the artifacts that are named; a text that is no sha256 names none."""
     for sha256 in artifacts:
         try:
             digest = bytes.fromhex(sha256)
@@ -99,6 +99,7 @@ def named(facts: Facts, evidence: Evidence, *artifacts: str) -> None:
 
 
 def _alike(said: float, mean: float) -> bool:
+    # NaN equals nothing, itself included: a mean of damaged scores must match a NaN, and nothing else.
     if said != said or mean != mean:
         return (said != said) == (mean != mean)
     return abs(said - mean) <= _TOLERANCE * max(1.0, abs(mean))

@@ -10,32 +10,12 @@ import numpy as np
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
 
-RULES: Final = (
-    "groups-close-once",
-    "members-are-their-experiences",
-    "no-task-skipped",
-    "retries-have-a-cause",
-    "windows-keep-weights",
-    "rows-in-order",
-    "plans-name-what-is-there",
-    "staleness-bounded",
-    "books-balance",
-    "trained-once",
-    "announcements-have-a-step",
-    "evals-are-their-scores",
-    "fences-come-first",
-    "spine-is-as-read",
-    "completed-is-complete",
-    "forks-share-history",
-)
-"""The rules about one experiment, as docs/concepts.md explains them."""
-
 _NAMED: Final = 10
-"""Of many numbers so many are named."""
+"""The numbers that a finding names of many."""
 
 
 def groups_were_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Rule 5: what closed was given out before."""
+    """Rule 5: a group that closed was leased before."""
     for stage in sorted(evidence.group_stages):
         for first, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
             flags = rows_of(page, GROUPS)["flags"]
@@ -120,7 +100,7 @@ def completed_is_complete(facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """What a completed experiment began to evaluate it has answered."""
+    """A completed experiment has completed every evaluation that it began."""
     if evidence.state == "completed":
         for id, ranges in evidence.evals.items():
             if ranges is not None:
@@ -129,7 +109,7 @@ def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Whoever takes a role is a worker that joined, or a daemon that took its first role first."""
+    """The owner of a role is a worker that joined, or a daemon that became the controller first."""
     for owner, where in evidence.trainer_fences:
         if owner not in evidence.workers:
             yield f"the fence at {where} makes {owner} the trainer, and no such worker joined"
@@ -146,7 +126,8 @@ def due_checkpoints_were_committed(_facts: Facts, evidence: Evidence) -> Iterato
 
 
 def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
-    """What a worker drew tokens from it had said that it loaded, before what it loaded later."""
+    """A worker had said that it loaded each version that it drew tokens from, before what it loaded later."""
+    # A version above the newest announced one is passed over: a worker that was killed may have had no time to say so.
     for key, version in facts.drawn.numbers():
         if version < facts.newest_activated.get(key, -1) and not facts.activated.has(key, version):
             assert isinstance(key, tuple)

@@ -1,4 +1,4 @@
-"""What a check must remember of each record, on disk where it grows: tables of fixed-size rows, and lists of them."""
+"""The memory of a check, on disk where it grows with the log: tables and lists of rows of one size, and bit maps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Scratch:
     """One temporary file without a name, made once something no longer fits in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """`folder` is where the file is made; by default where the system keeps temporary files."""
+        """The file is made in `folder`, by default in the system's folder for temporary files."""
         self._folder = folder
         self._file: IO[bytes] | None = None
         self.size_bytes = 0
 
     def add(self, data: bytes | bytearray) -> int:
-        """Appends the bytes, and returns where they begin."""
+        """Appends the bytes. Returns the offset at which they begin."""
         start = self.size_bytes
         self.size_bytes += len(data)
         self.write(start, data)
@@ -32,13 +32,14 @@ class Scratch:
     def write(self, start: int, data: bytes | bytearray) -> None:
         """Replaces bytes that were added."""
         if self._file is None:
+            # Without a name: a check that is killed leaves nothing behind. Never synced, for it is worth nothing then.
             self._file = TemporaryFile(dir=self._folder, prefix="rftd-verify-")  # noqa: SIM115 (closed by `close`)
         done = 0
-        while done < len(data):
+        while done < len(data):  # one call writes 2 GiB at most, and less when a signal comes
             done += os.pwrite(self._file.fileno(), memoryview(data)[done:], start + done)
 
     def read(self, start: int, size_bytes: int) -> bytearray:
-        """Bytes that were added."""
+        """The bytes that were added there."""
         assert self._file is not None
         found = bytearray(size_bytes)
         done = 0
@@ -57,7 +58,7 @@ class Table:
     """Rows of one size, by (space, index); a row that nobody wrote is all zeros. The pages used last are in memory."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int, *, page_rows: int, memory_size_bytes: int) -> None:
-        """`page_rows` is a power of two."""
+        """`page_rows` must be a power of two: a row's page is found by shifting its index."""
         self.row_size_bytes = row_size_bytes
         self._scratch = scratch
         self._bits = page_rows.bit_length() - 1
@@ -67,14 +68,17 @@ class Table:
         self._hot: dict[tuple[int, int], bytearray] = {}
         """The pages in memory, the one used last at the end."""
         self._cold: dict[tuple[int, int], int] = {}
-        """Where pages lie that were put away at least once."""
+        """The offsets in the scratch file of pages that were put away at least once."""
         self._numbers: dict[int, list[int]] = {}
         """The pages of each space."""
         self._last: tuple[int, int] = (-1, -1)
         self._page = bytearray()
 
     def row(self, space: int, index: int) -> tuple[bytearray, int]:
-        """The page that holds a row, which may be written to until the next call, and where in it the row begins."""
+        """The page that holds a row, and the offset of the row in it.
+
+        The page may be written to until the next call: that one may put it away, and what is written later is lost.
+        """
         key = (space, index >> self._bits)
         if key != self._last:
             page = self._hot.pop(key, None)
@@ -92,7 +96,7 @@ class Table:
                 yield space, first, page
 
     def pages_of(self, space: int) -> Iterator[tuple[int, bytearray]]:
-        """The same of one space, in order."""
+        """(index of the first row, rows) of every page of one space, in order."""
         for number in sorted(self._numbers.get(space, ())):
             first = number << self._bits
             page, _ = self.row(space, first)
@@ -160,7 +164,7 @@ class Bits:
         self._pages: dict[tuple[object, int], bytearray] = {}
 
     def add(self, key: object, number: int) -> bool:
-        """False if the number was there already."""
+        """Adds a number. Returns False if it was there already."""
         page_number, bit = divmod(number, self._PAGE_BITS)
         page = self._pages.get((key, page_number))
         if page is None:
@@ -172,7 +176,7 @@ class Bits:
         return True
 
     def remove(self, key: object, number: int) -> None:
-        """The number is not there any more."""
+        """Takes a number out, if it is there."""
         page_number, bit = divmod(number, self._PAGE_BITS)
         page = self._pages.get((key, page_number))
         if page is not None:

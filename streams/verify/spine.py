@@ -30,7 +30,7 @@ _ABSURD: Final = 1 << 40
 
 
 def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded: Decoded) -> None:
-    """A plan is made once, of what is there."""
+    """A plan is made once, of experiences and rows that are there."""
     if not 0 < event.step < _ABSURD:
         facts.note("trained-once", evidence.id, f"batch {event.batch} is planned as step {event.step}")
         return
@@ -68,7 +68,7 @@ def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, pla
     known, place, *rest = STEP.unpack_from(page, at)
     _, _, executed, _ = rest
     if known != low(event.batch) or not place or executed:
-        return  # what was executed stays
+        return  # what was executed stays: abandoning it has no effect, as in every other fold
     evidence.abandoned.add(known)
     STEP.pack_into(page, at, 0, 0, *rest)
     evidence.recent_plans.pop(plan.step, None)
@@ -143,7 +143,7 @@ def _wrong(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: bat
 def _fate(
     facts: Facts, evidence: Evidence, item: batch.ExperienceItem
 ) -> tuple[bytearray, int, int, tuple[int, ...]] | None:
-    """The page and the place in it of what became of an experience, its oldest version, and that; None if not there."""
+    """The page of an experience, the offset of its fate in it, its oldest version, and the fate; None if not there."""
     if not facts.holds_experience(item.partition, item.offset):
         return None
     page, at = facts.produced.row(item.partition, item.offset)
@@ -216,7 +216,7 @@ def _is_to_be_saved(evidence: Evidence, number: int) -> bool:
 
 
 def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationStarted, _decoded: Decoded) -> None:
-    """Generations follow one another."""
+    """The numbers of generations grow."""
     current = evidence.generations[-1] if evidence.generations else None
     if current is not None and event.generation <= current.generation:
         if not facts.chained and event in evidence.generations:
@@ -248,7 +248,7 @@ STATES: Final[dict[type, str]] = {
 
 
 def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> None:
-    """Keeps where the experiment stands."""
+    """Keeps the state of the experiment."""
     if decoded.head.id in evidence.life:
         return
     evidence.life.add(decoded.head.id)

@@ -1,4 +1,4 @@
-"""What the dispatcher decided: which groups there are, on which rows, and how each closed."""
+"""The decisions of the dispatcher: groups, their rows, and how each closed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rftd.streams.verify.facts import (
 from rftd.streams.verify.identities import low, mixed
 
 _ABSURD: Final = 1 << 40
-"""No stage has so many groups or windows."""
+"""More groups or windows than any stage has: numbers beyond it are damage, and would not fit into a row."""
 _NO_OTHER: Final = Other(leased=False, closed=0, event=0, members=0, failed=0)
 
 
@@ -42,7 +42,7 @@ def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: D
 
 
 def eval_leased(_facts: Facts, evidence: Evidence, event: task.EvalLeased, _decoded: Decoded) -> None:
-    """Keeps that an evaluation was begun."""
+    """Keeps an evaluation that was begun."""
     evidence.evals.setdefault(event.eval, {})
 
 
@@ -102,7 +102,7 @@ def _given(facts: Facts, evidence: Evidence, group: UUID, stage: int, sequence: 
 
 
 def _close(facts: Facts, evidence: Evidence, event: task.GroupClosed, place: int, event_id: int) -> bool:
-    """False if it had closed before."""
+    """Takes in a group's close. Returns False if it had closed before."""
     evidence.group_stages.add(event.stage)
     page, at = facts.groups.row(facts.space(evidence.index, event.stage), event.sequence)
     first, row, epoch, _, known_id, retired_at, used, _, _, flags, given = GROUP.unpack_from(page, at)
@@ -127,7 +127,7 @@ def _close(facts: Facts, evidence: Evidence, event: task.GroupClosed, place: int
 
 
 def _closed(facts: Facts, evidence: Evidence, group: UUID, stage: int, sequence: int) -> tuple[int, int]:
-    """The place of a group's close, as a number, and how many of its rollouts failed; 0, 0 if it did not close so."""
+    """The place of a group's close, as a number, and its failed rollouts; 0, 0 if it did not close in this sequence."""
     if not (0 <= sequence < _ABSURD and stage >= 0):
         return 0, 0
     page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
@@ -161,6 +161,7 @@ def _member(
         said = ORIGIN.pack(*values)
     except struct.error:
         said = b""
+    # Bytes against bytes: a float that was rounded on its way is a difference too, and this runs for each member.
     was = page[at : at + FATE_AT]
     number, flags, *_ = FATE.unpack_from(page, at + FATE_AT)
     if not flags or number != evidence.index or was[:8] != said[:8]:

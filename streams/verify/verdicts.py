@@ -1,4 +1,4 @@
-"""What was decided about dead letters and failed tasks, against the records that are there."""
+"""Decisions about dead letters and failed tasks, held against the records that are there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rftd.streams.verify.report import LeftOutRecord
 
 RULE: Final = "verdicts-name-a-letter"
 RecordReader = Callable[[Partition, int], Awaitable[Record | None]]
-"""One record, read again; None if it is not there."""
+"""A reader of one record again, which answers None if it is not there."""
 
 
 async def judge_verdicts(facts: Facts, letters: Letters, identities: Identities, read: RecordReader) -> None:
     """Notes verdicts about nothing, and those whose other event is not there."""
     for letter, verdict in letters.verdicts.items():
         done = "retried" if verdict.retried else "dropped"
-        # Of what an import left out nothing is known.
+        # A negative offset is a letter whose record an import left out: nothing is known of it.
         if letter.offset >= 0 and letter not in letters.letters:
             record = await read(Partition(letter.stream, letter.partition), letter.offset)
             if record is None or not _failed(record):
@@ -36,7 +36,7 @@ async def judge_verdicts(facts: Facts, letters: Letters, identities: Identities,
 
 
 def dead_letters(letters: Letters, dead: Mapping[str, str]) -> tuple[LeftOutRecord, ...]:
-    """Records that are not ours, with what was decided about each. `dead` has the reasons by their places."""
+    """The foreign records, with what was decided about each. `dead` has the reasons by their places."""
     pointers = {str(place) for place in letters.letters}
     states = {str(place): "retried" if each.retried else "dropped" for place, each in letters.verdicts.items()}
     return tuple(
@@ -45,6 +45,7 @@ def dead_letters(letters: Letters, dead: Mapping[str, str]) -> tuple[LeftOutReco
 
 
 async def _has_event(id: UUID, identities: Identities, read: RecordReader) -> bool:
+    # The index compares 64 bits of an id: only the record itself tells.
     for partition, offset in identities.places(id):
         record = await read(partition, offset)
         head = head_of(record) if record is not None else None

@@ -14,6 +14,7 @@ import yaml
 from synthetic.daemon.experiment_files import overlaid
 from synthetic.docs.package import install_one_ahead, install_packed_weights, install_two_tries
 from synthetic.docs.pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
+from synthetic.log.checker_rules import OF_AN_EXPERIMENT, OF_THE_LOG
 from synthetic.worlds.policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.cli import VERBS, rftd
@@ -23,24 +24,11 @@ from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.daemon_file import take_daemon_file
 from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.spec import PolicySpec, PrioritySpec
-from rftd.streams.verify.rules import RULES
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.rollout_view import RolloutView
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-CHECKER_RULES = (
-    "undamaged",
-    "gapless",
-    "chain",
-    "heads-remembered",
-    "readable",
-    "unique",
-    "verdicts-name-a-letter",
-    "submitted",
-    "files-are-whole",
-    "ids-are-indexed",
-)
 
 
 def blocks(*languages: str) -> list[Block]:
@@ -156,7 +144,7 @@ def test_verbs_and_options_exist(page: Path) -> None:
 def test_every_rule_of_verify_is_explained() -> None:
     page = ROOT / "docs" / "concepts.md"
     named = re.findall(r"^\| `([a-z-]+)` \|", prose_of(page).partition("## What `rftd verify` checks")[2], re.MULTILINE)
-    assert named == [*CHECKER_RULES, *RULES]
+    assert named == [*OF_THE_LOG, *OF_AN_EXPERIMENT]
 
 
 def generator(name: str) -> Any:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from rftd.streams.verify.rules import RULES
+from synthetic.log.checker_rules import OF_AN_EXPERIMENT
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -36,7 +35,7 @@ def test_a_planted_bug_is_found(name: str, hunted: dict[str, str]) -> None:
 
 
 def test_every_promise_has_a_planted_bug() -> None:
-    rules = [f"verify: {rule}" for rule in (*OF_THE_WHOLE_LOG, *RULES)]
+    rules = [f"verify: {rule}" for rule in (*OF_THE_WHOLE_LOG, *OF_AN_EXPERIMENT)]
     oracles = [oracle.__name__ for oracle in ORACLES]
     promises = [*rules, *oracles, "liveness", "lost in vain", "recomputed"]
     found_by = {bug.found_by for bug in BUGS}
