@@ -10,8 +10,8 @@ obstacle     what an experiment pauses for by itself, or fails of
 policies/    how far explorers may run ahead, and what may be trained on
 planner      what to plan and retire now
 stage_buffer the index of the stage under way, in its policy's order, kept up to date with the replay buffer
-judge        groups from which nothing can be learnt
-rows         the batches of a stage that trains on a dataset
+retiring     what no batch may hold: what teaches nothing, what was given up
+batches      the rows of a step, and `batch.planned` itself
 dispatcher   what to lease, close and give up now, in this order:
 liveness     who was heard of when: scheduling, never truth
 closing      groups that are over, or given up

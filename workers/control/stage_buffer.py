@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from rftd.streams.folds.replay_buffer import BufferEntry, Changes
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec import StageSpec
 from rftd.workers.control.policies.buffer_index import BufferIndex
-from rftd.workers.control.policies.policy import Retirement, StalenessPolicy
+from rftd.workers.control.policies.policy import StalenessPolicy
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 
@@ -59,12 +59,3 @@ class StageBuffer:
         assert self._buffer is not None
         self._buffer.take(chosen)
         self._taken += chosen
-
-
-def by_uses(parts: Iterable[Retirement]) -> dict[tuple[str, int], list[BufferEntry]]:
-    """The same by reason and number of uses: what one event can say."""
-    found: dict[tuple[str, int], list[BufferEntry]] = {}
-    for part in parts:
-        for entry in part.entries:
-            found.setdefault((part.reason, entry.uses), []).append(entry)
-    return found

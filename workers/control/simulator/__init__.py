@@ -4,12 +4,10 @@ Rollouts and training steps take drawn or given times; who decides is real: the 
 
 system       units, slots and times, and the throughput that nothing can beat
 long_tail    how long rollouts take
-unit         one rollout unit: its slots, what waits for them, which weights it has
-flights      groups under way, by the weights that they began with
+unit         one rollout unit: its slots, what waits for them, which weights it has; groups under way, by version
 clerk        the folds and the planner, fed with events that nobody wrote to a log
 simulation   the course of events
-reference    the synchronous modes, for comparison
-report       policies side by side
+report       policies side by side, and the synchronous modes for comparison
 asked        from options to stages and machines
 outcome      what came out: throughput, staleness, idle shares, drops
 """

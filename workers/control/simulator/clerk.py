@@ -27,7 +27,7 @@ from rftd.workers.control.holds import WindowHold
 from rftd.workers.control.planner import Planner, view_of
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.registry import make_policy
-from rftd.workers.control.simulator.flights import Flights
+from rftd.workers.control.simulator.unit import Flights
 from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
 
 _EXPERIMENT: Final = UUID(int=1)

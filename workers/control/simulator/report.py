@@ -1,17 +1,77 @@
-"""Policies side by side on one system, with what they are measured against."""
+"""Policies side by side on one system, and the synchronous modes on the same machines that they are compared with."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
+import numpy as np
 
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
 from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome
-from rftd.workers.control.simulator.reference import Synchronous, synchronous
 from rftd.workers.control.simulator.simulation import Simulation
 from rftd.workers.control.simulator.system import System
+
+MOST_STEPS: Final = 30
+"""Every synchronous step is like every other, so that these give the rate to a per cent or so."""
+_TRIAL_BATCHES: Final = 4
+
+
+class Synchronous(msgspec.Struct, frozen=True, kw_only=True):
+    """Generate a batch, train it, publish, and so on, never both at once."""
+
+    colocated: SimulationOutcome
+    """All units generate, then all train."""
+    disaggregated: SimulationOutcome
+    """Some generate while the others wait, then these train; the best split of the units."""
+
+    @property
+    def best(self) -> SimulationOutcome:
+        """The faster of the two."""
+        return max(self.colocated, self.disaggregated, key=lambda each: each.throughput_per_s)
+
+
+def synchronous(stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> Synchronous:
+    """Both modes, for the batch and the groups of the stage; its policy is none of them."""
+    strict = msgspec.structs.replace(
+        stage,
+        policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=1),
+        sync=SyncSpec(style="fixed", interval=1, offset=0),
+    )
+    steps = min(steps, MOST_STEPS)
+    apart = _best_split(strict, system, lengths, seed)
+    together = msgspec.structs.replace(system, colocated=True)
+    return Synchronous(
+        colocated=Simulation(strict, together, lengths, steps=steps, seed=seed).run(),
+        disaggregated=Simulation(strict, apart, lengths, steps=steps, seed=seed).run(),
+    )
+
+
+def _best_split(stage: StageSpec, system: System, lengths: LongTail, seed: int) -> System:
+    """The split with the shortest step, by a trial of a few batches on each."""
+    batches = lengths.draw(np.random.default_rng(seed), _TRIAL_BATCHES * stage.train_batch_size)
+    trials = np.split(batches, _TRIAL_BATCHES)
+
+    def step_s(split: System) -> float:
+        slots = split.rollout_units * split.slots
+        return float(np.mean([_makespan_s(trial.tolist(), slots) for trial in trials])) + split.step_s
+
+    return min((system.split(units) for units in range(1, system.units)), key=step_s)
+
+
+def _makespan_s(durations_s: list[float], slots: int) -> float:
+    """When the last of them ends, if each begins as soon as a slot is free."""
+    ends = durations_s[:slots]
+    heapq.heapify(ends)
+    latest = max(ends)
+    for duration_s in durations_s[slots:]:
+        end_s = ends[0] + duration_s
+        heapq.heapreplace(ends, end_s)
+        latest = max(latest, end_s)
+    return latest
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

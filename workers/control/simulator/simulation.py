@@ -20,11 +20,10 @@ from rftd.streams.spec import StageSpec
 from rftd.workers.control.holds import WindowHold
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.simulator.clerk import Clerk
-from rftd.workers.control.simulator.flights import Flights
 from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome, Step, Window, outcome_of
 from rftd.workers.control.simulator.system import SimulatedUpdates, System
-from rftd.workers.control.simulator.unit import SimulatedGroup, Unit
+from rftd.workers.control.simulator.unit import Flights, SimulatedGroup, Unit
 from rftd.workers.control.windows import Ask, Begin
 
 _DRAWN_AT_ONCE: Final = 4096

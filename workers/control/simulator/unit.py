@@ -1,8 +1,8 @@
-"""One rollout unit: an explorer without a model."""
+"""Rollout units, explorers without a model, and the groups under way on them."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from rftd.streams.events.task import Member
@@ -50,3 +50,35 @@ class Unit:
         began_s = max(now_s, self.ready_s)
         self.ready_s = began_s + pause_s
         self.stood_still_s += pause_s
+
+
+class Flights:
+    """What is in the air. A group that has landed, whole, is none."""
+
+    def __init__(self) -> None:
+        self._versions: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
+
+    def lease(self, group: SimulatedGroup, version: int) -> None:
+        """A part of the group was given to a unit that has these weights; it may begin with them or newer ones."""
+        held = max(group.min_version, version)
+        known = self._versions.get(group.number)
+        if known is None or held < known:
+            self._forget(known)
+            self._versions[group.number] = held
+            self._counts[held] += 1
+
+    def land(self, group: SimulatedGroup) -> None:
+        """Its last rollout has ended."""
+        self._forget(self._versions.pop(group.number))
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Of any group under way; None if none is."""
+        return min(self._counts, default=None)
+
+    def _forget(self, version: int | None) -> None:
+        if version is not None:
+            self._counts[version] -= 1
+            if not self._counts[version]:
+                del self._counts[version]

@@ -14,11 +14,10 @@ from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRe
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.schedule import plan_ahead
 from rftd.streams.spec import AlgorithmSpec, PolicySpec, TasksetSpec
-from rftd.workers.control import planner as planner_module
-from rftd.workers.control import stage_buffer
+from rftd.workers.control import retiring, stage_buffer
+from rftd.workers.control.batches import rows_of_step
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.planner import Planner
-from rftd.workers.control.rows import rows_of_step
 
 
 def decided(desk: Desk, now_ns: int | None = None) -> list[BatchPlanned | ExperienceRetired]:
@@ -179,7 +178,7 @@ def test_what_teaches_nothing_is_retired_in_the_turn_of_the_plan_and_again_if_th
 
 
 def test_what_is_too_much_for_one_event_is_retired_with_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "RETIRED_AT_ONCE", REPEAT + 1)
+    monkeypatch.setattr(retiring, "RETIRED_AT_ONCE", REPEAT + 1)
     desk = Desk(stage_of(algorithm=THRESHOLD))
     desk.supply(3)
     assert [len(each.experiences) for each in decided(desk)] == [REPEAT + 1, REPEAT + 1, REPEAT - 2]

@@ -11,7 +11,7 @@ from rftd.streams.spec import PolicySpec, StageSpec, SyncSpec
 from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
 from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.outcome import SimulationOutcome
-from rftd.workers.control.simulator.reference import synchronous
+from rftd.workers.control.simulator.report import synchronous
 from rftd.workers.control.simulator.simulation import Simulation
 from rftd.workers.control.simulator.system import SimulatedUpdates, System
 
