@@ -17,7 +17,8 @@ publishing  weights for explorers: files first, then their event; old ones retir
 extensions  third parties' parts that an experiment trains with: whence, and whether they are here
 environment what the bits of the weights may depend on beside the log
 inheritance the weights that a fork begins with
-trainer     the process's loop
+loop        the loop under the lease: history taken up, plans trained, weights published, checkpoints saved
+trainer     the process: member, lease, engine
 record      what the log says about the training: which executions survive
 rerun       planned batches executed again and compared; nothing is appended
 replay      a whole history executed again: what to do, what came of it

@@ -50,7 +50,7 @@ class Execution:
         self._log = log
         self._state = state
         self._spec = spec
-        self._thread = thread
+        self.thread = thread
         self._assembly = Assembly(log, spec)
         self._stage = -1
         """The stage that the engine is set up for."""
@@ -170,4 +170,4 @@ class Execution:
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the engine off the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work)

@@ -383,7 +383,8 @@ def test_every_state_of_a_heartbeat_is_named() -> None:
     from rftd.daemon.why.workers import _SAID
 
     workers = Path(limits.__file__).parents[1] / "workers"
-    sources = "\n".join((workers / name).read_text() for name in ("training/trainer.py", "membership.py"))
+    names = ("training/loop.py", "training/trainer.py", "membership.py")
+    sources = "\n".join((workers / name).read_text() for name in names)
     said = set(re.findall(r'state(?:: str)? = "(\w+)"', sources)) | set(re.findall(r'else "(\w+)"', sources))
     explorer = (workers / "rollout" / "explorer.py").read_text()
     said |= set(re.findall(r'"(\w+)"', explorer.partition("def _doing")[2].partition("def _stage")[0]))

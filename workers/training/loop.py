@@ -1,0 +1,291 @@
+"""`TrainingLoop`: the loop of the trainer that holds the lease. It takes the history up, then trains plans."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from rftd.ops import faults
+from rftd.ops.errors import DataError, WorkError
+from rftd.ops.logs import Logger
+from rftd.streams.envelope import Draft
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.follower import Follower
+from rftd.streams.role import RoleLease
+from rftd.streams.schedule import checkpoint_due, publish_due
+from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spine_digest import SpineDigest
+from rftd.workers.devices.device_turn import DeviceTurn
+from rftd.workers.membership import Membership
+from rftd.workers.training.engine import TrainBatch
+from rftd.workers.training.environment import environment_of
+from rftd.workers.training.execution import Execution
+from rftd.workers.training.history import Resumption, resume_from
+from rftd.workers.training.inheritance import inherit
+from rftd.workers.training.publishing import Present, Publisher
+from rftd.workers.training.saving import Saver
+from rftd.workers.training.tidying import tidy
+
+IDLE_S: Final = 0.5
+"""The longest wait for a plan, and the pause between two looks at published weights while no plan comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingLoop:
+    """One experiment's training under one lease, from the newest good checkpoint to the experiment's end."""
+
+    member: Membership
+    follower: Follower
+    state: RunState
+    spec: ExperimentSpec
+    lease: RoleLease
+    digest: SpineDigest
+    """The digest of the spine that this process reads; steps and checkpoints name it."""
+    execution: Execution
+    publisher: Publisher
+    saver: Saver
+    turn: DeviceTurn | None
+    """The turns of rollouts and steps on one device; None where the trainer has a device of its own."""
+    log: Logger
+    stop: asyncio.Event
+
+    async def run(self, tasks: asyncio.TaskGroup) -> None:
+        """Works until the experiment ends or `stop` is set; what is published aside runs in `tasks`."""
+        again = True
+        while again:
+            await self._take_up()
+            if self.turn is not None and self.turn.shared:
+                async with self.turn.training():
+                    pass  # at its end the engine rests until its first step
+            again = await self._work(tasks)
+
+    @property
+    def _over(self) -> bool:
+        return self.stop.is_set() or self.state.spine.ended
+
+    async def _take_up(self) -> None:
+        """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
+        spine = self.state.spine
+        self.member.pulse.state = "take_up"
+        # First of all: a predecessor may have died between a rename and its event, so what it left is undone or removed
+        # before any file is believed (rule 2).
+        await tidy(self.lease, self.state, self.spec, self.log)
+        needed = await self.publisher.needed()
+
+        def accept(committed: CheckpointCommitted) -> bool:
+            return needed is None or committed.step <= needed
+
+        resumption = await asyncio.to_thread(resume_from, self.state, accept)
+        while True:
+            if resumption.checkpoint is None and spine.forked is not None and spine.forked.at_step > 0:
+                await self._inherit(spine.forked, resumption.reason)
+                return
+            try:
+                version = await self.execution.take_up(resumption)
+                break
+            except DataError:
+                # What was damaged after it was verified is passed over by name; what is whole and unfit is an error.
+                tried = resumption.checkpoint
+                resumption = await asyncio.to_thread(resume_from, self.state, accept)
+                if resumption.checkpoint == tried:
+                    raise
+        await self._announce(resumption, version, needed)
+
+    async def _announce(self, resumption: Resumption, version: int, needed: int | None) -> None:
+        """Begins the generation that goes on from the loaded weights, and publishes them where explorers need them."""
+        spine = self.state.spine
+        checkpoint = resumption.checkpoint
+        started = GenerationStarted(
+            generation=spine.generation + 1,
+            version=version,
+            checkpoint=checkpoint.path if checkpoint else "",
+            reason="; ".join(filter(None, (_why(needed), resumption.reason))),
+            environment=environment_of(self.execution.engine, self.spec),
+        )
+        faults.point("trainer.before_generation")
+        # Before any step: with this event the spine goes back to `version`, and the steps above it are executed again.
+        await self.lease.append([self.lease.writer.draft(started, experiment=self.state.experiment)])
+        faults.point("trainer.after_generation")
+        checksum = await self.execution.call(self.execution.engine.checksum)
+        self.log.info("generation.started", generation=spine.generation, version=version, reason=resumption.reason)
+        if checkpoint is None:
+            present = Present(version=0, generation=0, stage=0, checksum=checksum)
+        else:
+            # The generation is that which made the weights: what was announced of them before still counts.
+            present = Present(
+                version=version, generation=checkpoint.generation, stage=checkpoint.stage, checksum=checksum
+            )
+        if (
+            checkpoint is None
+            or publish_due(self.spec.stages[checkpoint.stage], checkpoint.stage_step)
+            or self.spec.stages[checkpoint.stage].sync.style == "explorer_driven"  # it may have been asked for them
+            or (spine.forked is not None and version == spine.forked.at_step)
+        ):
+            await self.publisher.publish(present)
+        await self.publisher.mend(present)
+
+    async def _inherit(self, forked: ExperimentForked, reason: str) -> None:
+        """Begins a fork without a checkpoint: its parent's history up to the shared version becomes its own first one.
+
+        It may execute many steps of the parent, so it ends where a lease is lost or the experiment is over.
+        """
+        spine = self.state.spine
+
+        async def carry_on() -> bool:
+            await self.follower.pump(wait_s=0.0)
+            self.lease.check()
+            return not self._over
+
+        inherited = await inherit(
+            self.member.log,
+            forked,
+            self.execution.engine,
+            thread=self.execution.thread,
+            clock=self.member.clock,
+            carry_on=carry_on,
+        )
+        if inherited is None:
+            self.stop.set()
+            return
+        if inherited.warning:
+            self.log.warning("fork.other_weights", reason=inherited.warning)
+        started = GenerationStarted(
+            generation=spine.generation + 1,
+            version=forked.at_step,
+            checkpoint=inherited.checkpoint,
+            reason="; ".join(filter(None, (reason, inherited.reason, inherited.warning))),
+            checksum=inherited.checksum,
+            environment=environment_of(self.execution.engine, self.spec),
+        )
+        stage_step = forked.at_step - spine.first_versions[forked.stage]
+        checkpoint = await self.saver.begin(started, forked.stage, stage_step)
+        self.log.info("generation.started", generation=started.generation, version=started.version, fork=True)
+        # The engine is open under the parent's specification: it is opened anew under the fork's, from that checkpoint.
+        await self.execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
+        await self.publisher.publish(
+            Present(
+                version=started.version,
+                generation=started.generation,
+                stage=forked.stage,
+                checksum=inherited.checksum,
+            )
+        )
+
+    async def _work(self, tasks: asyncio.TaskGroup) -> bool:
+        """Trains plan after plan. True if the history is to be taken up again, False once the work is over."""
+        spine = self.state.spine
+        pulse = self.member.pulse
+        clock = self.member.clock
+        present: Present | None = None
+        idle_s = clock.monotonic_s()
+        mend_s = idle_s + IDLE_S
+        while not self._over:
+            plan = await self.execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
+            if plan is None:
+                pulse.state = "paused" if spine.status is Status.PAUSED else "wait_batch"
+                # What was published is seldom gone: to look for it must not keep the next plan waiting.
+                if not await self.follower.pump(wait_s=IDLE_S) or clock.monotonic_s() >= mend_s:
+                    if await self.publisher.mend(present, idle_s=clock.monotonic_s() - idle_s):
+                        return True
+                    mend_s = clock.monotonic_s() + IDLE_S
+                # Nothing is appended while there is no plan, so nothing else would tell a replaced trainer to stop.
+                self.lease.check()
+                await self._answer(tasks, present)
+                continue
+            pulse.state = "assemble"
+            batch = await self.execution.batch(plan)
+            pulse.state = "busy"
+            following = spine.plans.get(plan.step + 1)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self.execution.build_ahead(following.event if following else None))
+                done = await self._step(plan, batch)
+            pulse.version = done.step
+            present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
+            stage = self.spec.stages[plan.stage]
+            stage_step = batch.stage_step
+            # `announced`: an earlier generation told explorers of this version, and its bytes may differ from these.
+            if publish_due(stage, stage_step) or self.publisher.announced(done.step):
+                pulse.state = "publish"
+                await self.publisher.publish_aside(tasks, present)
+            await self._answer(tasks, present)
+            if checkpoint_due(stage, stage_step):
+                pulse.state = "checkpoint"
+                await self.publisher.settle()
+                await self.saver.save(done, stage_step)
+            idle_s = clock.monotonic_s()
+        await self.publisher.settle()
+        return False
+
+    async def _answer(self, tasks: asyncio.TaskGroup, present: Present | None) -> None:
+        """Answers explorers that ask for newer weights, once every step that was ever completed is executed again."""
+        spine = self.state.spine
+        request = spine.request
+        if request is None or not spine.caught_up or self.state.weights.answered(request):
+            return
+        self.member.pulse.state = "publish"
+        await self.publisher.answer(tasks, request, present)
+
+    async def _step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
+        """Executes one plan and appends its `step.completed`. Raises WorkError if the batch was abandoned meanwhile."""
+        faults.point("trainer.before_step")
+        async with self._device():
+            draft, done = await self._executed(plan, batch)
+        faults.point("trainer.before_step_append")
+        # A crash before this append loses the step and nothing else: the plan is in the log, and is executed again.
+        await self.lease.append([draft])
+        faults.point("trainer.after_step_append")
+        # The append reads up to itself, so a verdict that came before it on the spine is folded by now. The engine has
+        # taken the step, which does not count: only an older checkpoint has the right weights.
+        if plan.batch in self.state.spine.batches.abandoned:
+            raise WorkError(
+                f"the batch of step {plan.step} was abandoned while it was trained",
+                where=f"batch {plan.batch}",
+                fix="nothing to do: the trainer begins again at its newest checkpoint",
+            )
+        self.member.pulse.tokens_total += done.tokens
+        return done
+
+    def _device(self) -> AbstractAsyncContextManager[None]:
+        """The device for one step: alone, where rollouts run on it in turn."""
+        if self.turn is None:
+            return nullcontext()
+        self.member.pulse.state = "wait_turn"
+        return self.turn.training()
+
+    async def _executed(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
+        self.member.pulse.state = "busy"
+        began_s = self.member.clock.monotonic_s()
+        # sha256 of all weights takes many times as long as xxh3: only where a replay or a checkpoint is compared by it.
+        digest_due = self.spec.deterministic or checkpoint_due(self.spec.stages[plan.stage], batch.stage_step)
+        executed = await self.execution.execute(plan, batch, sha256=digest_due)
+        done = StepCompleted(
+            batch=plan.batch,
+            step=plan.step,
+            stage=plan.stage,
+            generation=self.state.spine.generation,
+            checksum=executed.checksum,
+            sha256=executed.sha256,
+            items=len(plan.experiences) + len(plan.rows),
+            tokens=executed.result.tokens,
+            duration_s=self.member.clock.monotonic_s() - began_s,
+            metrics=executed.result.metrics,
+            skipped=executed.result.skipped,
+            spine=self.digest.mark,
+        )
+        if done.skipped:
+            self.log.warning("step.skipped", step=done.step, batch=str(done.batch), reason=done.skipped)
+        draft = self.lease.writer.draft(
+            done, experiment=self.state.experiment, causation=plan.batch, correlation=plan.batch
+        )
+        return draft, done
+
+
+def _why(needed: int | None) -> str:
+    return "" if needed is None else f"the weights of version {needed} are gone, and an evaluation waits for them"
