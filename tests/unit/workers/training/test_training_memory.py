@@ -15,7 +15,7 @@ from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.memory import training_needs
+from rftd.workers.training.engines.torch.opening import training_needs
 
 MakeStage = Callable[..., StageSpec]
 MakeBatch = Callable[..., TrainBatch]

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.compute_device import compute_device
-from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.training import nonfinite
-from rftd.workers.training.engine import StepResult, TrainBatch
-from rftd.workers.training.engines.torch import metrics, saving
+from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
+from rftd.workers.training.engines.torch import saving
 from rftd.workers.training.engines.torch.adapter import Adapter
 from rftd.workers.training.engines.torch.arguments import DEVICE, parse
-from rftd.workers.training.engines.torch.batch_checks import check_logprobs, check_tokens
-from rftd.workers.training.engines.torch.batch_pass import BatchPass, batch_pass
-from rftd.workers.training.engines.torch.environment import environment
-from rftd.workers.training.engines.torch.forward import loss_tokens
-from rftd.workers.training.engines.torch.memory import check_training
 from rftd.workers.training.engines.torch.model import load_model, recompute_layers
+from rftd.workers.training.engines.torch.opening import Determinism, check_training, environment
 from rftd.workers.training.engines.torch.optimizer import learning_rate
 from rftd.workers.training.engines.torch.policy import Policy, WholeModel
 from rftd.workers.training.engines.torch.stage import Stage, shares_prefixes
-from rftd.workers.training.engines.torch.step_pass import step_pass
+from rftd.workers.training.engines.torch.steps import BatchSteps
 from rftd.workers.training.engines.torch.trial import try_forward
-from rftd.workers.training.engines.torch.updates import MiniBatch, Updates
-from rftd.workers.training.losses import diagnostics
+from rftd.workers.training.engines.torch.updates import Updates, check_logprobs, check_tokens
 from rftd.workers.training.losses.kl_losses import KlLoss
 from rftd.workers.weights import checksum
 from rftd.workers.weights.parked_tensors import Rest
@@ -66,7 +61,7 @@ class TorchTrainerEngine:
         self._state = saving.TrainerState(stage="", step=0, stage_step=0, optimizer="")
         self._checksum: str | None = None
         self._sha256: str | None = None
-        self._switched_from: bool | None = None
+        self._determinism = Determinism()
         self._rest = Rest(self._device, self._kept)
 
     @property
@@ -86,11 +81,7 @@ class TorchTrainerEngine:
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
         self._device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
-        if self._switched_from is None:
-            self._switched_from = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(self.deterministic)
-        # Memory that nobody wrote is then NaN instead of anything: it ends in a refused step, not in other weights.
-        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+        self._determinism.set(self.deterministic)
         self._rest = Rest(self._device, self._kept)
         self._experiment = experiment
         self._base = Path(model_path)
@@ -131,7 +122,18 @@ class TorchTrainerEngine:
         reported: dict[str, float] = {}
         reason = nonfinite.unusable(batch.samples)
         if not reason:
-            reported, reason = self._optimize(stage, updates, batch, rate)
+            steps = BatchSteps(
+                policy=self._learner,
+                stage=stage,
+                device=self._device,
+                batch=batch,
+                updates=updates,
+                rate=rate,
+                kl_coef=self._kl_coef,
+                penalty_coef=self._penalty_coef,
+                on_change=self._weights_changed,
+            )
+            reported, reason = steps.take()
         if reason:
             return self._skip(batch, reason, rate)
         reported |= {"actor/lr": rate, "actor/micro_batches": float(updates.micro_batches)}
@@ -145,7 +147,7 @@ class TorchTrainerEngine:
             kl_penalty_coef=_next(stage.objective.kl_penalty, self._penalty_coef, reported.get("critic/kl"), batch),
             nonfinite_in_a_row=0,
         )
-        return StepResult(tokens=updates.tokens, metrics=metrics.of_batch(batch.samples) | reported)
+        return StepResult(tokens=updates.tokens, metrics=batch_figures(batch.samples) | reported)
 
     def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
         """The version counts, its weights are those before. Raises NonFiniteLossError after too many in a row."""
@@ -154,7 +156,7 @@ class TorchTrainerEngine:
         self._state = msgspec.structs.replace(
             self._state, step=batch.step, stage_step=batch.stage_step, nonfinite_in_a_row=in_a_row
         )
-        figures = {name: value for name, value in metrics.of_batch(batch.samples).items() if math.isfinite(value)}
+        figures = {name: value for name, value in batch_figures(batch.samples).items() if math.isfinite(value)}
         figures |= {"actor/lr": rate, "actor/nonfinite_in_a_row": float(in_a_row)}
         return StepResult(tokens=0, metrics=figures, skipped=reason)
 
@@ -235,9 +237,7 @@ class TorchTrainerEngine:
 
     def close(self) -> None:
         """Releases the model."""
-        if self._switched_from is not None:
-            torch.use_deterministic_algorithms(self._switched_from)
-            self._switched_from = None
+        self._determinism.put_back()
         self._policy = None
         self._stage = None
 
@@ -281,120 +281,33 @@ class TorchTrainerEngine:
     def _weights_changed(self) -> None:
         self._checksum = self._sha256 = None
 
-    def _optimize(self, stage: Stage, updates: Updates, batch: TrainBatch, rate: float) -> tuple[dict[str, float], str]:
-        """Makes the batch's steps. Returns their figures; and why none was made, empty if one was."""
-        with self._autocast(stage):
-            known = batch_pass(
-                self._model,
-                stage,
-                updates.first_epoch,
-                self._device,
-                version=batch.step - 1,
-                penalty_coef=self._penalty_coef,
-                several_steps=updates.several,
-                mismatched=updates.mismatched,
-            )
-        for group in stage.optimizer.param_groups:
-            group["lr"] = rate
-        figures: list[dict[str, float]] = []
-        reasons: list[str] = []
-        for policy, critic in zip_longest(updates.policy, updates.critic):
-            if not (_trained(policy) or _trained(critic)):
-                continue
-            try:
-                found = self._accumulate(stage, policy, critic, known, batch)
-                reason = _not_finite(
-                    found.get("actor/final_loss", 0.0), found.get("actor/grad_norm", 0.0)
-                ) or _not_finite(found.get("critic/vf_loss", 0.0), found.get("critic/grad_norm", 0.0), "the critic's")
-                if reason:
-                    reasons.append(reason)
-                    continue
-                figures.append(found)
-                if stage.critic is not None and _trained(critic):
-                    stage.critic.step()
-                if stage.trains_policy(batch.stage_step) and _trained(policy):
-                    stage.optimizer.step()
-                    self._weights_changed()
-            finally:
-                stage.optimizer.zero_grad(set_to_none=True)
-                if stage.critic is not None:
-                    stage.critic.forget()
-        if reasons and not figures:
-            return {}, reasons[0]
-        reported = diagnostics.of_steps(figures or [{"actor/grad_norm": 0.0}]) | known.metrics
-        if updates.several:
-            reported["actor/optimizer_steps"] = float(len(updates.policy))
-            reported["actor/nonfinite_mini_batches"] = float(len(reasons))
-        return reported, ""
-
-    def _accumulate(
-        self,
-        stage: Stage,
-        policy: MiniBatch | None,
-        critic: MiniBatch | None,
-        known: BatchPass,
-        batch: TrainBatch,
-    ) -> dict[str, float]:
-        """The gradients of one step, micro-batch by micro-batch, clipped; returns its figures."""
-        reported: dict[str, float] = {}
-        if stage.critic is not None and (trained := _trained(critic)):
-            with self._autocast(stage):
-                reported |= stage.critic.accumulate(trained, [known.of(micro) for micro in trained])
-        if policy is None:
-            return reported
-        if stage.trains_policy(batch.stage_step):
-            reported |= self._of_policy(stage, _trained(policy), known, batch)
-        reported["actor/grad_norm"] = self._clip(stage.spec.algorithm.optimizer.grad_clip)
-        return reported
-
-    def _of_policy(self, stage: Stage, trained: MiniBatch, known: BatchPass, batch: TrainBatch) -> dict[str, float]:
-        figures: dict[str, Tensor] = {}
-        version = batch.step - 1
-        with self._autocast(stage):
-            found = step_pass(self._model, stage, trained, known, self._device, version=version)
-        for micro, passed in zip(trained, found, strict=True):
-            with self._autocast(stage):
-                tokens = loss_tokens(
-                    self._model,
-                    stage.reference,
-                    micro,
-                    self._device,
-                    stage_step=batch.stage_step,
-                    version=version,
-                    passed=passed,
-                )
-            weights = micro.weights.map(lambda each: to_device(each, self._device))
-            loss, terms = stage.objective.terms(tokens, weights, kl_coef=self._kl_coef)
-            loss.backward()  # type: ignore[no-untyped-call]
-            for name, value in terms.items():
-                figures[name] = diagnostics.joined(name, figures[name], value) if name in figures else value
-        if not figures:
-            return {}
-        values = torch.stack(list(figures.values())).tolist()  # one transfer from the device
-        return diagnostics.finished(dict(zip(figures, values, strict=True)))
-
-    def _autocast(self, stage: Stage) -> torch.autocast:
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=stage.spec.trainer.dtype == "bfloat16")
-
-    def _clip(self, limit: float) -> float:
-        parameters = [value for value in self._learner.parameters().values() if value.grad is not None]
-        norm = torch.nn.utils.get_total_norm([value.grad for value in parameters if value.grad is not None])
-        if limit > 0:
-            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-        return float(norm)
-
-
-def _trained(mini_batch: MiniBatch | None) -> MiniBatch:
-    """The micro-batches that have trained tokens."""
-    return [micro for micro in mini_batch or () if len(micro.targets)]
-
-
-def _not_finite(loss: float, norm: float, whose: str = "the") -> str:
-    if math.isfinite(loss) and math.isfinite(norm):
-        return ""
-    return f"{whose} loss is {loss}, its gradient has norm {norm}"
-
 
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
     """The coefficient of the step after this one; None if it never changes."""
     return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
+
+
+def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:
+    """The figures of a batch that need no model, under Trinity-RFT's names.
+
+    They are lengths; and for rollouts rewards, advantages and staleness.
+    """
+    figures = {
+        **_spread("prompt_length", [sample.prompt_tokens for sample in samples]),
+        **_spread("response_length", [len(sample.loss_mask) for sample in samples]),
+    }
+    rollouts = [sample for sample in samples if sample.advantages is not None]
+    if rollouts:
+        trained = np.concatenate([sample.loss_mask for sample in rollouts]) != 0
+        advantages = np.concatenate([sample.advantages for sample in rollouts if sample.advantages is not None])
+        figures |= _spread("critic/rewards", [sample.reward for sample in rollouts])
+        figures |= _spread("critic/advantages", advantages[trained])
+        figures |= _spread("staleness_versions", [sample.staleness_versions for sample in rollouts])
+    return figures
+
+
+def _spread(name: str, values: ArrayLike) -> dict[str, float]:
+    array = np.asarray(values, np.float64)
+    if not array.size:
+        return {}
+    return {f"{name}/mean": float(array.mean()), f"{name}/max": float(array.max()), f"{name}/min": float(array.min())}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import numpy as np
 import xxhash
 
 from rftd.ops.errors import TrainError
@@ -136,3 +137,32 @@ def _sizes(samples: Sequence[TrainSample]) -> list[int]:
             sizes.append(1)
         before = sample.pair
     return sizes
+
+
+def check_tokens(batch: TrainBatch, vocabulary_tokens: int) -> None:
+    """Returns if the model knows every token. Raises TrainError with the first that it does not know."""
+    # Checked on the host: an id beyond the embeddings is undefined on a GPU, and ends the process's CUDA context.
+    if _max_token(batch.samples) < vocabulary_tokens:
+        return
+    for number, sample in enumerate(batch.samples):
+        if len(sample.tokens) and int(sample.tokens.max()) >= vocabulary_tokens:
+            raise TrainError(
+                f"item {number} of step {batch.step} has token {int(sample.tokens.max())}; "
+                f"the model knows {vocabulary_tokens}",
+                fix="train with the tokenizer that made the experiences",
+            )
+
+
+def _max_token(samples: Sequence[TrainSample]) -> int:
+    """The largest id of the batch; -1 without any."""
+    return int(np.concatenate([sample.tokens for sample in samples]).max(initial=0)) if samples else -1
+
+
+def check_logprobs(batch: TrainBatch) -> None:
+    """Returns if every response has the log-probabilities of its rollout, or is an expert's. Raises TrainError."""
+    for number, sample in enumerate(batch.samples):
+        if sample.logprobs is None and not sample.expert:
+            raise TrainError(
+                f"item {number} of step {batch.step} carries no log-probabilities of its rollout",
+                fix="train dataset rows with an algorithm made for them, such as sft",
+            )
