@@ -16,7 +16,7 @@ from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
-from rftd.workers.training import trainer
+from rftd.workers.training import loop
 from rftd.workers.training.engines.fake import FakeTrainerEngine
 from rftd.workers.training.record import TrainingRecord, read_record
 from rftd.workers.training.rerun import Compared, Rerun
@@ -39,7 +39,7 @@ async def ran(tmp_path: Path, clock, ids, fake_world, monkeypatch: pytest.Monkey
         if len(reached) == 6 and not executor.handles[0].task.done():
             executor.handles[0].kill()
 
-    monkeypatch.setattr(trainer.faults, "point", kill_trainer)
+    monkeypatch.setattr(loop.faults, "point", kill_trainer)
     async with asyncio.timeout(60):
         await run.drive()
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
