@@ -1,4 +1,4 @@
-"""What an algorithm is: names of registered parts with their arguments, and what they need."""
+"""`AlgorithmDefinition`: an algorithm as names of registered parts, their arguments, and its needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage must provide for an algorithm, beyond a policy to train."""
+    """The things that a stage must provide for an algorithm, beyond a policy to train."""
 
     rollouts: bool = True
     """False for algorithms of dataset rows alone: their stage has no explorer."""
@@ -25,14 +25,14 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """One algorithm. A part's arguments here are defaults: arguments of an experiment replace them as a whole."""
+    """An algorithm. A part's arguments here are defaults: arguments of an experiment replace them as a whole."""
 
     name: str
     summary: str
     source: str
-    """Where it was published."""
+    """The publication that it comes from."""
     when: str = ""
-    """When to use it."""
+    """The situation in which to use it."""
     repeat_times: int = 1
     """Rollouts of one task, unless the experiment says otherwise."""
     advantage: str = "none"
@@ -47,9 +47,9 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
     rows: str = "sft"
-    """What a row of its dataset is: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
+    """The kind of its dataset's rows: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
     other_rows: tuple[str, ...] = ()
-    """What else a row may be, if the experiment says so with `schema_type`."""
+    """The other kinds that rows may have, if the experiment says so with `schema_type`."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     needs: Needs = Needs()

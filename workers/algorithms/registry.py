@@ -11,7 +11,7 @@ from rftd.workers.algorithms.definition import AlgorithmDefinition
 
 
 def _catalogued() -> dict[str, str]:
-    """Where each algorithm of the catalogue lies, by its name."""
+    """The place of each algorithm of the catalogue, `module:variable`, by its name."""
     return {
         value.name: f"{chapter.__name__}:{variable}"
         for chapter in (policy_gradients, off_policy, supervised)
@@ -25,6 +25,8 @@ ALGORITHMS: Final = Plugins[AlgorithmDefinition]("algorithm type", group="rftd.a
 
 def lookup(name: str) -> AlgorithmDefinition:
     """The algorithm of that name. Raises ConfigError, with the nearest name, if there is none."""
+    # load, not open: a definition is data and takes no arguments. A third party may have named anything, so its type is
+    # checked.
     found = ALGORITHMS.load(name)
     if not isinstance(found, AlgorithmDefinition):
         raise ConfigError(

@@ -10,21 +10,22 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats,
 
 
 class AdvantageFunction(Protocol):
-    """A pure function of closed groups. Most look at one group at a time: then it does not matter which batch it is in.
+    """A pure function of closed groups. Most of them look at one group at a time, so its batch does not matter.
 
     Neither the order of groups nor that of members may matter.
     """
 
     greedy_rollouts: ClassVar[int]
-    """How many rollouts of each group are drawn greedily: for a baseline, not to be trained. Mostly 0."""
+    """The number of rollouts of each group that are drawn greedily: a baseline, not to be trained. Mostly 0."""
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """What it reads beside rewards, runs and steps; anything costs a look at the record of every member."""
+        """The fields that it reads beside rewards, runs and steps; any of them costs reading the record of every
+        member."""
         ...
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """For each closed group of a batch, one number for each experience, given to each of its trained tokens.
+        """The advantages of the closed groups of a batch: one for each experience, given to each of its trained tokens.
 
         A group is given whole, even if only some of its members are in the batch  # each [G]
         """
@@ -37,7 +38,7 @@ class AdvantageFunction(Protocol):
 
 @runtime_checkable
 class Substituting(Protocol):
-    """What an advantage function may offer beside: other experiences in the place of groups that teach nothing."""
+    """An advantage function that has other experiences trained in the place of groups that teach nothing."""
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
         """Index of a group -> index of the group that is trained in its place; empty if each is trained itself."""
@@ -60,15 +61,15 @@ class OneGroup(ABC):
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Nothing."""
+        """No field: the rewards are in the close of the group."""
         return frozenset()
 
     @abstractmethod
     def of_group(self, group: ClosedGroup) -> Floats:
-        """One number for each experience  # [G]"""
+        """The advantage of each experience  # [G]"""
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """Each group by itself  # each [G]"""
+        """The advantages of each group, which depend on no other group  # each [G]"""
         return [self.of_group(group) for group in groups]
 
     def informative(self, group: ClosedGroup) -> bool:

@@ -16,7 +16,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats,
 
 
 class NoAdvantage(OneGroup):
-    """Zero for every experience."""
+    """The advantage is zero for every experience."""
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """Zeros  # [G]"""
@@ -24,37 +24,42 @@ class NoAdvantage(OneGroup):
 
 
 class ReinforceAdvantage(OneGroup):
-    """The reward, without a baseline."""
+    """The advantage is the reward, without a baseline."""
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The rewards  # [G]"""
+        """The rewards, as advantages  # [G]"""
         return group.rewards.astype("float32")
 
 
 class RlooAdvantage(OneGroup):
-    """The reward less the mean of the others: n / (n - 1) (reward - mean). A group of one has its reward."""
+    """The advantage is the reward less the mean of the others: n / (n - 1) (reward - mean). A group of one has its
+    reward.
+
+    Source: Ahmadian et al. 2024, Back to Basics (RLOO), arXiv 2402.14740.
+    """
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         return leave_one_out(group.exact_rewards()).astype(np.float32)
 
 
 def leave_one_out(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each reward less the mean of the others  # [G] -> [G]"""
+    """The rewards, each less the mean of the others  # [G] -> [G]"""
     count = len(rewards)
     return (rewards - rewards.mean()) * (count / (count - 1)) if count > 1 else rewards
 
 
 class RemaxAdvantage(OneGroup):
-    """The reward less that of the group's greedy rollout, which has no advantage itself.
+    """The advantage is the reward less that of the group's greedy rollout, which has no advantage itself.
 
     If there is none, because it failed, the others' mean is the baseline, as in `rloo`.
+    Source: Li et al. 2023, ReMax, arXiv 2310.10505.
     """
 
     greedy_rollouts: ClassVar[int] = 1
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         rewards = group.exact_rewards()
         greedy = group.greedy
         if greedy is None or not greedy.any():
@@ -63,7 +68,9 @@ class RemaxAdvantage(OneGroup):
 
 
 class OpoAdvantage(OneGroup):
-    """reward - sum(length * reward) / sum(length): the baseline of least variance if a gradient grows with the length.
+    """The advantage is reward - sum(length * reward) / sum(length).
+
+    That baseline has the least variance if the gradient of a response grows with its length.
 
     The length counts trained tokens. A group of one has its reward as advantage.
     Source: Hao et al. 2025, On-Policy RL with Optimal Reward Baseline, arXiv 2505.23585; as in verl.
@@ -71,11 +78,11 @@ class OpoAdvantage(OneGroup):
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Lengths."""
+        """The lengths of the responses."""
         return frozenset({"lengths"})
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end; without lengths all count the same  # [G]"""
+        """The advantages, computed in float64 and rounded once; without lengths all rollouts count the same  # [G]"""
         rewards = group.exact_rewards()
         if len(rewards) < 2:
             return rewards.astype(np.float32)
@@ -86,9 +93,10 @@ class OpoAdvantage(OneGroup):
 
 
 class GpgAdvantage(OneGroup):
-    """alpha (reward - mean), where alpha = B / (B - M): of the batch's B experiences M are in groups of equal rewards.
+    """The advantage is alpha (reward - mean), where alpha = B / (B - M): of the batch's B experiences M are in groups
+    of equal rewards.
 
-    Those have no gradient, and a mean over all B would be too small by just that. A group of one has its reward.
+    Those M have no gradient, and a mean over all B would be too small by just that. A group of one has its reward.
     Source: Chu et al. 2025, GPG, arXiv 2504.02546, with F_norm = 1.
     """
 
@@ -97,7 +105,8 @@ class GpgAdvantage(OneGroup):
         return self._centred(group).astype(np.float32)
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """In float64, rounded once at the end  # each [G]"""
+        """The advantages of each group, computed in float64 and rounded once at the end  # each [G]"""
+        # alpha counts experiences of the whole batch, so this function cannot be asked group by group.
         found = [self._centred(group) for group in groups]
         every = sum(len(values) for values in found)
         teaching = sum(len(values) for values in found if values.any())
@@ -114,31 +123,34 @@ class GpgAdvantage(OneGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class AsymreAdvantage(OneGroup):
-    """reward - (mean + baseline_shift): with a shift below 0 good answers count more than bad ones.
+    """The advantage is reward - (mean + baseline_shift): with a shift below 0 good answers count more than bad ones.
 
     A group of one has its reward as advantage.
+    Source: Arnal et al. 2025, Asymmetric REINFORCE, arXiv 2506.20520.
     """
 
     baseline_shift: float = -0.1
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         rewards = group.exact_rewards()
         baseline = rewards.mean() + self.baseline_shift if len(rewards) > 1 else 0.0
         return (rewards - baseline).astype(np.float32)
 
 
 class BestAdvantage(OneGroup):
-    """1 for the experiences with the group's highest reward, 0 for others; 0 for all if no reward is the better one.
+    """The advantage is 1 for the experiences with the group's highest reward, else 0; it is 0 for all if all rewards
+    are equal.
 
     A group of one has 1: there is nothing that it could be worse than. For losses that are weighted by it: `raft`.
     """
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """1 or 0  # [G]"""
+        """The advantages, 1 or 0  # [G]"""
         rewards = group.rewards
         if len(rewards) < 2:
             return np.ones(len(rewards), np.float32)
+        # Compared in float32 as they were recorded: equal rewards are equal bits, so no tolerance is needed.
         best = rewards == rewards.max()
         return np.where(best & ~best.all(), 1.0, 0.0).astype(np.float32)
 
@@ -148,7 +160,11 @@ BASELINES = ("mean", "logavgexp")
 
 @dataclass(frozen=True, kw_only=True)
 class OpmdAdvantage(OneGroup):
-    """reward - baseline: the mean, or tau log mean exp(reward / tau). A group of one has its reward as advantage."""
+    """The advantage is reward - baseline, which is the mean, or tau log mean exp(reward / tau). A group of one has its
+    reward.
+
+    Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826, online policy mirror descent.
+    """
 
     opmd_baseline: str = "mean"
     tau: float = 1.0
@@ -164,7 +180,7 @@ class OpmdAdvantage(OneGroup):
             raise ConfigError(f"tau is {self.tau}", field="advantage_fn_args.tau", fix="use one above 0")
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         rewards = group.exact_rewards()
         if len(rewards) < 2:
             return rewards.astype(np.float32)
@@ -178,7 +194,11 @@ class OpmdAdvantage(OneGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class RecAdvantage(OneGroup):
-    """reward - mean, of those that are kept; a single one that is kept has its reward as advantage."""
+    """The advantage is reward - mean over the members that are kept, and 0 for the others; a single one that is kept
+    has its reward.
+
+    Source: Yao et al. 2025, arXiv 2509.24203.
+    """
 
     epsilon: float = 1e-6
     std_normalize: bool = False
@@ -195,20 +215,23 @@ class RecAdvantage(OneGroup):
             )
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         rewards = group.exact_rewards()
         kept = self._kept(group)
+        # numpy's std is that of the population, unlike the unbiased one of grpo.
         mean, std = (float(rewards[kept].mean()), float(rewards[kept].std())) if kept.sum() > 1 else (0.0, 1.0)
         centred = (rewards - mean) / (std + self.epsilon if self.std_normalize else 1.0)
         return np.where(kept, centred, 0.0).astype(np.float32)
 
     def _kept(self, group: ClosedGroup) -> Any:
-        """Which members keep their advantage: by chance, but the same whenever the group is asked for  # [G] bool"""
+        """True for the members that keep their advantage: drawn, but the same at every call for a group  # [G] bool"""
         rewards = group.exact_rewards()
         below = rewards < rewards.mean()
+        # Members below the mean are dropped only as far as they outnumber the others: the two sides are to be equal.
         surplus = int(below.sum()) - int((~below).sum())
         kept = np.ones(len(rewards), np.bool_)
         if self.drop == "balance" and surplus > 0:
+            # Draws lie in [0, 1), so that those not below the mean, at 2, are dropped last, that is never.
             order = np.where(below, group.draws(), 2.0).argsort()
             kept[order[:surplus]] = False
         return kept
@@ -216,9 +239,10 @@ class RecAdvantage(OneGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class PassAtKAdvantage(OneGroup):
-    """Of n members, w of them wrong, let R = 1 - C(w, k) / C(n, k), the chance that one of k is right, and
-    s = sqrt(R (1 - R)) + epsilon. A right member has (1 - R) / s, a wrong one
-    (1 - R - C(w - 1, k - 1) / C(n - 1, k - 1)) / s.
+    """The advantage is (1 - R) / s for a right member, (1 - R - C(w - 1, k - 1) / C(n - 1, k - 1)) / s for a wrong one.
+
+    w of the n members are wrong, R = 1 - C(w, k) / C(n, k) is the chance that one of k is right, and
+    s = sqrt(R (1 - R)) + epsilon.
 
     That is the mean of grpo's advantage over all sets of k that hold the member, where a set's reward is 1 if one
     of it is right; no set is drawn. k = 1 is grpo with the population's std. A group of fewer than k is one set.
@@ -239,14 +263,16 @@ class PassAtKAdvantage(OneGroup):
             raise ConfigError(f"epsilon is {self.epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         right = group.exact_rewards() > self.right_above
         count = len(right)
         wrong = int(np.count_nonzero(~right))
         if not count:
             return np.zeros(0, np.float32)
         k = min(self.k, count)
+        # Whole numbers until the division: C(n, k) of a large group is beyond float64, and math.comb is exact.
         passed = 1 - math.comb(wrong, k) / math.comb(count, k)
         spread = math.sqrt(passed * (1 - passed)) + self.epsilon
+        # max(): with no wrong member the term is not used, but C(-1, k - 1) would raise.
         of_wrong = 1 - passed - math.comb(max(wrong - 1, 0), k - 1) / math.comb(count - 1, k - 1)
         return np.where(right, (1 - passed) / spread, of_wrong / spread).astype(np.float32)

@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
-"""What the close of a group does not tell: the record of each member is read for it.
+"""The fields that the close of a group does not tell: the record of each member is read for them.
 
 `steps`: each step of a rollout is an entry of its own; else a rollout is one entry, and all of its steps have its
 advantage.
@@ -39,7 +39,7 @@ class ClosedGroup:
     step_rewards: Floats | None = None  # [G], what the step itself brought; NaN where the workflow did not say
     states: tuple[str, ...] | None = None  # [G], equal where steps began in the same state; empty where unknown
     seed: int = 0
-    """Of its place in the experiment: what is drawn by chance is drawn from it."""
+    """The seed of its place in the experiment, from which all that is left to chance is drawn."""
 
     def __post_init__(self) -> None:
         for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states"):
@@ -52,20 +52,24 @@ class ClosedGroup:
 
     @property
     def run(self) -> Ints:
-        """Which rollout each experience belongs to  # [G]"""
+        """The rollout that each experience belongs to  # [G]"""
         return np.arange(len(self.rewards), dtype=np.int64) if self.runs is None else self.runs
 
     @property
     def step(self) -> Ints:
-        """Which step of it each is  # [G]"""
+        """The step of its rollout that each experience is  # [G]"""
         return np.zeros(len(self.rewards), np.int64) if self.steps is None else self.steps
 
     def exact_rewards(self) -> NDArray[np.float64]:
         """The rewards in float64, for sums  # [G]"""
+        # Sums in float32 would show the order of the members in their last bits; in float64, rounded at the end, they
+        # do not.
         return np.asarray(self.rewards, np.float64)
 
     def draws(self) -> NDArray[np.float64]:
-        """A number in [0, 1) for each experience, of its run and step: not of the order of the members  # [G]"""
+        """A number in [0, 1) for each experience, drawn by its run and step  # [G]"""
+        # Seeded for each member by itself: members close in any order, and a replay must draw the same for each of them
+        # (rule 14).
         return np.array(
             [
                 np.random.default_rng([self.seed, int(a), int(b)]).random()

@@ -17,8 +17,8 @@ from rftd.workers.algorithms.advantages.moments import moments, std_of_all
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GdpoAdvantage:
-    """S = sum over parts of weight * (part - mean) / (std + epsilon), by the mean and unbiased std of the group;
-    the advantage is (S - mean of S) / (std of S + epsilon), over the batch.
+    """The advantage is (S - mean of S) / (std of S + epsilon) over the batch, where S = sum over parts of
+    weight * (part - mean) / (std + epsilon), by the mean and unbiased std of the group.
 
     So a part with a small spread, or one that is seldom earned, is not lost beside the others, as in a sum of rewards
     that is normalised once. A part that a member lacks counts nothing for it; rewards without parts are one part.
@@ -26,7 +26,8 @@ class GdpoAdvantage:
     """
 
     weights: Mapping[str, float] | None = None
-    """By the names of the parts that the reward gives; a part without a weight does not count. None: each counts 1."""
+    """The weight of each part that the reward gives, by name; a part without one does not count. None: each counts
+    1."""
     epsilon: float = 1e-6
 
     greedy_rollouts: ClassVar[int] = 0
@@ -47,7 +48,8 @@ class GdpoAdvantage:
         return frozenset({"parts"})
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """In float64, rounded once at the end  # each [G]. Raises TrainError for a weight of no part."""
+        """The advantages, in float64 and rounded once  # each [G]. Raises TrainError for a weight of no part."""
+        # Names are checked over the batch, not over a group: a part that one group happens to lack is no mistake.
         known = {name for group in groups for name in group.parts}
         self._check_names(known)
         sums = [self._summed(group) for group in groups]
@@ -71,6 +73,8 @@ class GdpoAdvantage:
         return total
 
     def _normalised(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        # NaN marks a part that a member lacks: it stays at 0 and is left out of mean and std, which it would turn into
+        # NaN.
         there = np.isfinite(values)
         found = np.zeros(len(values))
         if there.any():

@@ -20,8 +20,9 @@ STATES = ("state", "env_state_hash")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GigpoAdvantage(OneGroup):
-    """A_E + omega A_S. A_E: the sum of a run's step rewards relative to its group. A_S: the discounted return of a step
-    relative to all steps of its group that began in the same state; 0 for a step that is alone there.
+    """The advantage is A_E + omega A_S: A_E is the sum of a run's step rewards relative to its group, A_S the
+    discounted return of a step relative to all steps of its group that began in the same state; 0 for a step that is
+    alone there.
 
     Equal states of different tasks are not compared: there the same words may be far from the goal, or next to it.
     Source: Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978.
@@ -51,20 +52,22 @@ class GigpoAdvantage(OneGroup):
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Steps, what they brought, and the states that they began in."""
+        """The steps, their rewards, and the states that they began in."""
         return frozenset({"steps", "step_rewards", "states"})
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
         whole, discounted = self._returns(group)
         return (self._of_runs(group, whole) + self.omega * self._of_states(group, discounted)).astype(np.float32)
 
     def _of_runs(self, group: ClosedGroup, whole: Exact) -> Exact:
+        # Over runs, not steps: a run of many steps must not count more often in the mean of its group.
         _, first, run = np.unique(group.run, return_index=True, return_inverse=True)
         return self._relative(whole[first], alone=whole[first] / (1 + self.epsilon))[run]
 
     def _of_states(self, group: ClosedGroup, returns: Exact) -> Exact:
         found = np.zeros(len(returns))
+        # An empty state is unknown, not equal to another unknown one: such steps have no state advantage.
         anchors: dict[str, list[int]] = {}
         for member, state in enumerate(group.states or ()):
             if state:
@@ -86,6 +89,7 @@ class GigpoAdvantage(OneGroup):
         rewards = self._step_rewards(group)
         for run in np.unique(group.run):
             places = np.flatnonzero(group.run == run)
+            # Members come in any order; the discounted sum needs the steps of the run in theirs.
             places = places[np.argsort(group.step[places], kind="stable")]
             whole[places] = rewards[places].sum()
             ahead = 0.0
@@ -94,7 +98,7 @@ class GigpoAdvantage(OneGroup):
         return whole, discounted
 
     def _step_rewards(self, group: ClosedGroup) -> Exact:
-        """What each step brought; of a run that does not say so for any step, its reward with the last one  # [G]"""
+        """The reward of each step; a run that names none for any step has its whole reward with the last one  # [G]"""
         given = np.full(len(group.rewards), np.nan) if group.step_rewards is None else group.step_rewards
         found = np.nan_to_num(np.asarray(given, np.float64), nan=0.0)
         for run in np.unique(group.run):

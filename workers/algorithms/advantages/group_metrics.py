@@ -1,4 +1,4 @@
-"""What to report of a batch's closed groups, under Trinity-RFT's names."""
+"""Figures of a batch's closed groups, under Trinity-RFT's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rftd.workers.algorithms.advantages.moments import mean_and_std
 
 
 def group_metrics(function: AdvantageFunction, groups: Sequence[ClosedGroup]) -> dict[str, float]:
-    """Mean and std of the rewards over groups, and how many experiences of groups here teach nothing."""
+    """The mean and std of the groups' rewards, and the number of experiences whose groups teach nothing."""
     if not groups:
         return {}
     found: dict[str, float] = {}

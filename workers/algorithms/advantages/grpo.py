@@ -18,7 +18,10 @@ STD_LEVELS = ("group", "batch", "none")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GrpoAdvantage:
-    """(reward - mean) / (std + epsilon), with the unbiased std; a group of one has mean 0 and std 1."""
+    """The advantage is (reward - mean) / (std + epsilon), with the unbiased std; a group of one has mean 0 and std 1.
+
+    Source: Shao et al. 2024, DeepSeekMath, arXiv 2402.03300, section 4.1.2.
+    """
 
     epsilon: float = 1e-6
     std_threshold: float | None = None
@@ -27,10 +30,10 @@ class GrpoAdvantage:
     """`batch`: the std is that of all rewards of the batch's groups, the mean that of the group; `none`: there is no
     division (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783)."""
     rank_penalty: float | None = None
-    """Of n members the reward of the one with rank k is multiplied by 1 - rank_penalty * k / n; the rank counts members
-    of a lower mean log-probability. So unlikely answers are worth more."""
+    """The reward of the member of rank k, of n, is multiplied by 1 - rank_penalty * k / n; the rank counts members of a
+    lower mean log-probability. So unlikely answers are worth more."""
     duplicate_experiences: bool = False
-    """In the place of a group that is not informative another one of the batch is trained once more."""
+    """True: another group of the batch is trained once more in the place of one that is not informative."""
     max_response_tokens: int | None = None
     """Responses that come within `overlong_buffer` tokens of it lose reward: overlong_penalty times the share of the
     buffer that they fill, at most all of it. Whether a group is informative is judged without that."""
@@ -60,7 +63,7 @@ class GrpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Mean log-probabilities, for ranks; lengths, for what is overlong."""
+        """The mean log-probabilities, if ranks count; the lengths, if overlong responses lose reward."""
         fields: set[MemberField] = set()
         if self.rank_penalty:
             fields.add("mean_logprobs")
@@ -69,9 +72,10 @@ class GrpoAdvantage:
         return frozenset(fields)
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """In float64, rounded once at the end; zero where a group is not informative  # each [G]"""
+        """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
         shaped = [self._shaped(group) for group in groups]
         rewards = [each - self._overlong(group) for group, each in zip(groups, shaped, strict=True)]
+        # One std for the batch makes this level depend on which groups share a batch: a replay plans the same ones.
         whole = std_of_all(rewards) if self.std_cal_level == "batch" else None
         return [
             self._of(each, whole) if spread_out(judged, self.std_threshold) else np.zeros(len(each), np.float32)
@@ -83,15 +87,17 @@ class GrpoAdvantage:
 
         True where that cannot be known before the experiences are read, and where another group is to take its place.
         """
+        # Asked in the planner too, which knows what the close of a group tells and nothing of its members.
         if self.duplicate_experiences or (self.rank_penalty and group.mean_logprobs is None):
             return True
         return spread_out(self._shaped(group), self.std_threshold)
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
-        """For each group that is not informative another, by chance; none if every group is like that."""
+        """Another group, drawn by chance, for each that is not informative; none if no group is informative."""
         if not self.duplicate_experiences:
             return {}
         good = {index for index, group in enumerate(groups) if spread_out(self._shaped(group), self.std_threshold)}
+        # By seed, not by index: neither the order of groups in the plan nor a resumed process changes the choice.
         places = sorted(good, key=lambda index: groups[index].seed)
         return {
             index: places[int(np.random.default_rng(group.seed).integers(len(places)))]
@@ -113,6 +119,7 @@ class GrpoAdvantage:
         rewards = group.exact_rewards()
         if not self.rank_penalty or group.mean_logprobs is None:
             return rewards
+        # All pairs at once: groups have tens of members, not thousands. Equal members have equal ranks.
         ranks = (group.mean_logprobs[:, None] > group.mean_logprobs[None, :]).sum(1).astype(np.float64)
         shaped: NDArray[np.float64] = rewards * (1 - self.rank_penalty * ranks / len(rewards))
         return shaped

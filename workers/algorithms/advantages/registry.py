@@ -13,6 +13,7 @@ from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats
 _HERE: Final = "rftd.workers.algorithms.advantages"
 _TOKENS: Final = "rftd.workers.training.token_advantages"
 
+# Names, not classes: control may look a name up without importing training, which the layers forbid.
 ADVANTAGES: Final = Plugins[AdvantageFunction](
     "advantage function",
     group="rftd.advantages",
@@ -44,7 +45,7 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "clipv": f"{_TOKENS}.entropy_clip:ClipVAdvantage",
     },
 )
-"""One name space, for a stage names one advantage; those of `_TOKENS` go on from what they give for groups."""
+"""The table is one name space, for a stage names one advantage; those of `_TOKENS` refine what they give for groups."""
 
 
 def advantage_function(spec: AlgorithmSpec) -> AdvantageFunction:

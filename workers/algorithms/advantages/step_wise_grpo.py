@@ -16,7 +16,11 @@ from rftd.workers.algorithms.advantages.moments import moments, spread_out, std_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepWiseGrpoAdvantage:
-    """(reward of the last step - mean) / (std + epsilon) over the runs of a group, given to every step of the run."""
+    """The advantage is (reward of the last step - mean) / (std + epsilon) over the runs of a group; every step of a run
+    has it.
+
+    Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826, multi-step GRPO.
+    """
 
     epsilon: float = 1e-6
     enable_step_norm: bool = False
@@ -24,7 +28,7 @@ class StepWiseGrpoAdvantage:
     std_threshold: float | None = None
     """Groups whose runs have a std that is not above it are not informative."""
     std_cal_level: str = "group"
-    """`batch`: the std is that of all runs of the batch; `none`: not divided by it."""
+    """`batch`: the std is that of all runs of the batch; `none`: there is no division."""
 
     greedy_rollouts: ClassVar[int] = 0
 
@@ -33,11 +37,11 @@ class StepWiseGrpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Steps, if they are counted."""
+        """The steps, if their number divides the advantage."""
         return frozenset({"steps"} if self.enable_step_norm else ())
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """In float64, rounded once at the end; zero where a group is not informative  # each [G]"""
+        """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
         found = [last_rewards(group) for group in groups]
         whole = std_of_all([rewards for rewards, _, _ in found])
         return [self._of(*each, whole) for each in found]
@@ -64,6 +68,7 @@ def last_rewards(group: ClosedGroup) -> tuple[NDArray[np.float64], NDArray[np.in
     """
     names, run, counts = np.unique(group.run, return_inverse=True, return_counts=True)
     last = np.zeros(len(names), np.int64)
+    # In order of the steps, so that the last one written for a run is its last step.
     for place in np.argsort(group.step, kind="stable"):
         last[run[place]] = place
     return group.exact_rewards()[last], run, counts

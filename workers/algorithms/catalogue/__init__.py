@@ -1,4 +1,4 @@
-"""Every algorithm: the parts that it takes by default, what it needs, where it comes from.
+"""The algorithms: the parts that each takes by default, what it needs, where it comes from.
 
 policy_gradients  of rollouts that the current weights drew
 off_policy        of rollouts that older weights drew

@@ -6,6 +6,7 @@ from typing import Final
 
 from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 
+# No old log-probabilities among the needs: that is what makes this loss fit for data of unknown origin.
 OPMD: Final = AlgorithmDefinition(
     name="opmd",
     summary="Advantage = reward less the group's mean; the policy gradient, damped by 1 + tau, for any tokens.",

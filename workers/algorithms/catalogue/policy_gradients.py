@@ -40,6 +40,7 @@ PPO: Final = AlgorithmDefinition(
     needs=Needs(old_logprobs=True, reference=True, critic=True),
 )
 
+# Kept beside grpo because experiment files, and logs of old experiments, name it.
 GRPO_VERL: Final[AlgorithmDefinition] = msgspec.structs.replace(
     GRPO,
     name="grpo_verl",

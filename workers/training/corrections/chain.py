@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OLD_LOGPROBS = ("rollout", "recomputed", "approximated")
-"""The proximal policy is that of the rollouts; that before the step; or between them, by each token's version."""
+"""The old log-probabilities: the rollouts'; those before the step; or between them, by each token's version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +70,11 @@ class Chain:
         return any(part.scope == "mini_batch" for part in self.parts)
 
     def of_batch(self, batch: BatchTokens) -> Corrected:
-        """What the parts give that must see the whole batch, which was computed under the weights before its steps."""
+        """The outcome of the parts that must see the whole batch, by the weights before its steps."""
         return self._of(batch, "batch")
 
     def of_mini_batch(self, batch: BatchTokens, known: Corrected) -> Corrected:
-        """What the parts give that must see the tokens of one step, together with what is known of them.
+        """The outcome of the parts that must see all tokens of one step, joined with what is known of them.
 
         Their log-probabilities are those before the step, or for `decoupled` those before the batch's first one.
         """
@@ -108,6 +108,7 @@ class Chain:
         """
         if self.plain:
             return tokens
+        # Detached: a correction weighs tokens, and must not be a way by which the loss moves the weights.
         now = tokens.logprobs.detach()
         rollout = tokens.old_logprobs
         if self.decoupled and tokens.start_logprobs is not None:
@@ -132,13 +133,17 @@ class Chain:
         )
 
     def _proximal(self, now: Tensor, rollout: Tensor, versions: Tensor | None, version: int) -> Tensor:
-        """log p; approximated: log mu + a (log now - log mu), a = s / (s + 1) for a token drawn s versions ago."""
+        """The proximal log-probabilities  # [N]
+
+        approximated: log mu + a (log now - log mu), where a = s / (s + 1) for a token drawn s versions ago.
+        """
         if self.old_logprobs == "recomputed":
             return now
         if self.old_logprobs == "rollout":
             return rollout
         if versions is None:
             return rollout
+        # clamp: no token is newer than the weights that it is compared with; if its event says so, its age is 0.
         age = (version - versions).clamp(min=0).to(now.dtype)
         return rollout + age / (age + 1) * (now - rollout)
 
@@ -159,6 +164,7 @@ class Chain:
             return Corrected()
         # Masks ask how far the weights are from those that drew the token, also where the loss takes those as old.
         proximal = now if self.old_logprobs == "rollout" else self._proximal(now, rollout, versions, version)
+        # Only what rollouts drew: rows of a dataset have no rollout probability that a ratio could be taken to.
         drawn = ~expert
         places = drawn.nonzero()[:, 0]
         seen = Mismatch(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 Scope = Literal["response", "mini_batch", "batch"]
-"""What a token's outcome depends on: its own response; all that its optimizer step sees, by the weights before that
+"""The tokens that a token's outcome depends on: its own response; all of its optimizer step, by the weights before that
 step; or the whole batch, by the weights before its first step."""
 
 
@@ -38,15 +38,13 @@ class Mismatch:
 
     def max_of_sequences(self, values: Tensor) -> Tensor:
         """The largest value of each token's own response, for values of 0 or more  # [N] -> [N]"""
+        # From zeros: amax would take them for values, which is why only values of 0 or more have a maximum here.
         return values.new_zeros(self.sequences).scatter_reduce(0, self.sequence, values, "amax")[self.sequence]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corrected:
-    """For each token: what its loss is multiplied with, whether it counts at all, and whether the loss treats it apart.
-
-    None: nothing changes.
-    """
+    """The outcome for each token: a multiplier of its loss, a mask, and a mark for the loss. None: nothing changes."""
 
     multiplier: Tensor | None = None  # [N]
     keep: Tensor | None = None  # [N] bool
@@ -54,11 +52,12 @@ class Corrected:
 
 
 class Correction(Protocol):
-    """A pure function of the tokens."""
+    """A pure function of the tokens that says which of them count, and how much."""
 
     @property
     def scope(self) -> Scope:
-        """Of more than a response: then a forward pass goes before each step, or before the batch's first."""
+        """The tokens that it must see at once; more than a response costs a forward pass before each step, or the
+        first."""
         ...
 
     @property
@@ -67,5 +66,5 @@ class Correction(Protocol):
         ...
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        """Multiplier, mask and marks."""
+        """The multiplier, mask and marks of the tokens, each [N] or None."""
         ...

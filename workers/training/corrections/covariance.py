@@ -20,8 +20,8 @@ _BITS: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipCov:
-    """Leaves out a share `ratio` of the step's tokens, at least one, of those whose covariance is above `low` and
-    below `high` and whose ratio PPO's clip does not stop: which of them is chance.
+    """A mask without a share `ratio` of the step's tokens, at least one, drawn from those whose covariance is above
+    `low` and below `high` and whose ratio PPO's clip does not stop.
 
     Chance follows from the log-probability under the weights that drew the token, so a step can be done again.
     """
@@ -47,6 +47,7 @@ class ClipCov:
             (tokens.advantages < 0) & (w < 1 - self.clip_range_low)
         )
         candidates = ((covariance > self.low) & (covariance < self.high) & ~clipped).nonzero()[:, 0]
+        # stable: equal numbers keep the order of the batch, so a replay chooses the same tokens.
         drawn = _draws(tokens.rollout[candidates]).argsort(stable=True)[: _share(self.ratio, len(covariance))]
         keep = covariance.new_ones(covariance.shape).bool()
         keep[candidates[drawn]] = False
@@ -55,7 +56,7 @@ class ClipCov:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KlCov:
-    """Marks the share `ratio` of the step's tokens, at least one, whose covariance is the largest and above 0."""
+    """Marks on the share `ratio` of the step's tokens, at least one, whose covariance is the largest and above 0."""
 
     ratio: float
 
@@ -77,6 +78,7 @@ class KlCov:
 
 def covariances(tokens: Mismatch) -> Tensor:
     """(A - mean of A) (log p - mean of log p), in float64  # [N]"""
+    # float64: a product of two differences of near equal numbers has few digits in float32.
     advantages = tokens.advantages.double()
     logprobs = tokens.proximal.double()
     count = max(1, len(advantages))
@@ -88,8 +90,11 @@ def _share(ratio: float, count: int) -> int:
 
 
 def _draws(logprobs: Tensor) -> Tensor:
-    """Numbers without an order of their own, the same for the same log-probability  # [N] -> [N] int64"""
+    """Hashes of log-probabilities: the same for the same one, and in no order of their own  # [N] -> [N] int64"""
+    # By frexp, not by a view as integers: log-probabilities may be float32 or float64, and equal ones have equal
+    # hashes.
     mantissa, exponent = logprobs.frexp()
     bits = ((mantissa * (1 << 24)).long() + exponent.long() * (1 << 24)) & _BITS
+    # A product may wrap in int64: its low 32 bits, which alone are kept, are right all the same.
     mixed = (bits * _MIXING) & _BITS
     return ((mixed ^ (mixed >> 15)) * _MIXING) & _BITS

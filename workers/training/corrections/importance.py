@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEVELS = ("token", "sequence", "geometric")
-"""w of the token, the product over its response, or the geometric mean over its response."""
+"""The levels of w: that of the token, the product over its response, or the geometric mean over its response."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Importance:
-    """w clamped to [low, high], or with `zero_outside` w inside of it and nothing outside."""
+    """The multiplier is w clamped to [low, high], or with `zero_outside` w inside of it and 0 outside."""
 
     level: str = "token"
     low: float = 0.0
     high: float = math.inf
     zero_outside: bool = False
     batch_normalize: bool = False
-    """Divided by their mean over the batch, of tokens or (sequence, geometric) of responses."""
+    """True: multipliers are divided by their mean over the batch, of tokens or (sequence, geometric) of responses."""
 
     def __post_init__(self) -> None:
         check_level(self.level, LEVELS)
@@ -47,28 +47,33 @@ class Importance:
         else:
             weight = ratio.clamp(self.low, self.high)
         if self.batch_normalize:
+            # clamp: where icepop leaves nothing of a batch all weights are 0, and so they stay.
             weight = weight / self._mean(tokens, weight).clamp(min=1e-8)
         return Corrected(multiplier=weight)
 
     def _mean(self, tokens: Mismatch, weight: Tensor) -> Tensor:
         if self.level == "token":
             return weight.mean()
+        # Each response counts once, however many tokens repeat its weight.
         shares = 1.0 / tokens.of_sequences(weight.new_ones(weight.shape))
         return (weight * shares).sum() / shares.sum()
 
 
 def decoupled(*, level: str = "token", cap: float = math.inf) -> Importance:
-    """Decoupled PPO: w as it is, at most `cap`."""
+    """Decoupled PPO: the multiplier is w, at most `cap`.
+
+    Source: Hilton et al. 2022, Batch size-invariance for policy optimization, arXiv 2110.00641.
+    """
     return Importance(level=level, high=cap)
 
 
 def tis(*, level: str = "token", low: float = 0.0, high: float = 2.0, batch_normalize: bool = False) -> Importance:
-    """Truncated importance sampling: w clamped to [low, high]."""
+    """Truncated importance sampling: the multiplier is w clamped to [low, high]."""
     return Importance(level=level, low=low, high=high, batch_normalize=batch_normalize)
 
 
 def icepop(*, level: str = "token", low: float = 0.5, high: float = 5.0, batch_normalize: bool = False) -> Importance:
-    """IcePop: w where it is within [low, high], else nothing.
+    """IcePop: the multiplier is w where it is within [low, high], else 0.
 
     Source: Ling Team 2025, Every Step Evolves, arXiv 2510.18855.
     """
@@ -76,9 +81,10 @@ def icepop(*, level: str = "token", low: float = 0.5, high: float = 5.0, batch_n
 
 
 def ratio_of(tokens: Mismatch, level: str) -> Tensor:
-    """w at that level, for each token; within e^±20  # [N]"""
+    """The ratio w of each token at that level, within e^±20  # [N]"""
     log_ratio = tokens.log_ratio
     if level == "sequence":
+        # Clamped once more: the sum of a long response of clamped tokens overflows all the same.
         log_ratio = tokens.of_sequences(log_ratio).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     elif level == "geometric":
         log_ratio = tokens.mean_of_sequences(log_ratio)
@@ -86,7 +92,7 @@ def ratio_of(tokens: Mismatch, level: str) -> Tensor:
 
 
 def check_level(level: str, known: tuple[str, ...]) -> None:
-    """Raises ConfigError for another."""
+    """Returns if the level is known. Raises ConfigError."""
     if level not in known:
         raise ConfigError(
             f"unknown level {level!r}", field="rollout_correction.corrections.level", fix=f"one of {', '.join(known)}"
@@ -94,7 +100,7 @@ def check_level(level: str, known: tuple[str, ...]) -> None:
 
 
 def check_bounds(low: float, high: float) -> None:
-    """Raises ConfigError unless ratios between them include 1."""
+    """Returns if 1 lies between the bounds. Raises ConfigError."""
     if not 0 <= low <= 1 <= high:
         raise ConfigError(
             f"the ratio's bounds are [{low}, {high}]",

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 LEVELS = ("token", "sum", "mean", "max")
-"""Of the token itself, or over its response."""
+"""The levels of a divergence: that of the token itself, or its sum, mean or maximum over the response."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatioRejection:
-    """Keeps what has a ratio within [low, high]; without `low` its lower bound is 1 / high."""
+    """A mask that keeps ratios within [low, high]; without `low` the lower bound is 1 / high."""
 
     level: str
     high: float
@@ -38,6 +38,7 @@ class RatioRejection:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        # Symmetric in log w: what drifted up and what drifted down by as much are treated alike.
         low = 1.0 / self.high if self.low is None else self.low
         ratio = ratio_of(tokens, self.level)
         return Corrected(keep=(ratio >= low) & (ratio <= self.high))
@@ -45,7 +46,7 @@ class RatioRejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DivergenceRejection:
-    """Keeps what has a divergence of at most `threshold`: k2 = (log w)²/2, k3 = w - log w - 1."""
+    """A mask that keeps divergences of at most `threshold`: k2 = (log w)²/2, k3 = w - log w - 1."""
 
     kind: str
     level: str
@@ -93,12 +94,12 @@ def geometric(*, high: float = 1.01, low: float | None = None) -> RatioRejection
 
 
 def k2(*, threshold: float, level: str = "mean") -> DivergenceRejection:
-    """By half the squared log-ratio."""
+    """Tokens or responses whose k2, half the squared log-ratio, is above the threshold."""
     return DivergenceRejection(kind="k2", level=level, threshold=threshold)
 
 
 def k3(*, threshold: float, level: str = "mean") -> DivergenceRejection:
-    """By the estimate of the KL that is never negative."""
+    """Tokens or responses whose k3, the estimate of the KL that is never negative, is above the threshold."""
     return DivergenceRejection(kind="k3", level=level, threshold=threshold)
 
 
@@ -113,12 +114,13 @@ def check_threshold(threshold: float) -> None:
 
 
 _SURE = 1e-6
-"""Probabilities are kept this far from 0 and 1."""
+"""The least distance of probabilities from 0 and 1, where a KL is infinite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KPop:
-    """Keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most `threshold`."""
+    """A mask that keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most
+    `threshold`."""
 
     threshold: float = 0.1
 
@@ -145,7 +147,9 @@ def _bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opsm:
-    """Off-policy sequence masking: no loss where A < 0 and the mean of -log w over the response is above `delta`."""
+    """Off-policy sequence masking: there is no loss where A < 0 and the mean of -log w over the response is above
+    `delta`.
+    """
 
     delta: float = 1e-4
 
@@ -167,9 +171,10 @@ class Opsm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class M2po:
-    """Keeps as many tokens as can be while the mean of (log w)² over those that may be left out is within `threshold`.
+    """A mask that keeps as many tokens as can be while the mean of (log w)² over the candidates is within `threshold`.
 
-    With `away_only` only those may be that their advantage moves further away: A > 0 and w > 1, or A < 0 and w < 1.
+    With `away_only` only tokens that their advantage moves further away are candidates: A > 0 and w > 1, or A < 0 and
+    w < 1.
     The tokens are those of one optimizer step, by the weights before it.
     """
 
@@ -189,9 +194,12 @@ class M2po:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        # float64: the running mean is compared with the threshold, and a sum over a long batch in float32 drifts.
         squares = tokens.log_ratio.double().square()
         candidate = tokens.advantages * tokens.log_ratio > 0 if self.away_only else squares >= 0
         ascending = squares[candidate].sort().values
+        # The means of an ascending sequence ascend, so the first one beyond the threshold says where to cut, without a
+        # search.
         means = ascending.cumsum(0) / ascending.new_ones(ascending.shape).cumsum(0)
         beyond = ascending[means > self.threshold]  # their means ascend too; equal squares go together
         kept = squares < beyond[0] if len(beyond) else squares >= 0

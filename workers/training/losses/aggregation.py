@@ -24,6 +24,7 @@ U = TypeVar("U")
 
 def token_mean(counts: Counts, norm: float) -> Weights:
     """The mean over all trained tokens: long responses count more."""
+    # float64 until the micro-batches are made: 1 / N of a large batch times N must be 1 again.
     return np.full(len(counts), 1.0 / max(1, int(counts.sum())))
 
 
@@ -39,12 +40,12 @@ def sequence_mean_token_mean(counts: Counts, norm: float) -> Weights:
 
 def sequence_mean_token_sum_norm(counts: Counts, norm: float) -> Weights:
     """The mean over responses of their sums, each divided by `loss_scale_factor`, or else by the longest response's
-    length: Dr. GRPO's, Liu et al. 2025, arXiv 2503.20783."""
+    length. Source: Liu et al. 2025, Dr. GRPO, arXiv 2503.20783."""
     return np.full(len(counts), 1.0 / (norm * _trained(counts)))
 
 
 def _trained(counts: Counts) -> int:
-    """How many responses have a trained token; 1 if none has."""
+    """The number of responses with a trained token; 1 if none has."""
     return max(1, int(np.count_nonzero(counts)))
 
 
@@ -68,10 +69,11 @@ def check(mode: str) -> None:
 
 
 def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
-    """What one trained token of each response weighs in the whole batch  # [B]"""
+    """The weight of one trained token of each response in the whole batch  # [B]"""
     check(mode)
     if not masks:
         return AGGREGATIONS[mode](np.zeros(0, np.int64), 1.0 if norm is None else norm)
+    # Lengths count masked tokens too, counts do not: a tool's text makes a response long, and is not trained.
     lengths = [len(mask) for mask in masks]
     trained = np.concatenate(masks) != 0
     counts = np.bincount(np.repeat(np.arange(len(masks)), lengths)[trained], minlength=len(masks))
@@ -80,12 +82,12 @@ def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float 
 
 @dataclass(frozen=True, slots=True)
 class TokenWeights(Generic[T]):
-    """What each token weighs in the sums of its batch; the two kinds of rows are an expert's and all others."""
+    """The weights of each token in the sums of its batch; the two kinds of rows are an expert's and all others."""
 
     whole: T
     """The stage's aggregation, over the whole batch."""
     of_kind: T
-    """The same, but over the rows of the token's own kind: weights of each kind add up on their own."""
+    """The stage's aggregation over the rows of the token's own kind: the weights of each kind add up on their own."""
     mean: T
     """token-mean, over the whole batch."""
     mean_of_kind: T
@@ -93,7 +95,7 @@ class TokenWeights(Generic[T]):
     """seq-mean-token-mean, over the whole batch."""
 
     def map(self, change: Callable[[T], U]) -> TokenWeights[U]:
-        """Each of them, changed."""
+        """The weights, each changed by the function."""
         return TokenWeights(
             whole=change(self.whole),
             of_kind=change(self.of_kind),
@@ -109,9 +111,9 @@ class Aggregation:
 
     mode: str = "token-mean"
     norm: float | None = None
-    """What seq-mean-token-sum-norm divides by; None: the length of the batch's longest response."""
+    """The divisor of seq-mean-token-sum-norm; None: the length of the batch's longest response."""
     expert_mode: str | None = None
-    """Of an expert's rows, where they are aggregated on their own; None: `mode`."""
+    """The mode of an expert's rows, where they are aggregated on their own; None: `mode`."""
 
     def __post_init__(self) -> None:
         check(self.mode)
@@ -122,10 +124,11 @@ class Aggregation:
             )
 
     def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
-        """What a trained token of each response weighs; `expert` says which responses are an expert's  # [B] each"""
+        """The weights of one trained token of each response; `expert` is True for an expert's responses  # [B] each"""
         whole = token_weights(self.mode, masks, norm=self.norm)
         mean = token_weights("token-mean", masks)
         responses = token_weights("seq-mean-token-mean", masks)
+        # Without an expert both kinds are the whole batch: the same arrays, which nobody changes in place.
         if not any(expert):
             return TokenWeights(whole=whole, of_kind=whole, mean=mean, mean_of_kind=mean, response_mean=responses)
         of_kind = np.empty_like(whole)

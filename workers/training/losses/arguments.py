@@ -1,4 +1,4 @@
-"""What arguments of policy losses must be; what they are not is a ConfigError with the field."""
+"""Checks of the arguments of policy losses: each raises a ConfigError that names the field."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rftd.workers.training.losses import aggregation
 def at_least(least: float, **values: float | None) -> None:
     """Refuses a value below `least`, or one that is no number; None passes."""
     for name, value in values.items():
+        # `not value >= least`, so that NaN is refused as well: every comparison with it is False.
         if value is not None and not value >= least:
             raise ConfigError(f"{name} is {value}", field=f"policy_loss_fn_args.{name}", fix=f"use {least:g} or more")
 

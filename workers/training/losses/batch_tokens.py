@@ -24,7 +24,7 @@ class BatchTokens:
     sequences: int
     versions: Tensor | None = None  # [N] int64, of the weights that drew each token
     version: int = 0
-    """Of the weights before the step."""
+    """The version of the weights before the step."""
     logprobs: Tensor | None = None  # [N], under the weights before the step: "proximal"
     entropies: Tensor | None = None  # [N], likewise
     ref_logprobs: Tensor | None = None  # [N]
@@ -35,8 +35,11 @@ class BatchTokens:
 
     def sequence_sum(self, values: Tensor) -> Tensor:
         """The sum over each response  # [N] -> [S]"""
+        # index_add on a GPU sums in any order; engines that promise bits run on a CPU, or with deterministic
+        # algorithms.
         return values.new_zeros(self.sequences).index_add(0, self.sequence, values)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """The mean over each response  # [N] -> [S]"""
+        # clamp: a response without a trained token has no tokens here, and its mean is 0 instead of NaN.
         return self.sequence_sum(values) / self.sequence_sum(values.new_ones(values.shape)).clamp(min=1)

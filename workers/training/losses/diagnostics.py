@@ -30,13 +30,15 @@ _SQUARE = "mismatch/square"
 
 
 def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Tensor) -> dict[str, Tensor]:
-    """The figures of some tokens, as `drawn` and after corrections; `mean` is what each weighs in a mean  # [N]"""
+    """The figures of some tokens, as `drawn` and after corrections; `mean` is each token's weight in a mean  # [N]"""
     gap = (drawn.logprobs.detach() - drawn.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    # Dataset rows have zeros for old log-probabilities: their ratio would be that to a probability of 1.
     gap = gap.masked_fill(drawn.expert, 0.0)
     share = mean.masked_fill(drawn.expert, 0.0)
     ratio = gap.exp()
     k3 = ratio - 1 - gap
     found = {
+        # Sums, not means: those of micro-batches are added, and `finished` divides once by the share of drawn tokens.
         _DRAWN: share.sum(),
         _SQUARE: (ratio.square() * share).sum(),
         "mismatch/k3/mean": (k3 * share).sum(),
@@ -92,6 +94,7 @@ def _over_steps(name: str, values: Sequence[float]) -> float:
 
 def finished(figures: dict[str, float]) -> dict[str, float]:
     """The figures of a whole batch, from those that were joined."""
+    # Both are sums that the ratios below are made of, and no figures themselves.
     share = figures.pop(_DRAWN, 0.0)
     square = figures.pop(_SQUARE, 0.0)
     if share <= 0:

@@ -14,7 +14,7 @@ class EntropyLoss:
 
     coef: float
     without_expert: bool = False
-    """Of the tokens of other rows than an expert's alone."""
+    """True: the tokens of an expert's rows have no entropy term."""
 
 
 def none(**_ignored: object) -> EntropyLoss:

@@ -47,6 +47,7 @@ def policy_loss(
     chosen = logprobs[keep]
     tokens = LossTokens(
         logprobs=chosen,
+        # No loss of ours reads entropies; the bonus is a term of the objective, not of the policy loss.
         entropies=chosen.new_zeros(chosen.shape),
         old_logprobs=_chosen("old_logprobs", old_logprobs, keep, chosen),
         ref_logprobs=None,
@@ -93,7 +94,7 @@ def kl(
 
 
 def _places(logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Where trained tokens are, and which response each is of  # [B, T] bool, [N]"""
+    """True where trained tokens are, and the response of each  # [B, T] bool, [N]"""
     if logprobs.ndim != 2 or mask.shape != logprobs.shape:
         raise ConfigError(
             f"logprobs are {tuple(logprobs.shape)}, the mask is {tuple(mask.shape)}",
@@ -101,6 +102,7 @@ def _places(logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
             fix="give both as [responses, tokens], padded to one length",
         )
     keep = mask != 0
+    # Row-major, like boolean indexing: the n-th row number belongs to the n-th chosen token.
     return keep, keep.nonzero()[:, 0]
 
 

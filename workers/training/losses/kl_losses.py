@@ -27,14 +27,18 @@ Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveRule:
-    """Steers the KL to `target_kl`: coef *= 1 + clip(kl / target_kl - 1, ±0.2) · batch / horizon."""
+    """A rule that steers the KL to `target_kl`: coef *= 1 + clip(kl / target_kl - 1, ±0.2) · batch / horizon.
+
+    Source: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences, arXiv 1909.08593, section 2.2.
+    """
 
     target_kl: float
     horizon: float
-    """In items of batches."""
+    """The horizon, counted in items of batches."""
 
     def next(self, coef: float, kl: float, batch_items: int) -> float:
         """The coefficient of the step after one whose batch had this KL; the same if that is not finite."""
+        # Bounded: one odd batch may move the coefficient by a fifth of batch / horizon at most.
         error = kl / self.target_kl - 1
         return coef * (1 + min(max(error, -0.2), 0.2) * batch_items / self.horizon) if math.isfinite(kl) else coef
 
@@ -50,7 +54,7 @@ class KlLoss:
     estimate: Estimate
     needs_old_logprobs: bool = False
     rule: AdaptiveRule | None = None
-    """How the coefficient changes from step to step; None: not at all."""
+    """The rule by which the coefficient changes from step to step; None: it is constant."""
 
 
 def none(**_ignored: object) -> KlLoss:
@@ -61,14 +65,14 @@ def none(**_ignored: object) -> KlLoss:
 def k1(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
 ) -> KlLoss:
-    """d. Unbiased, of high variance; as a loss its gradient does not pull to the reference."""
+    """The estimate is d. It is unbiased, of high variance; as a loss its gradient does not pull to the reference."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: logprobs - ref)
 
 
 def k2(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
 ) -> KlLoss:
-    """d² / 2. Biased, but its gradient is that of the KL."""
+    """The estimate is d² / 2. It is biased, but its gradient is that of the KL."""
     return _made(
         kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: 0.5 * (logprobs - ref).square()
     )
@@ -77,14 +81,14 @@ def k2(
 def k3(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
 ) -> KlLoss:
-    """e^-d - 1 + d. Unbiased and never negative."""
+    """The estimate is e^-d - 1 + d. It is unbiased and never negative (Schulman 2020, Approximating KL Divergence)."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: _k3(logprobs - ref))
 
 
 def low_var_kl(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
 ) -> KlLoss:
-    """k3, with d clamped to ±20 and the result to ±10: never so large that it rules a batch."""
+    """The estimate is k3, with d clamped to ±20 and the result to ±10: no token is so large that it rules a batch."""
     return _made(
         kl_coef,
         _rule(adaptive, target_kl, horizon),
@@ -97,22 +101,25 @@ def low_var_kl(
 def absolute(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
 ) -> KlLoss:
-    """|d|."""
+    """The estimate is |d|."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: (logprobs - ref).abs())
 
 
 def corrected_k3(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: float | None = None, horizon: float | None = None
 ) -> KlLoss:
-    """k3 · min(e^(logprob - old logprob), 2), a factor without gradient: for tokens that older weights drew."""
+    """The estimate is k3 · min(e^(logprob - old logprob), 2), for tokens that older weights drew; the factor has no
+    gradient."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), _corrected_k3, needs_old_logprobs=True)
 
 
 def _k3(difference: Tensor) -> Tensor:
+    # Not clamped here: low_var_kl does that before, and clamping a plain k3 would make it biased.
     return (-difference).exp() - 1 + difference
 
 
 def _corrected_k3(logprobs: Tensor, ref: Tensor, old: Tensor) -> Tensor:
+    # Detached: it corrects who drew the token, and is no part of the divergence that is to become smaller.
     ratio = (logprobs - old).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return ratio.clamp(max=CORRECTION_LIMIT) * _k3(logprobs - ref)
 

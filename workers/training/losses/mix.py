@@ -14,7 +14,7 @@ from rftd.workers.training.losses.token_ratios import PpoLoss
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TwoLosses:
-    """What both share: (1 - mu) L_rl + mu L_expert, each aggregated over its own rows of the whole batch."""
+    """The common part of both: (1 - mu) L_rl + mu L_expert, each aggregated over its own rows of the whole batch."""
 
     clip_range: float = 0.2
     clip_range_low: float | None = None
@@ -23,9 +23,10 @@ class TwoLosses:
     sft_loss_agg_mode: str | None = None
     """The aggregation of the expert's rows; None: as the other rows."""
     use_token_level_loss_in_sft: bool | None = None
-    """The same, as a switch. True: token-mean; False: seq-mean-token-mean."""
+    """`sft_loss_agg_mode` as a switch. True: token-mean; False: seq-mean-token-mean."""
     use_dynamic_bsz: object = None
-    """This and what follows is Trinity-RFT's way to weigh micro-batches. Here they add up by themselves: no effect."""
+    """Without effect, like the five below: Trinity-RFT weighs micro-batches by them, and here they add up by
+    themselves."""
     ppo_mini_batch_size: object = None
     ppo_micro_batch_size_per_gpu: object = None
     ngpus_trainer: object = None
@@ -51,6 +52,7 @@ class TwoLosses:
             clip_range_high=self.clip_range_high,
             clip_ratio_c=self.clip_ratio_c,
         )
+        # The dataclass is frozen, and `usual` follows from the other fields: made once, so that its checks run here.
         object.__setattr__(self, "usual", usual)
 
     @property
@@ -59,9 +61,10 @@ class TwoLosses:
         return self.sft_loss_agg_mode or mode_of(self.use_token_level_loss_in_sft)
 
     def mixed(self, tokens: LossTokens, expert: PolicyLoss, mu: float) -> TokenLoss:
-        """Each token with the loss of its kind  # [N]"""
+        """The loss of each token, by its kind  # [N]"""
         of_rollouts = self.usual.per_token(tokens)
         of_rows = expert.per_token(tokens)
+        # Both losses are computed for all tokens: those of the wrong kind mean nothing, and are dropped here.
         loss = ((1 - mu) * of_rollouts.loss).where(~tokens.expert, mu * of_rows.loss)
         metrics = {
             f"usual/{name}": value.masked_fill(tokens.expert, 0.0) for name, value in of_rollouts.metrics.items()
@@ -72,7 +75,8 @@ class TwoLosses:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixLoss(TwoLosses):
-    """(1 - mu) L_ppo(rollouts) + mu L_sft(expert's rows), each aggregated over its own rows of the whole batch.
+    """The loss is (1 - mu) L_ppo(rollouts) + mu L_sft(expert's rows), each aggregated over its own rows of the whole
+    batch.
 
     Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826.
     """
@@ -84,13 +88,13 @@ class MixLoss(TwoLosses):
         arguments.share(mu=self.mu)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Each token with the loss of its kind  # [N]"""
+        """The loss of each token, by its kind  # [N]"""
         return self.mixed(tokens, SftLoss(), self.mu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixChordLoss(TwoLosses):
-    """As `mix`, with L_sft_phi (L_sft without enable_phi_function), and mu of the stage's step.
+    """The loss is that of `mix`, with L_sft_phi (L_sft without enable_phi_function), and mu of the stage's step.
 
     mu rises from 0 to mu_peak over mu_warmup_steps, then falls as a cosine over mu_decay_steps, and stays at mu_valley.
     Source: Zhang et al. 2025, CHORD, arXiv 2508.11408.
@@ -110,6 +114,7 @@ class MixChordLoss(TwoLosses):
     def mu(self, stage_step: int) -> float:
         """The weight of the expert's rows in a step of the stage."""
         after = stage_step - self.mu_warmup_steps
+        # Before any division: without a warm-up `after` is never below 0 here, so mu_warmup_steps is above 0.
         if after < 0:
             return self.mu_peak * stage_step / self.mu_warmup_steps
         if after >= self.mu_decay_steps:
@@ -118,7 +123,7 @@ class MixChordLoss(TwoLosses):
         return self.mu_valley + (self.mu_peak - self.mu_valley) * fall
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Each token with the loss of its kind  # [N]"""
+        """The loss of each token, by its kind  # [N]"""
         mu = self.mu(tokens.stage_step)
         made = self.mixed(tokens, SftPhiLoss() if self.enable_phi_function else SftLoss(), mu)
         return TokenLoss(loss=made.loss, metrics=made.metrics, by_kind=True)

@@ -38,7 +38,7 @@ class Objective:
     kl_penalty: KlLoss
     token_advantage: TokenAdvantage | None = None
     penalised_advantage: AdvantageFunction | None = None
-    """The group's function, if the KL penalty is taken from rewards before it is asked."""
+    """The function of groups, if the KL penalty is taken from rewards before it is asked."""
     from_rollouts: bool = True
     """False if nothing is known about who drew the tokens: rows of a dataset alone."""
     policy_loss_name: str = ""
@@ -81,7 +81,7 @@ class Objective:
 
     @property
     def pass_fields(self) -> frozenset[PassField]:
-        """What must be known of the whole batch before the step; if anything is, a forward pass goes before it."""
+        """The fields that must be known of the whole batch before the step; any of them costs a forward pass."""
         fields: set[PassField] = set()
         if self.kl_penalty.coef > 0:
             fields.add("ref_logprobs")
@@ -92,16 +92,20 @@ class Objective:
     def terms(
         self, tokens: LossTokens, weights: TokenWeights[Tensor], *, kl_coef: float | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of these tokens and what to report of them, both to be put together over micro-batches: `joined`.
+        """The loss of these tokens and their figures; both are put together over micro-batches (`joined`).
 
         `weights` are those of the tokens in the whole batch  # [N] each. `kl_coef`: of this step, if it is adaptive.
         Raises ConfigError for a loss of another shape.
         """
+        # Figures of mismatch compare with the weights that drew the tokens; after `applied` the old ones may be the
+        # proximal.
         drawn = tokens
         tokens = self.correction.applied(tokens)
         policy = self.policy_loss.per_token(tokens)
         self._check_shape(policy, tokens)
         weight, mean = (weights.of_kind, weights.mean_of_kind) if policy.by_kind else (weights.whole, weights.mean)
+        # Losses of pairs are weighted by pairs, not tokens; multiplying the token weights in once more would shrink
+        # them.
         if policy.summed:
             weight = mean = weights.mean.new_ones(())
             loss = policy.loss.sum()
@@ -111,6 +115,7 @@ class Objective:
         metrics |= {f"actor/{name}": (value * mean).sum() for name, value in policy.metrics.items()}
         for name, value in policy.of_responses.items():
             metrics[f"actor/{name}"] = (value * weights.response_mean).sum()
+        # Detached, or every figure would hold the graph of its micro-batch until the step ends.
         metrics["actor/pg_loss"] = loss.detach()
         metrics["actor/entropy"] = (tokens.entropies.detach() * weights.mean).sum()
         entropy = self._entropy(tokens, weights)
@@ -137,6 +142,7 @@ class Objective:
                 field="algorithm.policy_loss_fn",
                 fix="let per_token return one value for each trained token, before any aggregation",
             )
+        # A loss from a detached copy would train nothing, without a word: gradients are zero, and so finite.
         if tokens.logprobs.requires_grad and not policy.loss.requires_grad:
             raise ConfigError(
                 f"policy loss {self.policy_loss_name!r} gave a loss without a gradient",
@@ -145,6 +151,7 @@ class Objective:
             )
 
     def _entropy(self, tokens: LossTokens, weights: TokenWeights[Tensor]) -> Tensor:
+        # A zero coefficient must cost nothing: detached, the entropy's half of the backward pass is left out.
         entropies = tokens.entropies if self.entropy.coef != 0 else tokens.entropies.detach()
         if self.entropy.without_expert:
             return (entropies * weights.of_kind).masked_fill(tokens.expert, 0.0).sum()

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from rftd.workers.training.corrections.correction import Correction
 
 LOG_RATIO_LIMIT: Final = 20.0
-"""Log-ratios are clamped to it, so that no ratio overflows."""
+"""The bound of log-ratios on both sides, so that no ratio overflows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """Which of a micro-batch's S responses are preferred to which; each has a partner there."""
+    """The pairs of a micro-batch's S responses, chosen and rejected; each response has its partner there."""
 
     of: Tensor  # [S] int64, which pair
     chosen: Tensor  # [S] bool
@@ -27,13 +27,13 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labels:
-    """Which of a micro-batch's S responses are desirable, each by itself: of a pair the chosen one is."""
+    """The labels of a micro-batch's S responses, each by itself: of a pair the chosen one is desirable."""
 
     desirable: Tensor  # [S] bool
     in_batch: int
     """Responses with trained tokens among all that the optimizer step sees."""
     desirable_in_batch: int
-    """How many of those are desirable."""
+    """The number of desirable ones among those."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,15 +49,15 @@ class LossTokens:
     sequence: Tensor  # [N] int64, which response
     sequences: int
     stage_step: int = 1
-    """Of the step that is trained; a stage's first is 1."""
+    """The number of the step that is trained; a stage's first is 1."""
     pairs: Pairs | None = None
-    """None where rows are no preferences."""
+    """The pairs; None where rows are no preferences."""
     labels: Labels | None = None
-    """None where rows neither are preferences nor carry a label."""
+    """The labels; None where rows neither are preferences nor carry a label."""
     reference_kl: Tensor | None = None  # [], of responses to prompts that they do not answer; None: 0, or nobody asked
     versions: Tensor | None = None  # [N] int64, of the weights that drew each token
     version: int = 0
-    """Of the weights before the step."""
+    """The version of the weights before the step."""
     start_logprobs: Tensor | None = None  # [N], before the batch's first optimizer step; None: `logprobs` are
     multiplier: Tensor | None = None  # [N], of corrections: the objective multiplies the loss with it
     keep: Tensor | None = None  # [N] bool, of corrections: elsewhere the objective takes no loss
@@ -72,12 +72,14 @@ class LossTokens:
         zeros = values.new_zeros(self.sequences)
         sums = zeros.index_add(0, self.sequence, values)
         counts = zeros.index_add(0, self.sequence, values.new_ones(values.shape))
+        # clamp: responses without trained tokens divide 0 by 1, for 0 / 0 would be NaN.
         return (sums / counts.clamp(min=1))[self.sequence]
 
     def corrected(self, loss: Tensor) -> Tensor:
         """A loss of each token with multiplier and mask  # [N] -> [N]"""
         if self.multiplier is not None:
             loss = loss * self.multiplier
+        # where, not a product: 0 times an infinite loss is NaN.
         return loss if self.keep is None else loss.where(self.keep, loss.new_zeros(()))
 
 
@@ -90,9 +92,9 @@ class TokenLoss:
     of_responses: dict[str, Tensor] = field(default_factory=dict)  # each [N]
     """Figures of whole responses, the same at each token of one: reported as the mean over the batch's responses."""
     by_kind: bool = False
-    """Aggregates, and reports, an expert's rows and all others each on their own; the two are then added."""
+    """True: an expert's rows and all others are aggregated, and reported, each on their own, and then added."""
     summed: bool = False
-    """Loss and metrics are weighted already, as masks alone say, and only added up: `loss_agg_mode` is not asked."""
+    """True: loss and metrics are weighted already, by the masks alone, and only added up, without `loss_agg_mode`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,21 +113,23 @@ class LossNeeds:
     pairs: bool = False
     """Chosen and rejected responses to one prompt."""
     labels: bool = False
-    """Which responses are desirable: of pairs, or each by itself."""
+    """A label for each response, desirable or not: of pairs, or each by itself."""
     loss_agg_mode: str | None = None
-    """Its default, in the place of the algorithm's."""
+    """The aggregation that it takes by default, in the place of the algorithm's."""
     expert_agg_mode: str | None = None
     """The mode of an expert's rows, if they are aggregated on their own."""
     corrections: tuple[Correction, ...] = ()
-    """Those that it is defined by."""
+    """The corrections that it is defined by."""
 
     @classmethod
     def of(cls, loss: object) -> LossNeeds:
-        """What this loss says, or this class of losses as far as it is the same for all of them."""
+        """The needs that this loss states, or that a class of losses states for all of its instances."""
         said: dict[str, Any] = {}
         for each in fields(cls):
             name = f"needs_{each.name}" if each.type == "bool" else each.name
             value = getattr(loss, name, each.default)
+            # A property read from a class is the property object: only plain class attributes are told apart by being
+            # bools.
             if not (isinstance(loss, type) and not isinstance(value, bool)):
                 said[each.name] = value
         return cls(**said)

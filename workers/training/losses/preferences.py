@@ -39,7 +39,7 @@ def log_ratio_to_reference(tokens: LossTokens, name: str) -> Tensor:
 
 
 def by_side(tokens: LossTokens, pairs: Pairs, values: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor]:
-    """The sum, or the mean, over the trained tokens of the chosen and of the rejected response of each pair
+    """The sum, or the mean, over the trained tokens of the chosen and of the rejected response of each pair.
 
     # [N] -> [pairs], [pairs]
     """
@@ -57,6 +57,8 @@ def by_response(tokens: LossTokens, values: Tensor) -> Tensor:
 
 def sides(pairs: Pairs, of_responses: Tensor) -> tuple[Tensor, Tensor]:
     """The values of the chosen and of the rejected response of each pair  # [S] -> [pairs], [pairs]"""
+    # Summed with masks, not gathered by index: sides are [pairs] in the order of `of`, wherever responses lie in the
+    # batch.
     zeros = of_responses.new_zeros(pairs.count)
     chosen = zeros.index_add(0, pairs.of, of_responses.masked_fill(~pairs.chosen, 0.0))
     rejected = zeros.index_add(0, pairs.of, of_responses.masked_fill(pairs.chosen, 0.0))
@@ -79,6 +81,7 @@ def spread_over_responses(
 
 
 def _spread(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
+    # Divided by the pairs of the whole step, not of this micro-batch: then micro-batches add up to one mean.
     share = 1.0 / (_counts(of_token, loss.detach()) * max(1, in_batch))
     return TokenLoss(
         loss=(loss * share)[of_token],
@@ -100,12 +103,14 @@ def figures(name: str, loss: Tensor, chosen_reward: Tensor, rejected_reward: Ten
 
 def minus_log_sigmoid(values: Tensor) -> Tensor:
     """log(1 + e^-x), exact at 0 and finite everywhere, gradients too."""
+    # Not -log(sigmoid(x)): that is infinite from x = -104 on in float32, and its gradient NaN.
     return values.new_zeros(values.shape).logaddexp(-values)
 
 
 def with_wrong_labels(margin: Tensor, label_smoothing: float) -> Tensor:
     """-(1 - e) log s(z) - e log s(-z): the logistic loss if a share e of the pairs is the wrong way round."""
     loss = minus_log_sigmoid(margin) * (1 - label_smoothing)
+    # Without smoothing the second term is left out, not multiplied by 0: its gradient costs as much as the first.
     return loss + minus_log_sigmoid(-margin) * label_smoothing if label_smoothing else loss
 
 

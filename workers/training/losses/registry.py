@@ -11,6 +11,7 @@ from rftd.workers.training.losses.policy_loss import LossNeeds, PolicyLoss
 
 _HERE: Final = "rftd.workers.training.losses"
 
+# Names, not classes: an experiment file is checked in the daemon, which has no torch to import.
 POLICY_LOSSES: Final = Plugins[PolicyLoss](
     "policy loss",
     group="rftd.policy_losses",
@@ -48,11 +49,12 @@ POLICY_LOSSES: Final = Plugins[PolicyLoss](
 
 def compares_pairs(name: str) -> bool:
     """True for a loss of ours that holds a chosen response against a rejected one."""
+    # builtin first: load would import a third party's module, and this is asked of every file that is submitted.
     return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).pairs
 
 
 def tells_labels(name: str) -> bool:
-    """True for a loss of ours that wants to know which responses are the good ones: of pairs, or each by itself."""
+    """True for a loss of ours that needs to know which responses are the good ones: of pairs, or each by itself."""
     return compares_pairs(name) or (POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).labels)
 
 

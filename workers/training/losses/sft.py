@@ -10,7 +10,7 @@ from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss
 
 
 def mode_of(use_token_level_loss: bool | None) -> str | None:
-    """The aggregation that the guide's switch stands for."""
+    """The aggregation that Trinity-RFT's switch `use_token_level_loss` stands for; None if it is not given."""
     if use_token_level_loss is None:
         return None
     return "token-mean" if use_token_level_loss else "seq-mean-token-mean"
@@ -18,7 +18,7 @@ def mode_of(use_token_level_loss: bool | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SftLoss:
-    """-logprob; with `weighted` -A logprob: then an advantage function may choose among rollouts.
+    """The loss is -logprob, or with `weighted` -A logprob: then an advantage function may choose among rollouts.
 
     Source: Ouyang et al. 2022, InstructGPT, arXiv 2203.02155.
     """
@@ -29,18 +29,18 @@ class SftLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """What `use_token_level_loss` asks for."""
+        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
         return mode_of(self.use_token_level_loss)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The negative log-likelihood  # [N]"""
+        """The negative log-likelihood of each token  # [N]"""
         loss = -tokens.logprobs * tokens.advantages if self.weighted else -tokens.logprobs
         return TokenLoss(loss=loss, metrics={"sft_loss": loss.detach()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SftIsLoss:
-    """-sg(p) logprob: tokens that the policy finds unlikely move it less.
+    """The loss is -sg(p) logprob: tokens that the policy finds unlikely move it less.
 
     Source: Wu et al. 2025, On the Generalization of SFT (dynamic fine-tuning), arXiv 2508.05629.
     """
@@ -49,18 +49,21 @@ class SftIsLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """What `use_token_level_loss` asks for."""
+        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
         return mode_of(self.use_token_level_loss)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted log-likelihood  # [N]"""
+        """The weighted negative log-likelihood of each token  # [N]"""
+        # Detached: the weight p cancels the 1 / p in the gradient of log p, which is the method; with its gradient it
+        # would not.
         loss = -tokens.logprobs * tokens.logprobs.detach().exp()
         return TokenLoss(loss=loss, metrics={"sft_is_loss": loss.detach()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SftPhiLoss:
-    """-sg(p (1 - p)) min(logprob, log cutoff_prob): neither unlikely tokens nor certain ones move the policy much.
+    """The loss is -sg(p (1 - p)) min(logprob, log cutoff_prob): neither unlikely tokens nor certain ones move the
+    policy much.
 
     Source: Zhang et al. 2025, CHORD, arXiv 2508.11408.
     """
@@ -74,14 +77,15 @@ class SftPhiLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """What `use_token_level_loss` asks for."""
+        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
         return mode_of(self.use_token_level_loss)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted log-likelihood  # [N]"""
+        """The weighted negative log-likelihood of each token  # [N]"""
         probability = tokens.logprobs.detach().exp()
         logprobs = tokens.logprobs
         if self.cutoff_prob < 1:
+            # The clamp has no gradient above the cut-off: a token that is likely enough is left alone.
             logprobs = logprobs.clamp(max=math.log(self.cutoff_prob))
         loss = -logprobs * probability * (1 - probability)
         return TokenLoss(loss=loss, metrics={"sft_phi_loss": loss.detach()})

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyDistillAdvantage(NoAdvantage):
-    """kl_coef (teacher - old), of log-probabilities: the reverse KL, token by token. Rewards play no part."""
+    """The advantage is kl_coef (teacher - old), of log-probabilities: the reverse KL, token by token. Rewards play no
+    part.
+
+    Source: Agarwal et al. 2024, GKD, arXiv 2306.13649; as in Trinity-RFT.
+    """
 
     kl_coef: float = 1.0
 
@@ -30,7 +34,7 @@ class OnPolicyDistillAdvantage(NoAdvantage):
         return frozenset({"teacher_logprobs"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """Not whitened  # [N]"""
+        """The advantage of each token, not whitened: its sign says which way the teacher leans  # [N]"""
         assert batch.teacher_logprobs is not None, "on_policy_distill was not given the log-probabilities of a teacher"
         return self.kl_coef * (batch.teacher_logprobs - batch.old_logprobs)
 
@@ -40,8 +44,9 @@ FORMS = ("published", "gradient")
 
 @dataclass(frozen=True, kw_only=True)
 class JsdAdvantage(NoAdvantage):
-    """-kl_coef (1 - lambda) (s - M), M = log(lambda e^t + (1 - lambda) e^s): the policy gradient of the divergence
-    lambda KL(teacher, mixture) + (1 - lambda) KL(student, mixture); t and s are log-probabilities of the two.
+    """The advantage is -kl_coef (1 - lambda) (s - M), M = log(lambda e^t + (1 - lambda) e^s): the policy gradient of
+    the divergence lambda KL(teacher, mixture) + (1 - lambda) KL(student, mixture); t and s are log-probabilities of the
+    two.
 
     Its ends are the plain divergences, unscaled: lambda 0 takes e^(t - s) - 1, which follows the forward KL (teacher
     to student) downhill; lambda 1 takes t - s, which follows the reverse KL. Rewards play no part.
@@ -51,9 +56,9 @@ class JsdAdvantage(NoAdvantage):
     kl_coef: float = 1.0
     lambda_coef: float = 0.5
     temperature: float | None = None
-    """Log-probabilities are divided by it first."""
+    """The divisor of all log-probabilities; None: 1."""
     chunk_size: int | None = None
-    """Of no effect: nothing here is as large as a vocabulary."""
+    """Without effect, for nothing here is as large as a vocabulary."""
     form: str = "gradient"
     """`gradient` follows the divergence downhill. `published`, Trinity-RFT's -kl_coef (lambda (t - M) + (1 - lambda)
     (s - M)), is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on. At
@@ -74,7 +79,7 @@ class JsdAdvantage(NoAdvantage):
         return frozenset({"teacher_logprobs"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """Not whitened  # [N]"""
+        """The advantage of each token, not whitened: its sign says which way the teacher leans  # [N]"""
         assert batch.teacher_logprobs is not None, "jsd was not given the log-probabilities of a teacher"
         share = self.lambda_coef
         heat = self.temperature or 1.0
@@ -83,6 +88,8 @@ class JsdAdvantage(NoAdvantage):
         if self.form == "published":
             return -self.kl_coef * self._divergence(teacher, student)
         if share == 0:
+            # expm1 of a clamped difference: e^x - 1 loses its digits near 0, and overflows where the teacher finds a
+            # token far likelier.
             return self.kl_coef * (teacher - student).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1()
         if share == 1:
             return self.kl_coef * (teacher - student)
@@ -90,10 +97,12 @@ class JsdAdvantage(NoAdvantage):
 
     def _mixture(self, teacher: Tensor, student: Tensor) -> Tensor:
         share = self.lambda_coef
+        # In logarithms throughout: e^t of a token that the teacher rules out is 0 in float32, and its log minus
+        # infinity.
         return (teacher + math.log(share)).logaddexp(student + math.log1p(-share))
 
     def _divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
-        """What Trinity-RFT takes for the divergence at each token  # [N]"""
+        """The divergence at each token as Trinity-RFT defines it  # [N]"""
         share = self.lambda_coef
         if share == 0:
             return student - teacher

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipBAdvantage(GrpoAdvantage):
-    """Zero where the advantage is negative and the signal p (H + log p) is below mean - mu std over the batch."""
+    """The advantage is grpo's, or 0 where it is negative and the signal p (H + log p) is below mean - mu std over the
+    batch.
+
+    Source: arXiv 2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models.
+    """
 
     mu: float = 2.5
 
@@ -28,8 +32,9 @@ class ClipBAdvantage(GrpoAdvantage):
         return frozenset({"logprobs", "entropies"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """With the masked ones at zero  # [N]"""
+        """The advantages, 0 where the clip masks them  # [N]"""
         found = signal(batch)
+        # The std of a single value is NaN.
         if len(found) < 2:
             return batch.advantages
         low = found < found.mean() - self.mu * found.std()
@@ -37,15 +42,15 @@ class ClipBAdvantage(GrpoAdvantage):
 
 
 def signal(batch: BatchTokens) -> Tensor:
-    """p (H + log p): how the entropy answers to more of the token  # [N]"""
+    """The signal p (H + log p), by which the entropy changes as the token gets likelier  # [N]"""
     assert batch.logprobs is not None and batch.entropies is not None, "no log-probabilities and entropies were given"
     return batch.logprobs.exp() * (batch.entropies + batch.logprobs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipVAdvantage(GrpoAdvantage):
-    """Zero where the advantage is negative and the signal p (H + log p) is more than mu std below its mean over the
-    vocabulary; of the batch's tokens at most the share max_frac, those farthest below.
+    """The advantage is grpo's, or 0 where it is negative and the signal p (H + log p) is more than mu std below its
+    mean over the vocabulary; of the batch's tokens at most the share max_frac is 0, those farthest below.
 
     Source: arXiv 2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models.
     """
@@ -66,7 +71,7 @@ class ClipVAdvantage(GrpoAdvantage):
         return frozenset({"logprobs", "entropies", "entropy_signals"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """With the masked ones at zero  # [N]"""
+        """The advantages, 0 where the clip masks them  # [N]"""
         assert batch.entropy_signals is not None, "clipv was not given the signal's mean over the vocabulary"
         below = batch.entropy_signals - signal(batch)
         count = int(self.max_frac * len(below))
@@ -74,6 +79,7 @@ class ClipVAdvantage(GrpoAdvantage):
             return batch.advantages
         far = (below > self.mu * below.std()) & (batch.advantages < 0)
         found = below.masked_fill(~far, -math.inf)
+        # The masked ones sort last at minus infinity; `far` is looked up again, for `count` may reach them.
         chosen = found.argsort(descending=True, stable=True)[:count]
         masked = far.new_zeros(far.shape)
         masked[chosen] = far[chosen]

@@ -23,8 +23,11 @@ def penalised(
     Zero for a response without a group (-1)  # [B] each
     """
     found = np.zeros(len(rewards), np.float32)
+    # float64: the penalty is small beside the reward, and the group's mean is taken off again.
     left = rewards.astype(np.float64) - penalties
     numbers = [np.flatnonzero(groups == group) for group in np.unique(groups[groups >= 0])]
+    # Only members that are in the batch: a penalty is known of them alone. So a group's mean differs from that of the
+    # default.
     views = [ClosedGroup(rewards=left[members].astype(np.float32), seed=index) for index, members in enumerate(numbers)]
     for members, values in zip(numbers, function.advantages(views), strict=True):
         found[members] = values

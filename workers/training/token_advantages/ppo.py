@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PpoAdvantage(NoAdvantage):
-    """A_t = sum over k of (gamma lambda)^k delta_{t+k}, whitened over the batch; delta_t = r_t + gamma V_{t+1} - V_t.
+    """The advantage is A_t = sum over k of (gamma lambda)^k delta_{t+k}, whitened over the batch, where
+    delta_t = r_t + gamma V_{t+1} - V_t.
 
     The reward comes with the last trained token, less the KL penalty of each. Tokens that are not trained are no steps.
+    Source: Schulman et al. 2016, GAE, arXiv 1506.02438, equation 16.
     """
 
     gamma: float = 1.0
@@ -32,16 +34,17 @@ class PpoAdvantage(NoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """Values."""
+        """The critic's values."""
         return frozenset({"values"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """Whitened over the batch  # [N]"""
+        """The advantages, whitened over the batch  # [N]"""
         return whitened(self.estimate(batch))
 
     def estimate(self, batch: BatchTokens) -> Tensor:
-        """Before they are whitened; a critic learns values + these  # [N]"""
+        """The advantages before they are whitened; a critic learns its values plus these  # [N]"""
         assert batch.values is not None, "ppo was not given the values of a critic"
+        # V after the last token is 0: the episode is over, also where the answer was cut off at its length limit.
         delta = token_rewards(batch) + self.gamma * following(batch, batch.values) - batch.values
         return discounted(batch, delta, self.gamma * self.lam)
 

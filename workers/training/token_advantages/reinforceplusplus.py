@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforcePlusPlusAdvantage(NoAdvantage):
-    """The sum of gamma^k r_{t+k}, whitened; the reward comes with the last token, less the KL penalty of each."""
+    """The advantage is the sum of gamma^k r_{t+k}, whitened; the reward comes with the last token, less the KL penalty
+    of each.
+
+    Source: Hu 2025, REINFORCE++, arXiv 2501.03262.
+    """
 
     gamma: float = 1.0
 
@@ -31,16 +35,17 @@ class ReinforcePlusPlusAdvantage(NoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """Nothing."""
+        """No field: rewards and masks are enough."""
         return frozenset()
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """Whitened over the batch  # [N]"""
+        """The advantages, whitened over the batch  # [N]"""
         return whitened(discounted(batch, token_rewards(batch), self.gamma))
 
 
 class ReinforcePlusPlusBaselineAdvantage(OneGroup):
-    """reward - mean of the group, given to each token, then whitened over the trained tokens of the batch.
+    """The advantage is reward - mean of the group, given to each token, then whitened over the trained tokens of the
+    batch.
 
     The std is that of the batch: a group whose rewards differ little does not count more for it. A group of one has its
     reward. A KL penalty is taken from each token before it is whitened.
@@ -49,14 +54,14 @@ class ReinforcePlusPlusBaselineAdvantage(OneGroup):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """Nothing."""
+        """No field: rewards and masks are enough."""
         return frozenset()
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """In float64, rounded once at the end  # [G]"""
+        """The rewards less their mean, in float64 and rounded once at the end  # [G]"""
         rewards = group.exact_rewards()
         return (rewards - rewards.mean() if len(rewards) > 1 else rewards).astype(np.float32)
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """Whitened over the batch  # [N]"""
+        """The advantages, whitened over the batch  # [N]"""
         return whitened(batch.advantages)

@@ -24,18 +24,18 @@ class TokenAdvantage(AdvantageFunction, Protocol):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """What it reads beside rewards and masks."""
+        """The fields that it reads beside rewards and masks."""
         ...
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """One number for each trained token  # [N]"""
+        """The advantage of each trained token  # [N]"""
         ...
 
 
 @runtime_checkable
 class ValueAdvantage(TokenAdvantage, Protocol):
-    """One that compares with a critic's values."""
+    """A token advantage that compares with a critic's values."""
 
     def estimate(self, batch: BatchTokens) -> Tensor:
-        """Before they are whitened: a critic learns its values plus these  # [N]"""
+        """The advantages before they are whitened: a critic learns its values plus these  # [N]"""
         ...

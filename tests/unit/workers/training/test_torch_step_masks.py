@@ -128,7 +128,8 @@ def test_tokens_are_chosen_for_each_step_among_its_own(
     before = weights_of(engine)
     metrics = engine.train(batch).metrics
     expected = joint_loop(tiny_model, batch, in_order(batch, 8, 2), losses_of, "token-mean", SGD)
-    assert relative(weights_of(engine), expected, before) < 1e-5
+    # Six steps in float32 against float64; a token chosen otherwise would be off by 1e-3 and more.
+    assert relative(weights_of(engine), expected, before) < 2e-5
     assert metrics["actor/optimizer_steps"] == 6
     assert 0 < metrics[figure] < 0.9
     if budget_tokens == 24:
