@@ -170,7 +170,7 @@ def test_the_figures_of_mismatch(tiny_model: Path, open_engine: Open, make_stage
 def test_nothing_that_is_not_asked_for_costs_a_pass(
     open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rftd.workers.training.engines.torch import batch_pass, forward, step_pass
+    from rftd.workers.training.engines.torch import batch_pass, forward, steps
 
     passes: list[int] = []
     original = forward.logprobs_of
@@ -181,7 +181,7 @@ def test_nothing_that_is_not_asked_for_costs_a_pass(
 
     monkeypatch.setattr(forward, "logprobs_of", counted)
     monkeypatch.setattr(batch_pass, "logprobs_of", counted)
-    monkeypatch.setattr(step_pass, "logprobs_of", counted)
+    monkeypatch.setattr(steps, "logprobs_of", counted)
     for old, parts, expected in (
         ("rollout", [], 1),
         ("recomputed", [("decoupled", {}), ("opsm", {})], 1),
