@@ -12,18 +12,18 @@ crews           ... and which experiment it is of use to
 data_folder     what lies where in the daemon's folder
 http_server     uvicorn inside the daemon's loop
 registry        every experiment in the log, by state, folded from the spines
-dlq/            what was set aside, and what was decided about it
+dlq/            records and tasks that were set aside, and the verdicts on them
 operations      the commands that the API may give
 why/            what each role waits for, and what would unblock it
 supervisor/     which experiment runs, and its life
 config/         the experiment file
-views/          what a daemon can be asked and told
+views/          the reads and commands of a daemon
 api/            that over HTTP
 client/         the same from the other side
 metrics_feed    records to metrics
 metrics_follower  the log to that feed
-installed       which release this is
+installed       the installed release
 output/         tables, figures, errors for people
-doctor/         is this machine fit to work?
+doctor/         checks of machine, folder and daemon
 demo/           `rftd demo`
 """

@@ -14,7 +14,7 @@ from rftd.daemon.settings import current, shared_options
 
 
 class Verb(NamedTuple):
-    """Where a verb's click command is, and its line of `rftd --help`."""
+    """The import path of a verb's click command, and its line of `rftd --help`."""
 
     target: str
     help: str
@@ -72,6 +72,7 @@ class LazyGroup(click.Group):
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
+        # Imported here and not above: `rftd --help` and each completion of a name have to answer within 150 ms of CPU.
         module, _, attribute = verb.target.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), verb.target
@@ -80,6 +81,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Before click resolves it: resolving imports the verb, and every verb would be imported to find one that is
+        # near.
         if args[0] not in VERBS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], list(VERBS), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -108,10 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit status; every error is rendered on standard error."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        # Not click's standalone mode: it would end the process itself, and print errors without their code and fix.
         status = rftd.main(args=list(arguments), prog_name="rftd", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return 2
+    # 130 is what a shell reports for Ctrl-C.
     except click.Abort:
         return 130
     except SystemExit as ended:

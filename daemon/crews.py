@@ -108,6 +108,8 @@ class Crews:
         """Reads up to the present head; an experiment that begins later has its workers above what was read."""
         if self._feed is None:
             starts = [await beginning_of(self._log, each.id, spine_offset=each.spine_offset) for each in entries]
+            # From the earliest of them: the stream of workers is one partition for all experiments, read once for
+            # all.
             start = min(each.positions.get(_WORKERS, 0) for each in starts)
             self._feed = Feed(self._log.subscribe({_WORKERS: start}))
         heads = await self._log.heads()

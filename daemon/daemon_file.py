@@ -36,6 +36,7 @@ def checked_postgres_url(url: str) -> str:
 
 def _read(path: Path, known: dict[str, str]) -> dict[str, Any]:
     try:
+        # Read twice: the nodes have the lines, the safe loader has the values.
         node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
         values = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -22,7 +22,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFolder:
-    """`--data DIR`."""
+    """The paths below `--data DIR`."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(absolute_path(root))
@@ -43,6 +43,7 @@ class DataFolder:
     def socket(self) -> Path:
         """The log's Unix socket. Outside the folder, since a socket's path is limited to about 100 bytes."""
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+        # The folder's name as a hash: two daemons of one user need two sockets, and a deep path would be too long.
         name = sha256(str(self.root).encode()).hexdigest()[:12]
         return base / f"rftd-{os.getuid()}-{name}" / "log.sock"
 
@@ -56,10 +57,12 @@ class DataFolder:
                 fix=f"repeat it: rftd import {file}",
             )
         make_durable_folder(self.root)
+        # Closed to other users: whoever opens the socket may append to the log.
         self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def announce(self, endpoint: Endpoint) -> None:
         """Writes endpoint.json, whole or not at all."""
+        # Replaced in one step: a client that reads half an address would ask a stranger's port.
         temporary = self.endpoint.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(endpoint))
         temporary.replace(self.endpoint)

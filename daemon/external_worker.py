@@ -21,8 +21,9 @@ from rftd.workers.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
 
 LOOK_S: Final = 1.0
+"""The longest wait for news of a worker that stands by."""
 WATCH_S: Final = 5.0
-"""Between two looks of a worker that works at whether it is of more use elsewhere."""
+"""The time between two looks at whether a worker is of more use elsewhere."""
 GIVE_WAY_S: Final = {"trainer": 10.0, "explorer": 30.0}
 """The time a worker is stranded before it leaves, by role: not equal, lest a trainer and explorers cross."""
 
@@ -41,7 +42,7 @@ class ExternalWorker:
         logger: Logger,
         process: ProcessName | None = None,
     ) -> None:
-        """`process`: the one that runs it, this one if None."""
+        """`process` is the one that runs the worker, this one if None."""
         self._process = process
         self._log = log
         self._role = role
@@ -91,8 +92,11 @@ class ExternalWorker:
                         process=self._process,
                     )
                 finally:
+                    # The watch never ends by itself while the work goes on; without this the task group would wait
+                    # for it for ever.
                     watch.cancel()
         except BaseExceptionGroup as group:
+            # The task group's wrapping would hide the error's class, by which the process chooses its exit status.
             raise next(iter(leaves(group))) from None
 
     async def _watch(self, entry: Entry, stop: asyncio.Event, leave: asyncio.Event) -> None:

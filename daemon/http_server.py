@@ -14,9 +14,9 @@ from starlette.types import ASGIApp
 from rftd.ops.errors import ConflictError
 
 GRACE_S = 2
-"""Open requests and event streams get so long at the end."""
+"""The time that open requests and event streams get at the end."""
 TICK_S = 1.0
-"""The header Date is renewed; nothing else waits for it."""
+"""The interval at which the header Date is renewed; nothing else waits for it."""
 
 
 class _Server(uvicorn.Server):
@@ -51,6 +51,8 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 picks a free one. Raises ConflictError if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
+    # A daemon that was killed leaves connections in TIME_WAIT; without this its successor could not have the port for
+    # a minute.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))

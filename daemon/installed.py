@@ -1,4 +1,4 @@
-"""Which release of rftd this is."""
+"""The release of rftd that is installed."""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ def worker_log_option(function: F) -> F:
 
 
 def _with_place(function: F, text: str, *, empty_is_none: bool = False) -> F:
+    # Hidden: `--kafka` is what people type. `--log` exists for backends of packages, whose names this help cannot
+    # know.
     hidden = click.option("--log", "log_url", metavar="URL", envvar="RFTD_LOG", hidden=True)
 
     @functools.wraps(function)

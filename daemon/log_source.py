@@ -20,7 +20,7 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
 
     log: EventLog
     worker_url: str
-    """Under which its workers find it; without secrets."""
+    """The address under which its workers find it; without secrets."""
     door: Door | None = None
     """The door of the embedded log, through which its workers append nothing before it is opened."""
 
@@ -39,6 +39,7 @@ async def owned_log(
         from rftd.streams.backends.sqlite.log import SqliteLog
         from rftd.streams.socket.server import LogServer
 
+        # Opened before the socket: the file's lock says whether another daemon has the folder, whose socket must stay.
         embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss)
         door = None if refuse_loss else Door()
         try:

@@ -28,7 +28,7 @@ M = TypeVar("M", Counter, Gauge)
 KEPT_AFTER_END_NS: Final = 3600 * 10**9
 """Series of an experiment that ended stay for an hour, so that the last scrape sees its end."""
 _BORN: Final = 65_536
-"""Births that are remembered to tell ages; older ones go first."""
+"""The most experiences whose time of production is remembered, for their age when they are planned."""
 
 _LIFE: Final[dict[type[Event], Status]] = {
     experiment.ExperimentSubmitted: Status.SUBMITTED,
@@ -53,7 +53,7 @@ _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How long an array is, without its bytes."""
+    """The shape of an array, without its bytes."""
 
     dtype: str
     shape: tuple[Count, ...]
@@ -63,7 +63,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Counted(Event, frozen=True, kw_only=True, gc=False):
-    """What is counted of `experience.produced`, under the same names."""
+    """The fields of `experience.produced` that are counted, under the same names."""
 
     experience: UUID
     stage: Index
@@ -101,11 +101,11 @@ class MetricsFeed:
         self._ended_ns: dict[UUID, int] = {}
         self._rollouts: dict[tuple[bytes, int], _RolloutCounts] = {}
         self._born: OrderedDict[int, int] = OrderedDict()
-        """By the number of the id, which is found faster than the id."""
+        """Times of production by the id as a number: a UUID's hash is computed in Python, an int's in C."""
         self._first_uses: dict[UUID, int] = {}
         self._states: dict[UUID, tuple[str, int]] = {}
         self._series: dict[tuple[object, ...], Any] = {}
-        """Of metrics by their labels: looking one up in the metric itself costs more than counting."""
+        """Series by metric and labels: looking one up in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
             experience.RolloutFailed: self._failed,
             task.TaskLeased: self._leased,
@@ -189,6 +189,7 @@ class MetricsFeed:
         for rollouts in self._rollouts.values():
             self._add(rollouts)
         self._rollouts.clear()
+        # Bounded: an experience may wait for ever, and its entry would wait with it.
         while len(self._born) > _BORN:
             self._born.popitem(last=False)
 
@@ -196,6 +197,7 @@ class MetricsFeed:
         """Drops the series of experiments that ended more than an hour ago."""
         for id in [id for id, ended_ns in self._ended_ns.items() if now_ns - ended_ns > KEPT_AFTER_END_NS]:
             self.metrics.forget(self._label(id))
+            # All of them, not only those of the experiment: keys hold its label at any place, and an end is rare.
             self._series.clear()
             if self._first.get(name := self._label(id)) == id:
                 del self._first[name]
@@ -254,6 +256,7 @@ class MetricsFeed:
         self.metrics.staleness.labels(name).observe([item.staleness_versions for item in event.experiences])
         self._of(self.metrics.experiences, name, "plan", "ok").inc(len(event.experiences))
         first = sum(item.use == 1 for item in event.experiences)
+        # The first use only: the gauge counts experiences that no batch has held yet.
         self._of(self.metrics.buffered, name, "waiting").dec(first)
         if first:
             self._first_uses[event.batch] = first

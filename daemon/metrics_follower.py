@@ -23,9 +23,9 @@ from rftd.streams.log import EventLog, Subscription
 from rftd.streams.topics import EVERY_PARTITION
 
 GATHER_S: Final = 0.2
-"""Records gather for so long: nobody scrapes more often, and each look costs; on Kafka, who reads late holds up all."""
+"""The time for which records gather: nobody scrapes more often, and each look costs."""
 ROUND_RECORDS: Final = 8 * limits.FETCH_RECORDS
-"""Most records of one look."""
+"""The most records of one look, between which the loop has its turn."""
 IDLE_S: Final = 60.0
 
 _PRODUCED: Final = definition_of(ExperienceProduced)
@@ -49,10 +49,13 @@ _head_decoder: Final = msgpack_decoder(_Brief)
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed, known: Callable[[], Awaitable[Registry]]) -> None:
     """Feeds every effective record that arrives, until cancelled; `known` are the experiments there are."""
+    # Heads before the registry: a record that comes in between is read twice, as a past state and as news, where the
+    # other order would miss it.
     heads = await log.heads()
     registry = await known()
     for entry in registry.entries.values():
         feed.remember(entry.id, entry.spine)
+    # `midway`: this view begins in the middle of the streams, so a fence that it has not seen may have come before.
     fences = FenceView(registry.fences.owners(), midway=True)
     subscription = log.subscribe({p: heads[p].next_offset if p in heads else 0 for p in EVERY_PARTITION})
     try:

@@ -1,4 +1,4 @@
-"""`Operations`: what the HTTP API, and through it the CLI, may ask of a daemon. Reads go to `storage.queries`."""
+"""`Operations`: the commands of a daemon for the HTTP API, and through it the CLI. Reads go to `storage.queries`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Forked(Accepted, frozen=True, kw_only=True):
     """A fork that is in the log."""
 
     parent: UUID
-    """Whose history it shares."""
+    """The experiment whose history it shares."""
     at_step: int
 
 
@@ -104,11 +104,11 @@ class Operations(Protocol):
         ...
 
     async def why(self, experiment: UUID) -> Why:
-        """What each role does or waits for, worst first; changes nothing. Raises NotFoundError."""
+        """The waits of each role, worst first; nothing is changed. Raises NotFoundError."""
         ...
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
-        """Why the experiment must not go on, with the choice that a person has: the log lost records of it."""
+        """The loss for which the experiment must not go on, with the choices that remain; None if there is none."""
         ...
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def opened_in_time(open: Callable[[], Awaitable[T]], *, on_error: Callable[[RftdError], None], clock: Clock) -> T:
-    """What `open` gives, tried again with back-off for as long as it takes; `on_error` hears of each reason.
+    """The result of `open`, which is tried again with back-off for as long as it takes; `on_error` gets each reason.
 
     Whatever the reason: refused credentials, too, may be mended at the other end, and who leaves is started again.
     """
@@ -52,6 +52,7 @@ class Troubles:
 
     def said(self) -> str | None:
         """Every part that failed a moment ago, and why; None if all work."""
+        # Twice the longest pause: a part that fails again and again is named without a gap between two attempts.
         since_s = self._clock.monotonic_s() - 2 * DELAYS_S[-1]
         found = [f"{part}: {reason}" for part, (reason, at_s) in sorted(self._failed.items()) if at_s >= since_s]
         return "; ".join(found) or None
@@ -82,6 +83,7 @@ async def persistently(
                 troubles.note(name, error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}")
         else:
             return
+        # It worked for a while, so this is another failure and not the same one again.
         if clock.monotonic_s() - began_s > DELAYS_S[-1]:
             failures = 0
         await clock.sleep(DELAYS_S[min(failures, len(DELAYS_S) - 1)])

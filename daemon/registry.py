@@ -38,18 +38,18 @@ class Entry(msgspec.Struct, kw_only=True):
     job_dir: str
     submitted_ns: int
     spine_offset: int
-    """Where on the spine it was submitted."""
+    """The offset on the spine at which it was submitted."""
     fence: tuple[experiment.HeadRef, ...] = ()
     """The heads of the log that its newest fence remembers."""
     losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
-    """Lost heads without which somebody let it go on."""
+    """The lost heads that somebody accepted."""
     spine: Spine
     unread: str = ""
-    """Why its spine could not be folded, if so."""
+    """The reason why its spine could not be folded; empty if it was."""
 
     @property
     def spec(self) -> ExperimentSpec:
-        """As it was submitted."""
+        """The specification as it was submitted."""
         assert self.spine.spec is not None
         return self.spine.spec
 
@@ -59,7 +59,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class Known(msgspec.Struct, kw_only=True):
-    """What a registry keeps, for a snapshot."""
+    """The contents of a registry, for a snapshot."""
 
     entries: dict[UUID, Entry] = {}
     commands: Commands = msgspec.field(default_factory=Commands)
@@ -69,7 +69,7 @@ class Registry:
     """Reads only life events: payloads of plans and steps are not decoded."""
 
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
-        """With a `folder` it goes on from the newest snapshot there, and keeps one there."""
+        """A registry with a `folder` goes on from the newest snapshot there, and keeps one there."""
         self._partitions = [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIMENTS]
         self._log = log
         self.fences = FenceView()
@@ -84,12 +84,12 @@ class Registry:
 
     @property
     def entries(self) -> dict[UUID, Entry]:
-        """By id, in the order in which they were read."""
+        """The experiments by id, in the order in which they were read."""
         return self._known.entries
 
     @property
     def commands(self) -> Commands:
-        """Which request was what."""
+        """The requests by key, with what each was used for."""
         return self._known.commands
 
     async def catch_up(self) -> None:
@@ -130,6 +130,8 @@ class Registry:
         )
         snapshot = Snapshot(experiment=None, marks=marks, fences=self.fences.owners(), parts=self._known)
         try:
+            # Packed off the loop although the entries may change meanwhile: the caller holds the one reader, see
+            # `Supervisor._refresh`.
             data = await asyncio.to_thread(pack, snapshot)
             await asyncio.to_thread(folder.write, data, sum(mark.next_offset for mark in marks))
         except OSError as error:
@@ -137,6 +139,7 @@ class Registry:
 
     async def _catch_up(self) -> None:
         heads = await self._log.heads()
+        # The heads are read once: a registry that followed a log which grows would never catch up.
         goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
         while any(self._feed.positions[partition] < goal for partition, goal in goals.items()):
             await self.pump(1.0)
@@ -159,11 +162,11 @@ class Registry:
         await self._feed.close()
 
     def position(self) -> dict[Partition, int]:
-        """How far it has read."""
+        """The next offset of each partition that has not been read."""
         return dict(self._feed.positions)
 
     def line(self) -> list[Entry]:
-        """Whose turn it is, in order: those that are under way, then those that wait."""
+        """The experiments in the order of their turns: those that are under way, then those that wait."""
         return [*self.under_way(), *self.queue()]
 
     def under_way(self) -> list[Entry]:
@@ -222,8 +225,9 @@ def _matters(head: Head) -> bool:
 
 
 def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
-    """By priority, then in order of submission."""
+    """The experiments in one of the states, by priority, then in order of submission."""
     chosen = (each for each in entries if each.status in states)
+    # The id last: two submissions of one nanosecond have the same order on every daemon.
     return sorted(chosen, key=lambda each: (-each.spine.priority, each.submitted_ns, each.id))
 
 

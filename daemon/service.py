@@ -54,14 +54,14 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `rftd serve` was asked for."""
+    """The options of `rftd serve`."""
 
     data: Path
     host: str = "127.0.0.1"
     port: int = 7070
     """0: a free one."""
     token: str | None = None
-    """Asked of every request, if set; without one only loopback is served."""
+    """The token that every request must carry, if set; without one only loopback is served."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
     log_at: LogUrl | None = None
@@ -76,9 +76,9 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_loss: tuple[str, ...] = ()
     """Experiments that go on although the log has lost records of them."""
     accepted_by: str = ""
-    """Who says so."""
+    """The person who accepts the loss."""
     roles: frozenset[str] = ROLES
-    """Whose workers are started here; none: every worker is started by somebody else, on any machine."""
+    """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
 
     @property
     def clustered(self) -> bool:
@@ -86,7 +86,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.log_at is not None or bool(self.state_url)
 
     def where(self, folder: DataFolder) -> str:
-        """Where log and state are, for people; without secrets."""
+        """The places of log and state, for people; without secrets."""
         if not self.clustered:
             return f"embedded log and state under {folder.root}: for one machine"
         log = f"embedded log under {folder.root}"
@@ -124,6 +124,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         if options.log_at is not None:  # the embedded log has a lock of its own
             lock = await asyncio.to_thread(LockFile, folder.root)
             stack.push_async_callback(asyncio.to_thread, lock.release)
+        # Before the log is opened: a port that is taken is the commonest mistake, and nothing needs to be undone yet.
         bound = bind(options.host, options.port)
         stack.callback(bound.close)
         gate = Gate()
@@ -137,6 +138,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
         supervisor = _supervisor(options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger)
+        # Before the gate opens: a command that is taken in appends, and hides what was lost.
         await parts.heard(supervisor)
         app = make_app(
             operations=supervisor,
@@ -151,6 +153,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
             troubles=troubles,
         )
         gate.open(app)
+        # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work: dict[str, Callable[[], Awaitable[None]]] = {
             "projector": projector.run,
@@ -165,6 +168,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
                 await stack.enter_async_context(serving_http(gate, bound))
             await asyncio.to_thread(folder.announce, Endpoint(url=(url := url_of(bound)), pid=os.getpid()))
             yield Service(url=url, folder=folder, supervisor=supervisor, projector=projector)
+            # Inside the block, with projector and API still up: workers that leave are folded and shown.
             await supervisor.drain()
         finally:
             for task in background:
@@ -246,7 +250,7 @@ class _Parts:
         self._logger = logger
         self._last = ""
         self._remembered: list[Witness] = []
-        """By the log's own file, before it was opened."""
+        """The heads that the log's own file remembered before the log was opened."""
 
     async def log(self) -> OwnedLog:
         """The log; it is closed with the stack."""
@@ -263,7 +267,7 @@ class _Parts:
         return [*of_log_folder(self._folder.log), *of_registry(self._folder.known)]
 
     async def hearing(self, owned: OwnedLog) -> Hearing:
-        """Who weighs what survives of the log, the log's own file first."""
+        """The hearing of the log's survivors, the log's own file first."""
         hearing = Hearing(owned.log, LossesFile(self._folder.losses), logger=self._logger, door=owned.door)
         await hearing.note(self._remembered)
         return hearing
@@ -271,12 +275,15 @@ class _Parts:
     async def state(self, log: EventLog, hearing: Hearing) -> tuple[AsyncEngine, Projector]:
         """The database of the projections, and what fills it; made anew if its rows are of a log that is gone."""
         engine = open_database(self._options.state_url or self._folder.state_url)
+        # Pushed before the database is reached: an opening that fails half way leaves connections, too.
         self._stack.push_async_callback(engine.dispose)
         letters = DeadLetterBox(log, Writer(source="daemon", clock=self._clock, ids=self._ids), clock=self._clock)
         projector = Projector(log, engine, clock=self._clock, report=letters.report)
         self._stack.push_async_callback(projector.close)
 
         async def enter() -> None:
+            # The tables remember records that the log lost: what they show is of no log that exists, and their memory
+            # is on disk by now.
             if await hearing.note(await of_tables(engine)):  # what they remembered is written down by now
                 await projector.reset()
             await projector.open()

@@ -17,7 +17,7 @@ FORMATS: Final = ("table", "json", "jsonl", "yaml")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the caller asked of any verb."""
+    """The options that a caller gave to any verb."""
 
     server: str | None = None
     data: str | None = None
@@ -93,6 +93,7 @@ def shared_options(function: F) -> F:
 def _setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def change(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         settings = current(ctx)
+        # An option that is not given after the verb must not undo the one that was given before it.
         if value is not None and value is not False and value != 0:
             settings = replace(settings, **{field: value})
         ctx.obj = settings

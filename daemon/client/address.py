@@ -1,4 +1,4 @@
-"""Where the daemon is: what was said, else what its folder says, else the usual port."""
+"""The daemon's address: the one that was given, else the one in its folder, else the usual port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
     url = (given or DEFAULT_URL).rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        _ = parts.port
+        _ = parts.port  # raises ValueError for a port that is no number
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -30,7 +30,7 @@ def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def _announced(folder: Path) -> str | None:
-    """What a daemon of this folder wrote down when it was ready."""
+    """The address that a daemon of this folder wrote down when it was ready."""
     try:
         written = json.loads((folder / ENDPOINT_FILE).read_text())
         return str(written["url"])

@@ -28,14 +28,14 @@ Parameter = str | int | float | bool | Sequence[str] | None
 
 
 class Answer(Generic[R]):
-    """One answer: as the daemon sent it, and as the view that it is."""
+    """One answer, as JSON and as a view."""
 
     def __init__(self, body: bytes, kind: type[R]) -> None:
         self._plain = msgspec.json.decode(body)
         self.value: R = from_wire(self._plain, kind)
 
     def plain(self) -> Any:
-        """All of it, for output in a machine-readable form."""
+        """The whole answer as JSON, for output in a machine-readable form."""
         return self._plain
 
 
@@ -75,12 +75,13 @@ class Client:
         `places` are the parameters that the command's path names.
         """
         path, _ = command.url(places)
+        # Always with a key, also where nobody chose one: a proxy that repeats a request must not change things twice.
         headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
         request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
         return Answer(self._ask(request), command.answer)
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether the daemon is ready, and what it says. Raises UnreachableError."""
+        """True if the daemon is ready, and the text of its answer. Raises UnreachableError."""
         answer = self._send(self._http.build_request("GET", "/readyz"))
         return answer.status_code == 200, answer.text.strip()
 
@@ -108,6 +109,7 @@ class Client:
     def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         try:
             return self._http.send(request, stream=stream)
+        # Nothing was sent, so the command was not carried out; after any other time-out it may have been.
         except httpx.ConnectTimeout as error:
             raise self._unreachable(error) from error
         except httpx.TimeoutException as error:
@@ -147,6 +149,8 @@ def follow(
                 if page.value.experiment.summary.state in ENDED:
                     return
         except UnreachableError:
+            # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a
+            # restart.
             if wanted == name or time.monotonic() - seen_s > patience_s:
                 raise
         failures += 1

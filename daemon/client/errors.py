@@ -1,4 +1,4 @@
-"""Answers that are errors, as the errors of `rftd.ops.errors` again."""
+"""The errors of `rftd.ops.errors`, made again from answers of the daemon."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SeveralErrors(UsageError):
 
 
 def error_of(status: int, body: bytes, url: str) -> RftdError:
-    """The error that an answer tells of."""
+    """The error that an answer carries."""
     try:
         problem = json_decoder(Problem).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -57,9 +57,12 @@ def error_of(status: int, body: bytes, url: str) -> RftdError:
 def kind_of(code: str, status: int) -> type[RftdError]:
     """The class with this code; of one that this release does not know, what its HTTP status means."""
     for kind in known_errors():
+        # Classes with arguments of their own cannot be made of a problem's fields.
         if kind.code == code and kind.__init__ is RftdError.__init__:
             return kind
     fallback = _BY_STATUS.get(status, UsageError if status < 500 else RftdError)
+    # A class of its own for a code from a newer daemon: `except NotFoundError` goes on working, and the code is
+    # shown.
     return type(fallback.__name__, (fallback,), {"code": code or fallback.code, "__doc__": fallback.__doc__})
 
 

@@ -29,9 +29,11 @@ from rftd.ops.ids import Ids
 
 T = TypeVar("T")
 
+# Each poll costs the daemon a summary; two a second are not noticed in the demo's figures.
 POLL_S = 0.5
 RESERVE = "64MiB"
 """Of free space: all that a demo writes is small."""
+# A restarted daemon reads its log and adopts its workers first.
 UNREACHABLE_S = 60.0
 EVERY_S = 5.0
 IN_PLACE_EVERY_S = 1.0
@@ -179,12 +181,12 @@ def _ask(host: DaemonHost, question: Callable[[Client], T]) -> T:
 
 
 def _near(path: Path) -> Path:
-    """The path as seen from here, if it lies below."""
+    """The path relative to this folder, if it lies below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _program() -> str:
-    """How the reader can call rftd: a virtual environment that is not activated is not on the path."""
+    """The program name for the reader's shell: a virtual environment that is not activated is not on its path."""
     called = Path(sys.argv[0])
     return str(_near(called.absolute())) if called.name == "rftd" else "rftd"
 

@@ -50,6 +50,7 @@ class DaemonHost:
         assert self._process is not None
         self._process.terminate()
         try:
+            # Longer than its workers have to drain, so that none is left behind.
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
@@ -57,13 +58,13 @@ class DaemonHost:
 
     @property
     def pid(self) -> int:
-        """Of the daemon's process."""
+        """The process id of the daemon."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """Where it answers now; a restarted daemon answers elsewhere."""
+        """The address at which the daemon answers now; after a restart it is another."""
         return json_decoder(Endpoint).decode(self._folder.endpoint.read_bytes()).url
 
     def tend(self) -> None:
@@ -74,6 +75,7 @@ class DaemonHost:
             self._start()
 
     def _start(self) -> None:
+        # Removed first: the file of the daemon before names a port that may be anybody's by now.
         self._folder.endpoint.unlink(missing_ok=True)
         arguments = [sys.executable, "-P", "-m", "rftd.daemon", "serve", "--data", str(self._folder.root)]
         with self._log_path.open("ab") as output:

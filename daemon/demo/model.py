@@ -87,6 +87,7 @@ def make_tiny_model(
         tie_word_embeddings=True,
         **ids,
     )
+    # Forked: the caller's random state stays what it was, and no CUDA device is touched.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]

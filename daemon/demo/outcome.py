@@ -1,4 +1,4 @@
-"""What came out of the demo, read from the daemon's API like anybody would."""
+"""`DemoOutcome`: the demo's figures, read from the daemon's API as anybody could."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def read_outcome(url: str, experiment: str) -> DemoOutcome:
         staleness_max_versions=max((step["staleness_max"] or 0 for step in grpo), default=0),
         staleness_mean_versions=sum(step["staleness_mean"] or 0.0 for step in grpo) / len(grpo) if grpo else 0.0,
         grpo_s=seconds,
+        # From the second step on: the time before the first one's end is not in `grpo_s`.
         trained_tokens_per_s=sum(step["tokens"] for step in grpo[1:]) / seconds if seconds else 0.0,
         steps=len(steps),
         grpo_steps=len(grpo),

@@ -77,7 +77,7 @@ def text_of(
 
 
 def _again(command: str, clustered: bool) -> tuple[str, ...]:
-    """How the log can be looked into afterwards."""
+    """The commands that look into the log afterwards."""
     if clustered:
         return (f"  {command} stack up      starts Kafka and Postgres again, and prints how to serve them; then",)
     return (f"  {command} verify", f"  {command} serve --port 7070      and while it serves")

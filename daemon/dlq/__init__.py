@@ -1,4 +1,4 @@
-"""Dead letters: what was set aside, and what somebody decided about it. In reading order:
+"""Dead letters: records and tasks that were set aside, and the verdicts on them. In reading order:
 
 letter    one dead letter, the answers that hold some, and which of them somebody means
 desk      reads them, with a daemon or without one, counts those that are open, and writes verdicts

@@ -1,4 +1,4 @@
-"""`Desk`: reads what was set aside and writes what was decided about it. One daemon has one."""
+"""`Desk`: reads dead letters and writes the verdicts on them. One daemon has one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rftd.streams.patience import append_when_space
 from rftd.streams.topics import Partition
 
 LOOK_S: Final = 15.0
-"""Between two looks for the gauge; the tables are asked only if there is something new."""
+"""The time between two looks for the gauge; the tables are asked only if there is something new."""
 _LOOKED_AT: Final = frozenset({topics.TASKS, topics.DEADLETTERS, topics.EXPERIMENTS})
 
 GiveOut = Callable[[FailedTask], Awaitable[KeyUse]]
@@ -67,6 +67,8 @@ class Desk:
             return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
         if dead.task is None:
             raise refuse_record(await record_at(self._log, dead.place), dead.place)
+        # The task first, the note after it: a crash between them leaves a task that was given out and a letter that
+        # looks open, and a repeated retry finds the same event.
         use = await give_out(dead.task)
         note = retried(self._writer, dead.place, use.event, experiment=dead.task.experiment, by=by)
         await append_when_space(self._log, [note], clock=self._clock)
@@ -93,6 +95,7 @@ async def watch_dead_letters(
                 async with engine.connect() as connection:
                     tasks = await failed_tasks(connection)
                 dead = await operations.dead_letters(tasks)
+            # `seen` stays, so that the next look tries again although nothing new has come.
             except (SQLAlchemyError, OSError, RftdError):
                 end_if_cancelled()
             else:
@@ -156,6 +159,7 @@ def _records(letters: Letters) -> Iterator[Dead]:
 def _tasks(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID, Entry]) -> Iterator[Dead]:
     for task in tasks:
         entry = entries.get(task.experiment)
+        # A group with enough members was trained in spite of its failures: nothing of it needs a decision.
         if entry is None or task.members >= _members_needed(entry, task):
             continue
         state, by, verdict, decided_ns = _verdict(letters, task.place)

@@ -22,7 +22,7 @@ _SHORTEST: Final = 8
 
 
 class State(StrEnum):
-    """What became of it."""
+    """The state of a dead letter."""
 
     OPEN = "open"
     RETRIED = "retried"
@@ -38,20 +38,20 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """`record` or `task`."""
     state: State
     experiment: str | None
-    """Its id; of a record that no reader understands it is not known."""
+    """The experiment's id; None for a record that no reader understands."""
     task: str | None
     """NAME/task/STAGE.SEQUENCE."""
     group: str | None
     attempts: int
-    """How often the task was given out."""
+    """The number of times that the task was given out."""
     code: str
     reason: str
     found_ns: int
     """When the record was met, or the group closed."""
     by: str
-    """Who retried or dropped it."""
+    """The person who retried or dropped it."""
     verdict: str
-    """Why it was dropped."""
+    """The reason for which it was dropped."""
     decided_ns: int | None
 
 
@@ -60,7 +60,7 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[DeadLetter]
     open: int
-    """How many are open in all."""
+    """The number of open ones in all."""
     next: int | None
 
 
@@ -123,6 +123,8 @@ def meant(dead: list[Dead], wanted: str) -> Dead:
     """The letter that `wanted` names; of a task that failed again after a retry the newest. Raises NotFoundError,
     UsageError.
     """
+    # Newest first, so that of a task which failed again after its retry the open letter is meant, not the one decided
+    # on.
     for each in dead:
         if wanted in (each.letter.id, each.letter.task):
             return each

@@ -1,4 +1,4 @@
-"""Retry and drop: what may be done with which dead letter, and the events that say so."""
+"""Retry and drop: the rules for each kind of dead letter, and the events that record them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.schedule import has_windows
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
-"""Their writers decide on what they read; a record that takes effect late would contradict what was decided since."""
+"""Streams whose writers decide on what they read: a record that took effect late would contradict later decisions."""
 
 
 def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
@@ -35,6 +35,7 @@ def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> 
         row=task.row,
         epoch=task.epoch,
         repeat_times=task.members + task.failed,
+        # On the newest weights: on those of the first attempt the experiences might be too stale to be trained.
         min_version=newest.version if newest is not None else state.spine.first_version,
         pinned=has_windows(stage.sync),
         by=by,
@@ -55,7 +56,7 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
 
 
 def refuse_record(record: Record | None, place: RecordPlace) -> ConflictError | NotFoundError:
-    """Why a record cannot be retried: a reader takes whatever it can read, so a retry could add nothing."""
+    """The error that refuses to retry a record: a reader takes whatever it can read, so a retry could add nothing."""
     drop = "drop it with rftd dlq drop"
     if record is None:
         return NotFoundError(f"the log holds nothing at {place} any more", fix=drop)

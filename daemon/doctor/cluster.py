@@ -24,7 +24,7 @@ def check_log(url: LogUrl | None) -> list[Diagnosis]:
 
 
 def check_postgres(url: str | None) -> list[Diagnosis]:
-    """That the database answers and is of our schema."""
+    """Checks that the database answers and lets us make tables."""
     if not url:
         return []
     from rftd.daemon.daemon_file import checked_postgres_url
@@ -35,7 +35,7 @@ def check_postgres(url: str | None) -> list[Diagnosis]:
         return [Diagnosis("postgres", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the server runs")]
     except RftdError as error:
         return [Diagnosis("postgres", "fail", error.what, error.fix or "see rftd explain " + error.code)]
-    except Exception as error:  # of the driver, in many classes; its text names no password
+    except Exception as error:  # the driver's errors have many classes; their text names no password
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         return [Diagnosis("postgres", "fail", reason, "check address, user and PGPASSWORD")]
     return [Diagnosis("postgres", "ok", what)]

@@ -18,7 +18,7 @@ from rftd.ops.health import Diagnosis
 
 
 def check_daemon(settings: Settings) -> list[Diagnosis]:
-    """Whether a daemon answers; if none does, whether one could."""
+    """Checks that a daemon answers; if none does, that its port is free."""
     with Client(replace(settings, timeout_s=min(settings.timeout_s, 5.0))) as client:
         try:
             version = client.ask(read_version).value.version
@@ -32,7 +32,7 @@ def check_daemon(settings: Settings) -> list[Diagnosis]:
 
 
 def check_endpoint(folder: Path) -> list[Diagnosis]:
-    """Whether what the folder says of its daemon is still true."""
+    """Checks that the daemon which the folder names is alive."""
     path = folder / ENDPOINT_FILE
     try:
         pid = int(json.loads(path.read_text())["pid"])
@@ -41,6 +41,7 @@ def check_endpoint(folder: Path) -> list[Diagnosis]:
     except (OSError, ValueError, KeyError, TypeError):
         return [Diagnosis("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
     try:
+        # Signal 0 reaches nobody: the kernel only says whether the process exists.
         os.kill(pid, 0)
     except ProcessLookupError:
         return [Diagnosis("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]

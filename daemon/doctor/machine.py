@@ -41,7 +41,7 @@ def check_python(version: tuple[int, int] | None = None, *, optimised: bool | No
 
 
 def check_identity(modules: dict[str, ModuleType] | None = None) -> list[Diagnosis]:
-    """That no room is imported under its bare name: a second copy would not know the first one's types."""
+    """Checks that no room is imported under its bare name: a second copy would not know the first one's types."""
     modules = dict(sys.modules) if modules is None else modules
     doubles = [name for name in ROOMS if (module := modules.get(name)) is not None and _is_ours(module, modules, name)]
     if doubles:
@@ -57,7 +57,7 @@ def check_identity(modules: dict[str, ModuleType] | None = None) -> list[Diagnos
 
 
 def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Diagnosis]:
-    """That what rftd stands on is installed; nothing is imported."""
+    """Checks that the packages rftd needs are installed; nothing is imported."""
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         return [Diagnosis("packages", "fail", f"missing: {', '.join(missing)}", "install the lock: make .venv/.ready")]
@@ -65,7 +65,7 @@ def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Diagnosis]:
 
 
 def check_folder(folder: Path) -> list[Diagnosis]:
-    """That the data folder can be written to, durably, and has room."""
+    """Checks that the data folder can be written to, durably, and has room."""
     home = folder
     while not home.exists() and home != home.parent:
         home = home.parent
@@ -75,6 +75,7 @@ def check_folder(folder: Path) -> list[Diagnosis]:
         with tempfile.NamedTemporaryFile(dir=home, prefix=".rftd-doctor-") as file:
             file.write(b"x")
             file.flush()
+            # Some network file systems accept the write and refuse this: the log could acknowledge nothing there.
             os.fsync(file.fileno())
     except OSError as error:
         return [Diagnosis("folder", "fail", f"{home} cannot be written: {error.strerror}", "give another --data")]

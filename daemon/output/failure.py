@@ -21,6 +21,7 @@ INTERRUPTED: Final = 130
 
 def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None = None) -> int:
     """Prints `error` on standard error and returns the exit status of the process."""
+    # A task group wraps what its tasks raise; the first error of ours in it is the reason, the others follow from it.
     known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
     if known is not None:
         print(as_json(known) if _wants_json(arguments) else as_text(known), file=sys.stderr)  # noqa: T201
@@ -37,7 +38,7 @@ def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None 
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group of errors, or the error itself."""
+    """The errors within a group of errors, at any depth, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -78,6 +79,7 @@ def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -
             "".join(traceback.format_exception(error)),
         ]
     )
+    # Of mode 0600, as this function makes files: a traceback may hold prompts and paths.
     with tempfile.NamedTemporaryFile("w", prefix="rftd-bug-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(text)
     return Path(file.name)

@@ -16,6 +16,7 @@ def draw(report: Report, path: Path) -> None:
     """Writes it; the suffix says how (PNG, SVG, PDF). Imports matplotlib, which takes about a second."""
     import matplotlib
 
+    # No window: the verb may run on a machine without a display.
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

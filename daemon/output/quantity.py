@@ -6,11 +6,12 @@ from rftd.ops.clock import Clock
 
 
 def age(time_ns: int | None, clock: Clock) -> str:
-    """How long ago a time was: `12s`, `5m`, `3h`, `2d`."""
+    """The age of a point in time: `12s`, `5m`, `3h`, `2d`."""
     if time_ns is None:
         return "-"
     seconds = max(0.0, (clock.now_ns() - time_ns) / 1e9)
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        # From two units on: `1h` could be anything from 60 to 119 minutes.
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"
     return f"{int(seconds)}s"

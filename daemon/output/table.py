@@ -27,7 +27,7 @@ _WIDTH_WITHOUT_TERMINAL: Final = 160
 
 
 def console_of(settings: Settings, *, stderr: bool = False) -> Console:
-    """Where to print. Without a terminal lines are wide, so that a pipe sees whole rows."""
+    """The console of standard output. Without a terminal lines are wide, so that a pipe sees whole rows."""
     console = Console(stderr=stderr, no_color=not settings.color, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console = Console(

@@ -38,5 +38,7 @@ def held(path: Path, *, timeout_s: float) -> Iterator[None]:
                     ) from None
                 time.sleep(_INTERVAL_S)
         yield
+    # Closing frees the lock. The file stays: removed, a third process could lock a new one beside a second that waits
+    # on this one.
     finally:
         os.close(file)

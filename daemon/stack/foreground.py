@@ -29,6 +29,8 @@ async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callabl
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    # Not awaited here: a thread cannot be cancelled, and a signal that comes while the server starts must be heard
+    # all the same.
     starting = asyncio.ensure_future(asyncio.to_thread(server.start))
     while not starting.done() and not told.is_set():
         await asyncio.wait([starting], timeout=_INTERVAL_S)

@@ -64,7 +64,7 @@ class KafkaBroker:
 
     @property
     def port(self) -> int:
-        """Where it listens; a proxy's target."""
+        """The port of the plain listener; a proxy's target."""
         return self._ports.plain
 
     @property
@@ -85,12 +85,12 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int | None:
-        """Its process; None if it does not run."""
+        """The broker's process; None if it does not run."""
         return self._process.pid
 
     @property
     def log_path(self) -> Path:
-        """What the broker printed."""
+        """The file with everything that the broker printed."""
         return self._process.log_path
 
     @property
@@ -105,6 +105,7 @@ class KafkaBroker:
         the broker ends, ConflictError if its port is taken, WaitTimeoutError after `timeout_s`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Two commands at once would both find no process and format or start the folder twice.
         with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
             if self._process.pid is None:
                 self._launch()
@@ -173,6 +174,7 @@ class KafkaBroker:
 
     def _write(self, name: str, text: str) -> Path:
         path = self.folder / name
+        # A new file with its mode from the first byte on: one that exists already would keep the rights it has.
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)  # PLAIN's passwords stand in it
         path.write_text(text)
@@ -180,7 +182,7 @@ class KafkaBroker:
 
 
 def live_brokers(port: int) -> int:
-    """How many brokers the one at `port` names to its clients; 0 if nothing answers.
+    """The number of brokers that the one at `port` names to its clients; 0 if nothing answers.
 
     A port that accepts is not enough: a broker opens it before the controller lets it serve, and names itself after.
     """

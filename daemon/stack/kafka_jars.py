@@ -31,8 +31,11 @@ def classpath() -> str:
     Raises NotFoundError without the package jgo, UnreachableError if a jar cannot be had.
     """
     jgo = _package("jgo")
+    # By user: on a shared machine another user's lock file could not be opened, and the cache is each user's own
+    # anyway.
     with held(Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}.lock", timeout_s=_DOWNLOAD_TIMEOUT_S):
         try:
+            # jgo prints its progress to standard output, which belongs to the answer of the verb.
             with contextlib.redirect_stdout(io.StringIO()):
                 paths = _resolved(jgo)
                 # A download that was cut off stays in the cache: nothing else would ever look at it again.

@@ -37,7 +37,7 @@ num.io.threads=2
 
 
 class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one broker listens, all on loopback."""
+    """The ports of one broker, all on loopback."""
 
     plain: int
     """For clients."""

@@ -99,6 +99,7 @@ def _state(pid: int | None, ready: bool) -> str:
 
 def _each(work: Sequence[Callable[[], Any]]) -> None:
     """Does all of it at once; when all has ended, raises the first failure."""
+    # Both at once: each takes seconds, most of them waiting.
     with ThreadPoolExecutor(len(work) or 1) as pool:
         done = [pool.submit(each) for each in work]
     for each in done:

@@ -39,6 +39,7 @@ def kept_ports(path: Path, wanted: Mapping[str, int], *, running: bool) -> dict[
         chosen[name] = port or kept.get(name) or _free_port({*chosen.values(), *wanted.values(), *kept.values()})
     if chosen != kept:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Written whole or not at all: a cut file would give a running server another port than the one it listens on.
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode({**kept, **chosen}))
         temporary.replace(path)
@@ -64,7 +65,7 @@ def answers(port: int, *, timeout_s: float = 1.0) -> bool:
 
 
 def clients_of(port: int) -> int:
-    """How many TCP connections to `port` of this machine stand; 0 where the system does not tell."""
+    """The number of TCP connections to `port` of this machine; 0 where the system does not tell."""
     try:
         connections = psutil.net_connections("tcp")  # Java's are of IPv6, also on 127.0.0.1
     except psutil.Error:
@@ -82,6 +83,8 @@ def _free_port(taken: set[int]) -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
+        # Without it a port would count as taken for minutes after a server left it, while its connections are in
+        # TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

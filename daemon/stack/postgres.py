@@ -55,7 +55,7 @@ class PostgresServer:
 
     @property
     def url_without_password(self) -> str:
-        """The same for people and command lines; the password is in `pass_file` (PGPASSFILE)."""
+        """The URL for people and command lines; the password is in `pass_file` (PGPASSFILE)."""
         return f"postgresql://{USER}@{self.address}/{DATABASE}"
 
     @property
@@ -65,12 +65,12 @@ class PostgresServer:
 
     @property
     def pid(self) -> int | None:
-        """Its main process; None if it does not run."""
+        """The server's main process; None if it does not run."""
         return self._process.pid
 
     @property
     def log_path(self) -> Path:
-        """What the server printed."""
+        """The file with everything that the server printed."""
         return self._process.log_path
 
     @property
@@ -110,6 +110,7 @@ class PostgresServer:
 
     def stop(self) -> bool:
         """Ends it in good order, clients disconnected; False if it was not running."""
+        # Postgres' "fast" shutdown: SIGTERM would wait for every client to leave by itself.
         return self._process.stop(signal.SIGINT, timeout_s=_STOP_TIMEOUT_S)
 
     def kill(self) -> bool:
@@ -145,6 +146,7 @@ class PostgresServer:
             )
         if not (self.data / "PG_VERSION").exists():
             self._initialise(programs)
+        # No Unix socket: its path is limited to about 100 bytes, and data folders lie deep.
         settings = [f"listen_addresses={LOOPBACK}", f"port={self.port}", "unix_socket_directories="]
         settings += () if self._durable else _FAST
         options = [word for setting in settings for word in ("-c", setting)]
@@ -165,6 +167,7 @@ class PostgresServer:
         data = base / "data"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
+        # In a file that only its owner can open: a command line is visible to every user of the machine.
         password = secrets.token_urlsafe(24)
         secret = base / "initdb.password"
         secret.unlink(missing_ok=True)
@@ -187,10 +190,11 @@ class PostgresServer:
             self.pass_file.unlink(missing_ok=True)
             self.pass_file.touch(mode=0o600)
             self.pass_file.write_text(f"{LOOPBACK}:*:*:{USER}:{password}\n")
+        # Last: a folder called `data` is a whole cluster, whatever was killed before.
         new.rename(data)
 
     def _base(self, uid: int | None) -> Path:
-        """Where the cluster goes: our folder, or one of the temporary directory that the server's user can reach."""
+        """The folder for the cluster: ours, or one of the temporary directory that the server's user can reach."""
         if uid is None or reachable_by(uid, self.folder):
             return self.folder
         # Opening the folders above to others is not ours to do.
@@ -229,5 +233,6 @@ def _run(arguments: Sequence[str], *, cwd: Path, uid: int | None, text: str | No
 
 def _environment(home: Path) -> dict[str, str]:
     """This process's environment without settings meant for Postgres clients."""
+    # PGHOST, PGPORT and PGDATA of a user's shell would lead the server's programs elsewhere.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return {**kept, "HOME": str(home)}

@@ -12,7 +12,7 @@ from typing import Final
 from rftd.ops.errors import NotFoundError
 
 NO_GROUP: Final = 65534
-"""The group of a server of root's: its user's own might have rights."""
+"""The group of a server that root starts: the group of its user might have rights."""
 _UNPRIVILEGED: Final = ("postgres", "nobody")
 
 
@@ -54,6 +54,7 @@ def reachable_by(uid: int, folder: Path) -> bool:
     """True if user `uid` may pass through `folder` and each folder above it."""
     for each in (folder, *folder.parents):
         status = each.stat()
+        # Groups are left out: the server is started without any, see `NO_GROUP`.
         needed = 0o100 if status.st_uid == uid else 0o001
         if not status.st_mode & needed:
             return False

@@ -18,6 +18,7 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 
 _INTERVAL_S: Final = 0.05
+# The kernel counts start times in ticks of 10 ms; a reused pid is never as near as that.
 _SAME_START_S: Final = 0.02
 _KILL_TIMEOUT_S: Final = 30.0
 _TAIL_LINES: Final = 5
@@ -34,7 +35,7 @@ class ServerProcess:
     """The server process of one folder: process.json says which, output.log what it printed."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """`name` is for people."""
+        """`name` is the server's name in messages."""
         self._file = folder / "process.json"
         self.log_path = folder / "output.log"
         self._name = name
@@ -42,7 +43,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None if it does not run."""
+        """The server's process id; None if it does not run."""
         found = self._find()
         return found.pid if found is not None else None
 
@@ -63,6 +64,8 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # A session of its own: Ctrl-C in the terminal of `rftd stack up` reaches the whole group, and the
+                # servers are to stay.
                 start_new_session=True,
                 cwd=cwd,
                 env=dict(environ),
@@ -129,6 +132,7 @@ class ServerProcess:
             process = psutil.Process(started.pid)
             if abs(process.create_time() - started.process_start_s) > _SAME_START_S:
                 return None
+            # A zombie keeps pid and start time until its parent asks for its status: it runs no more.
             return process if process.status() != psutil.STATUS_ZOMBIE else None
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, psutil.Error):
             return None

@@ -1,31 +1,31 @@
-"""One file for each CLI verb, with what it shows; verbs that do alike share one, as the table in `cli` says.
+"""One file for each CLI verb, with its rendering; verbs of one family share one, as the table in `cli` says.
 
 serve        the daemon
-demo         a model that learns, here and now
+demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
 submit       hand in an experiment
 fork         a new experiment out of another's history
 ls           the experiments
-get          one page about one
-watch        the same, live
-logs         lines of its workers
-events       its history
-experiences  what its rollouts left
-why          what each role waits for
-lineage      what a thing was made of, and what became of it
-dlq          what was set aside, retry, drop
+get          one page about one experiment
+watch        that page, live
+logs         log lines of its workers
+events       its events
+experiences  its experiences: list, one of them, priority, lengths
+why          the wait of each role
+lineage      the causes and effects of any one thing
+dlq          dead letters: list, show, retry, drop
 transitions  pause, resume, cancel; prioritize: which goes first
-keeping      archive, restore, rm: files of an experiment into an archive, back, and away
+keeping      archive, restore, rm: the files of an experiment that has ended
 gc           files that no event names
-config       what an experiment file says
+config       an experiment file, checked or printed
 sim          an experiment in virtual time
-verify       a log against the rules
-replay       an experiment's training, once more
+verify       a log, held against the rules
+replay       an experiment's training, repeated from the log
 rebuild      the state database from the log
 export       an experiment into a file
-import_      and out of one
-explain      what an error code means
-installation  doctor, version, completion: is this machine fit to work, which release is this, a script for shells
+import_      an experiment out of a file
+explain      the meaning of an error code
+installation  doctor, version, completion: this installation, checked, named, completed by a shell
 names        the NAME argument, completed
 worker       one worker process
 """

@@ -1,4 +1,4 @@
-"""`rftd config`: what an experiment file says, and whether it can be run. Neither asks the daemon."""
+"""`rftd config`: an experiment file, printed as the daemon reads it or checked. Neither asks the daemon."""
 
 from __future__ import annotations
 

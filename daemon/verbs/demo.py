@@ -1,4 +1,4 @@
-"""`rftd demo`: a model learns, here and now."""
+"""`rftd demo`: trains a tiny model through the log."""
 
 from __future__ import annotations
 

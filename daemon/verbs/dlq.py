@@ -1,4 +1,4 @@
-"""`rftd dlq`: what was set aside, and what is to become of it."""
+"""`rftd dlq`: dead letters, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -150,10 +150,11 @@ def _who() -> str:
 def _offline(
     settings: Settings, log_at: LogUrl | None, of: Callable[[EventLog, list[Dead]], Awaitable[T]], away: Exception
 ) -> T:
-    """What `of` answers from the log that --data or `log_at` names; raises `away` if they name none."""
+    """The answer of `of` from the log that --data or `log_at` names; raises `away` if they name none."""
     import asyncio
     from pathlib import Path
 
+    # Only where there is a log: without one, "no daemon answers" is the error that helps.
     if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
         raise away
     from rftd.daemon.data_folder import DataFolder

@@ -41,6 +41,7 @@ def command(
                 name=name,
                 type=list(types) or None,
                 after=after,
+                # Pages of 500: an answer is held in memory by daemon and client, whatever --limit says.
                 limit=500 if follow else min(left, 500),
                 full=full or None,
                 wait_s=_WAIT_S if follow else 0.0,

@@ -1,4 +1,4 @@
-"""`rftd experiences`: what rollouts left, and where each of it went."""
+"""`rftd experiences`: an experiment's experiences, and the state of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.lengths import Lengths
 
 _BIASED_BELOW: Final = 0.05
-"""Of p."""
+"""The p below which drops count as biased, the usual 5 %."""
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
 
@@ -72,6 +72,7 @@ def ls(
             last_step=last,
             min_reward=low,
             max_reward=high,
+            # Staleness is a whole number, and the API takes whole numbers only: the bounds are rounded inwards.
             min_staleness=None if least is None else max(0, math.ceil(least)),
             max_staleness=None if most is None else math.floor(most),
             state=state,
@@ -226,7 +227,7 @@ def _page(page: ExperienceView) -> str:
 
 
 def _lengths(lengths: Lengths) -> RenderableType:
-    """Three rows, and what they mean."""
+    """A table of the lengths, and the verdict below it."""
     headers = ("RESPONSES", "COUNT", "MEAN", "P50", "P90", "P99", "MAX")
     rows = [
         (name, str(row.count), f"{row.mean:.1f}", str(row.p50), str(row.p90), str(row.p99), str(row.max))
@@ -242,7 +243,7 @@ def _lengths(lengths: Lengths) -> RenderableType:
 
 
 def _verdict(lengths: Lengths) -> str:
-    """Whether drops were biased, in words."""
+    """The verdict on drop bias, in words."""
     if not lengths.dropped.count or not lengths.trained.count:
         return "drop bias: nothing was dropped" if lengths.trained.count else "drop bias: nothing was trained yet"
     biased = lengths.p < _BIASED_BELOW

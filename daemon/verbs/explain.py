@@ -1,4 +1,4 @@
-"""`rftd explain`: what an error code means. The text is the docstring of the error's class."""
+"""`rftd explain`: the meaning of an error code. The text is the docstring of the error's class."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def codes() -> dict[str, type[RftdError]]:
         importlib.import_module(name)
     found: dict[str, type[RftdError]] = {}
     for kind in known_errors():
+        # `setdefault`, with parents first: of two classes with one code, the more general one explains it.
         if kind.__module__ in sys.modules and "code" in vars(kind):
             found.setdefault(kind.code, kind)
     return dict(sorted(found.items()))

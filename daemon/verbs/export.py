@@ -103,6 +103,7 @@ def _at_rest(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> A
             fix="stop the daemon and its workers, then add --force",
         )
     try:
+        # Held while the file is written: a daemon that began meanwhile would append to what is being copied.
         return LockFile(folder.log)
     except ConflictError as error:
         raise ConflictError(

@@ -58,5 +58,7 @@ def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str
     from rftd.daemon.config.loading import portable_overrides
     from rftd.daemon.views import experiments
 
+    # The parent's configuration decides how an override is read: which fields are paths, and which of them are
+    # relative.
     config = client.ask(experiments.one, name=name).value.experiment.config
     return portable_overrides(config, overrides)

@@ -90,7 +90,7 @@ async def _every(log: EventLog) -> list[Entry]:
 
 
 async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Unreferenced]:
-    """Of one experiment. Its artifacts are judged only if it has any: for them every record is read."""
+    """The unreferenced files of one experiment. Artifacts are judged only if it has any: that reads every record."""
     import asyncio
 
     from rftd.storage.unreferenced import GRACE_S, ours, referenced_in, unreferenced
@@ -102,6 +102,7 @@ async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Unreference
     if not found:
         return []
     kept = await referenced_in(log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
+    # An experiment that has not ended may have workers on another machine, whose newest files no event names yet.
     grace_s = 0.0 if entry.spine.ended else GRACE_S
     return list(unreferenced(found, kept, before_ns=now_ns - int(grace_s * 1e9)))
 

@@ -66,6 +66,7 @@ def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
             )
 
     done = asyncio.run(load())
+    # Last of all: whatever failed before this line, the import has to be repeated.
     folder.importing.unlink(missing_ok=True)
     _answer(done, settings)
     ctx.exit(1 if done.equal is False else 0)
@@ -87,7 +88,7 @@ async def _taken(log: EventLog) -> list[Taken]:
 
 
 def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
-    """Until this import ends no daemon starts here. Raises ConflictError while another has not ended."""
+    """Keeps daemons from starting here until this import ends. Raises ConflictError while another has not ended."""
     from rftd.ops.durable import write_durable
     from rftd.ops.errors import ConflictError
 
@@ -99,6 +100,7 @@ def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
                 where=str(folder.importing),
                 fix=f"end it first: rftd import {other}",
             )
+    # On disk before the first record: half of an experiment in the log would be run by the next daemon.
     write_durable(folder.importing, f"{experiment} {path}".encode())
 
 

@@ -64,6 +64,7 @@ def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, req
     """Remove experiment NAME: its checkpoints, weights, artifacts and logs; `rftd ls --all` still shows it."""
     settings: Settings = ctx.obj
     if not yes:
+        # A prompt that nobody reads would hang a script for ever.
         if not sys.stdin.isatty():
             raise click.UsageError("nobody can be asked here: give --yes", ctx=ctx)
         click.confirm(f"Remove the files of {name}{'' if archive else ' for good'}?", abort=True, err=True)
@@ -92,6 +93,7 @@ def _kept(
 
     try:
         sent = client.send(command, body, name=name, request_id=request_id).value
+    # Asking twice is asking once: the state that was wanted is there, so this is no error.
     except ConflictError:
         summary = client.ask(experiments.summary, name=name).value
         if summary.kept != target or summary.state not in ENDED:

@@ -1,4 +1,4 @@
-"""`rftd lineage`: what a thing was made of, and what became of it."""
+"""`rftd lineage`: the causes and effects of any one thing, as a tree or for Graphviz."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(settings: Settings, id: str, direction: str, depth: int, everything:
 
 
 def _tree(graph: LineageGraph) -> str:
-    """What the thing was made of, then what became of it; what was shown before is not unfolded again."""
+    """The causes of a thing, then its effects; a node that was shown before is not unfolded again."""
     nodes = {node.id: node for node in graph.nodes}
     lines = [_line(nodes[graph.root])]
     for direction, title, links in (("up", "made of", graph.up), ("down", "became", graph.down)):
@@ -53,12 +53,12 @@ def _tree(graph: LineageGraph) -> str:
 
 
 def _bounded(bound: int) -> str:
-    """What it means that the bound was reached, and what helps."""
+    """The text for an answer that reached its bound, with the ways to see more."""
     return f"at most {bound} things a direction; … marks where more follow. Ask for one of those, or give --all"
 
 
 def _dot(graph: LineageGraph) -> str:
-    """The same for `dot -Tsvg`: arrows lead from causes to effects."""
+    """The lineage for `dot -Tsvg`: arrows lead from causes to effects."""
     lines = ["digraph lineage {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
     for node in graph.nodes:
         style = ", style=bold" if node.id == graph.root else ""
@@ -98,6 +98,8 @@ class _Tree:
         below = self._below.get(near, [])
         for number, (far, what) in enumerate(below):
             last = number + 1 == len(below) and not rest
+            # The graph is no tree: a batch is reached through each of its experiences, and without this the output
+            # would grow exponentially.
             again = far in self._shown and far in self._below
             line = f"{margin}{'└─ ' if last else '├─ '}{what}: {_line(self._nodes[far])}"
             yield f"{line}  (above)" if again else f"{line} …" if far in self._cut else line
@@ -116,4 +118,5 @@ def _more(count: int, kind: str, exact: bool) -> str:
 
 
 def _quoted(text: str) -> str:
+    # Graphviz' strings are escaped as JSON's are.
     return json.dumps(text, ensure_ascii=False)

@@ -98,6 +98,7 @@ def tree_of(rows: Sequence[ExperimentSummary]) -> Iterator[tuple[int, Experiment
     forks: dict[str | None, list[ExperimentSummary]] = {}
     for row in rows:
         forks.setdefault(row.parent if row.parent in here else None, []).append(row)
+    # A stack of its own and no recursion: forks of forks may be as deep as somebody makes them.
     waiting = [(0, row) for row in reversed(forks.get(None, []))]
     while waiting:
         depth, row = waiting.pop()

@@ -13,11 +13,13 @@ from rftd.daemon.settings import current
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+# A shell that completes a word blocks until this has answered.
 _TIMEOUT_S: Final = 0.3
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names that begin so; silent and quick when no daemon answers."""
+    # urllib and not httpx, whose import alone would be felt with every Tab.
     from http.client import HTTPException
     from urllib.request import Request, urlopen
 

@@ -1,4 +1,4 @@
-"""`rftd rebuild`: the state database from the log alone; nothing else in it is truth."""
+"""`rftd rebuild`: the state database, made anew from the log alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _tables(report: RebuildReport) -> list[tuple[str, str]]:
 
 
 class _Place:
-    """Where the log and the tables are."""
+    """The places of the log and of the tables."""
 
     def __init__(self, folder: DataFolder, log_at: LogUrl | None, postgres: str | None) -> None:
         self._folder = folder
@@ -80,6 +80,7 @@ class _Place:
         from rftd.storage.database import sqlite_url
         from rftd.streams.backends.lock_file import LockFile
 
+        # The lock that a daemon holds: of the embedded log its file's, elsewhere that of the data folder.
         locked = self._folder.log if self._log_at is None else self._folder.root
         if not locked.is_dir():
             raise NotFoundError(
@@ -90,6 +91,7 @@ class _Place:
             if self._postgres is not None:
                 return asyncio.run(self._rebuild(self._postgres, None))
             report = asyncio.run(self._rebuild(sqlite_url(self._new), None))
+            # With its -wal and -shm files: SQLite would replay those of the old database into the new one.
             _remove(self._old)
             self._new.replace(self._old)
             return report

@@ -1,4 +1,4 @@
-"""`rftd replay`: the training of an experiment once more, from the log alone; without a daemon, or beside one."""
+"""`rftd replay`: the training of an experiment, repeated from the log; without a daemon, or beside one."""
 
 from __future__ import annotations
 

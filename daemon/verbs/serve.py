@@ -214,6 +214,7 @@ async def _serve(options: object) -> None:
     from rftd.ops.logs import logger
 
     assert isinstance(options, ServiceOptions)
+    # Before the loop has much on the heap: what is there now is never looked at again by the collector.
     tune_allocator()
     tune_collector()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -229,6 +230,7 @@ async def _serve(options: object) -> None:
             raise SystemExit(130)  # the second signal: now
         stop.set()
         if not up.is_set() and starting is not None:
+            # A daemon that waits for its log has no block to leave yet: only a cancellation ends the waiting.
             starting.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -236,6 +238,8 @@ async def _serve(options: object) -> None:
     try:
         async with running(options, clock=clock, ids=SystemIds(clock), logger=logger(role="daemon")) as service:
             async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
+                # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
+                # believes to.
                 answer = await client.get(f"{service.url}/readyz")
             if not answer.is_success:  # what it waits for has a name, and may come
                 click.echo(f"not ready yet: {answer.text.strip()}", err=True)

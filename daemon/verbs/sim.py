@@ -1,4 +1,4 @@
-"""`rftd sim`: what an experiment would do, before anything is paid for."""
+"""`rftd sim`: a forecast of an experiment in virtual time, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
 
 
 def _render(report: Report) -> RenderableType:
-    """One policy as lines, several as a table, below what they have in common."""
+    """The report: its common figures, then one policy as lines or several as a table."""
     lines: list[RenderableType] = [_line(label, text) for label, text in _setting(report)]
     if len(report.runs) == 1:
         lines += [_line(label, text) for label, text in _one(report, report.runs[0])]

@@ -55,6 +55,7 @@ def command(
         try:
             accepted = client.send(commands.submit, body, request_id=request_id)
         except RftdError as error:
+            # The daemon knows fields, not lines: the file is here, so here an error gets its line and column.
             say_where(error, submission.source)
             raise
         ctx.exit(taken_in(client, accepted, settings, f"stages: {stages_of(submission)}", wait=wait))
@@ -111,7 +112,7 @@ def taken_in(
 
 
 def _handle_of(client: Client, name: str, id: str, position: str) -> str:
-    """How to call it from now on: by its name if that is unique."""
+    """The handle for the next commands: the name if it means this experiment, else the id."""
     from rftd.daemon.views import experiments
     from rftd.ops.errors import RftdError
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rftd.daemon.client.client import Client
 
 PARTIAL: Final = 7
+"""The exit status if some of several experiments failed."""
 _TARGETS: Final = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
 _COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel": commands.cancel}
 
@@ -43,6 +44,7 @@ resume = _verb("resume", "Let paused experiments go on.")
 cancel = _verb("cancel", "End experiments; what they produced stays.")
 
 
+# A negative priority looks like an option to click.
 @click.command("prioritize", context_settings={"ignore_unknown_options": True})
 @experiment_argument
 @click.argument("priority", type=click.IntRange(-commands.MOST_PRIORITY, commands.MOST_PRIORITY))

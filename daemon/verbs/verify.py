@@ -1,4 +1,4 @@
-"""`rftd verify`: holds a log against the rules, whether a daemon runs or not."""
+"""`rftd verify`: a log, held against the rules, whether a daemon runs or not."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def command(
         look = files_of if files else None
         async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
             state_url = checked_postgres_url(postgres) if postgres else None
+            # Before the log is read: what survivors remember says how long it should be.
             losses = await losses_heard(log, folder, state_url, unheard=_unheard)
             return await verify(
                 log, losses=losses, chained=log_at is None or backend_of(log_at).chained, scratch=where, look=look
@@ -87,7 +88,7 @@ def _unheard(error: UnreachableError) -> None:
 
 
 def files_of(outside: Outside) -> SeenOutside:
-    """What is missing or damaged of an experiment's files, and what they remember of the log. Blocks."""
+    """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks."""
     from rftd.storage.outside_files import memories, missing_artifacts, missing_checkpoints, nameless_checkpoints
     from rftd.streams.verify.outside import SeenOutside
 

@@ -71,6 +71,7 @@ def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Itera
             click.echo(_brief(answer.value))
             yield answer.value
         return
+    # Refreshed by pages only: rich's own thread would draw the same page four times a second.
     with Live(console=console, auto_refresh=False) as live:
         for answer in pages:
             live.update(render(answer.value, clock), refresh=True)

@@ -1,4 +1,4 @@
-"""`rftd why`: what each role of an experiment does or waits for."""
+"""`rftd why`: each role's work or wait, worst first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rftd.streams.backends.backend import LogUrl
 
 _STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
-"""Of a wait's level."""
+"""Styles by a wait's level."""
 
 
 @click.command("why")

@@ -113,7 +113,9 @@ async def _work(role: str, url: LogUrl, experiment: object, slot: int | None, sp
         bound.warning("waiting", part="log", code=error.code, reason=error.what, fix=error.fix)
 
     try:
-        if isinstance(experiment, UUID):  # whoever ordered it starts another one
+        # A worker that was ordered ends if the log is away: whoever ordered it starts another one. One that nobody
+        # ordered has to wait by itself.
+        if isinstance(experiment, UUID):
             log = await connect_log(url, clock=clock, ids=ids)
         else:
             log = await opened_in_time(lambda: connect_log(url, clock=clock, ids=ids), on_error=on_error, clock=clock)
