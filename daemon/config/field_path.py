@@ -1,4 +1,4 @@
-"""How a field of an experiment file is named."""
+"""The name of a field of an experiment file: a path of keys and indices, and its text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 
+# At most six digits: more than any list may have items, and int() raises ValueError for thousands of them.
 _PART = re.compile(r"\[(\d{1,6})\]|\.?([^.\[\]]+)")
 
 
 def show(path: FieldPath) -> str:
-    """`buffer.explorer_input.eval_tasksets[0].name`."""
+    """The text of a path, such as `buffer.explorer_input.eval_tasksets[0].name`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -33,6 +34,8 @@ def parse(text: str) -> FieldPath | None:
         if index is not None:
             parts.append(int(index))
         else:
+            # A digit of another script is a digit to isdigit(), and int() reads it: only `0` to `9` may
+            # name an item.
             parts.append(int(name) if name.isascii() and name.isdigit() and len(name) <= 6 else name)
         position = match.end()
     return tuple(parts) or None

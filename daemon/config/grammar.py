@@ -1,10 +1,11 @@
-"""How a text with `${...}` is taken apart: OmegaConf's grammar, as far as experiment files use it."""
+"""`parse_interpolation` takes a text with `${...}` apart, by OmegaConf's grammar as far as experiment files use it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+# The parser recurses once for each level: the bound keeps a hostile text off the interpreter's stack.
 _DEPTH: Final = 8
 
 
@@ -63,10 +64,13 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
             piece, position = _interpolation(text, position + 2, depth + 1)
             pieces.append(piece)
             continue
+        # OmegaConf reads quotes at the start of an argument alone; elsewhere they are part of the text.
         if stops and char in "'\"" and not pieces and not "".join(literal).strip():
             quoted, position = _quoted(text, position)
             literal[:] = [quoted]
             continue
+        # A comma or a colon inside brackets belongs to a list or a mapping that is an argument, such as a
+        # default.
         if stops and brackets == 0 and char in stops:
             break
         brackets += (char in "[{") - (char in "]}") if stops else 0
@@ -77,7 +81,7 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
 
 
 def _interpolation(text: str, start: int, depth: int) -> tuple[FieldReference | Call, int]:
-    """What follows a `${` at `start`, and the position after its `}`."""
+    """The interpolation whose `${` ends at `start`, and the position after its `}`."""
     head, position = _pieces(text, start, ":}", depth)
     if position >= len(text):
         raise GrammarError("`${` is not closed by `}`")
@@ -86,6 +90,7 @@ def _interpolation(text: str, start: int, depth: int) -> tuple[FieldReference | 
         if not target:
             raise GrammarError("`${}` is empty")
         return FieldReference(target), position + 1
+    # A resolver is named in plain text: a reference within the name does not count.
     name = "".join(piece for piece in head if isinstance(piece, str)).strip()
     args: list[tuple[Piece, ...]] = []
     while True:

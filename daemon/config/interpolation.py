@@ -21,7 +21,7 @@ _CHAIN: Final = 12
 
 
 class _Unresolvable(Exception):
-    """Carries the issue of one field."""
+    """Signals that a field cannot be resolved, with its issue."""
 
     def __init__(self, issue: Issue) -> None:
         super().__init__(issue.what)
@@ -29,11 +29,11 @@ class _Unresolvable(Exception):
 
 
 class _Dependent(Exception):
-    """A field needs one that was already reported."""
+    """Signals that a field needs one that was already reported."""
 
 
 class _TooLarge(Exception):
-    """References expand to more than any file may hold."""
+    """Signals that references expand to more than any file may hold."""
 
 
 class _Failed:
@@ -69,6 +69,7 @@ class _Resolver:
         return node
 
     def _field(self, text: str, path: FieldPath) -> Any:
+        # A field is reached by the walk and by references to it: it is resolved, and reported, once.
         if path in self.failed:
             return _FAILED
         if path in self._done:
@@ -90,6 +91,7 @@ class _Resolver:
             self.failed.add(path)
             return _FAILED
         except _Unresolvable as error:
+            # A loop is reported at the field where it was entered; those between only fail with it.
             if error.issue.path != path and len(self._under_way) > 1 and error.issue.path in self._under_way:
                 self.failed.add(path)
                 raise
@@ -112,6 +114,8 @@ class _Resolver:
                 return secrets.env_reference(name)
             return value
         text = self._text(pieces, path)
+        # A text that is put together would hide which part of it is the secret, so no reference could stand
+        # for it.
         if has_url_credentials(text):
             raise _Unresolvable(secrets.refusal(path, "a URL with a password must not be put together in the file"))
         return text
@@ -147,6 +151,8 @@ class _Resolver:
             raise _Unresolvable(
                 Issue(path, f"`oc.env` takes a name and a default, not {name[:40]!r}", None, Interpolation)
             )
+        # The name of the variable tells: `${oc.env:WANDB_API_KEY}` in a field that is no secret would travel
+        # openly.
         if is_secret_field(name):
             what = f"{name} holds a secret, and {path[-1]} would leave this machine as a value"
             raise _Unresolvable(Issue(path, what, "only secret fields (api_key, ...) may name it", Interpolation))
@@ -157,6 +163,7 @@ class _Resolver:
             fix = f"export {name}=..., or give a default: ${{oc.env:{name},default}}"
             raise _Unresolvable(Issue(path, what, fix, Interpolation))
         default = self._text(call.args[1], path)
+        # OmegaConf's default `null` is null, not the text.
         return None if default == "null" else EnvText(default)
 
     def _decode(self, text: str, path: FieldPath) -> Any:
@@ -209,6 +216,7 @@ class _Resolver:
         written = self.source.written(path)
         if parsed is None or dots > len(written):
             raise _Unresolvable(Issue(path, f"`${{{text[:80]}}}` names no field", None, Interpolation))
+        # Dots count from the section in which the user wrote the field, which may be in the older spelling.
         absolute = (*written[: len(written) - dots], *parsed) if dots else parsed
         return normalise.current_name(absolute)
 
@@ -216,6 +224,7 @@ class _Resolver:
         node: Any = self.tree
         for depth, part in enumerate(target):
             if isinstance(node, str) and has_interpolation(node):
+                # A section on the way may itself be a reference to another one.
                 node = self._field(node, target[:depth])
             if isinstance(node, dict) and str(part) in node:
                 node = node[str(part)]
@@ -236,6 +245,7 @@ class _Resolver:
     def _spend(self, node: Any, path: FieldPath) -> None:
         self._nodes += 1
         self._chars += len(node) if isinstance(node, str) else 0
+        # References share what they refer to only in the file: a few lines could expand to gigabytes here.
         if self._nodes > 4 * limits.CONFIG_NODES or self._chars > 4 * limits.CONFIG_SIZE_BYTES:
             raise _TooLarge
 

@@ -1,4 +1,4 @@
-"""What is wrong with an experiment file: one issue, the kinds of it, and the notes of a resolver."""
+"""Issues of an experiment file, the kinds of error that they become, and the notes that a resolver takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rftd.ops.errors import ConfigError
 
 
 class FieldError(ConfigError):
-    """One issue at one place; `excerpt` is the line with a mark under it."""
+    """An issue at its place; `excerpt` is the line with a mark under it."""
 
     excerpt: str | None = None
 
@@ -86,7 +86,7 @@ class ConfigErrors(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What is wrong with which field, and what to do."""
+    """A field with what is wrong with it and what to do."""
 
     path: FieldPath
     what: str
@@ -94,10 +94,10 @@ class Issue:
     kind: type[FieldError] = WrongValue
     at_key: bool = False
     place: SourcePlace | None = None
-    """Where, if not where `path` stands."""
+    """The place that is shown, if not that of `path`."""
 
     def under(self, prefix: FieldPath) -> Issue:
-        """The same issue of a field below `prefix`."""
+        """A copy of the issue, for the field below `prefix`."""
         return replace(self, path=prefix + self.path)
 
 

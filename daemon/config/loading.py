@@ -38,7 +38,7 @@ class Submission:
     spec: ExperimentSpec
     source: SourceMap
     warnings: tuple[str, ...]
-    """What was read in an older spelling, then the specification's own."""
+    """Notes of fields in an older spelling, then the warnings of the specification."""
 
 
 def load_file(
@@ -60,13 +60,15 @@ def load_text(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Submission:
-    """Likewise for text that is already read, from standard input for example."""
+    """The experiment in a text that is already read, from standard input for example. Raises ConfigErrors."""
     environ = os.environ if environ is None else environ
     cwd = (cwd or Path.cwd()).absolute()
     tree, source, issues = parse_yaml(text, origin)
     if not isinstance(tree, dict):
         what = "the file is empty" if tree is None else "the file must be a mapping of sections"
         raise report([*issues, Issue((), what, "start from examples/gsm8k.yaml", SyntaxIssue)], source)
+    # The order of what follows matters: overrides may name a field in either spelling and hold a `${...}`; secrets
+    # are told from references once these are resolved; paths are made absolute last, when every text is final.
     tree, spelling, notes = normalise(tree, source)
     issues += spelling
     issues += apply_overrides(tree, overrides, source)
@@ -88,6 +90,7 @@ def check_config(config: Mapping[str, Any], *, overrides: Sequence[str] = (), gp
     source = SourceMap("")
     if not isinstance(config, Mapping):
         raise report([Issue((), "an experiment must be a mapping of sections", None, SyntaxIssue)], source)
+    # Before anything recurses into it: what a client sends may be nested deeper than the stack is.
     issues = check_plain(config if isinstance(config, dict) else dict(config))
     if issues:
         raise report(issues, source)
@@ -151,12 +154,16 @@ def _spec(
     tree: dict[str, Any], source: SourceMap, issues: list[Issue], failed: set[FieldPath], *, gpus: int = 0
 ) -> ExperimentSpec:
     """Validates and resolves; raises everything that was found so far and on the way."""
+    # A `${` that could not be resolved was reported with its reason; check_plain would report each once more.
     if not any(issue.kind is Interpolation for issue in issues):
         issues += check_plain(tree)
     experiment, wrong = validate(tree)
+    # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
     issues += [issue for issue in wrong if not _follows(issue.path, failed)]
     if experiment is None or issues:
         raise report(issues, source)
+    # Only what the user wrote is kept: a default that a later release changes must not look as if it had been
+    # asked for.
     config = experiment.model_dump(exclude_unset=True)
     spec, contradictions = resolve_experiment(experiment, _plain(config), gpus=gpus)
     if spec is None:
@@ -199,6 +206,8 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
         return [Issue(_PATH, "trainer_config is given as well", fix, Contradiction)]
     try:
         with (cwd / given).expanduser().open("rb") as file:
+            # One byte over the limit is enough for the parser to refuse the file, and a device without an
+            # end is not read for ever.
             text = file.read(limits.CONFIG_SIZE_BYTES + 1).decode()
         content, source, issues = parse_yaml(text, given)
     except (OSError, ValueError) as error:

@@ -21,7 +21,7 @@ _TASKSETS: Final = (
 
 
 def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
-    """Older place of a field to the current one, globally and within a stage."""
+    """Pairs of the older and the current place of a field, globally and within a stage."""
     inside = ("buffer", "explorer_input")
     pairs: list[tuple[FieldPath, FieldPath]] = [
         (("buffer", name), (*inside, name))
@@ -37,6 +37,7 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
         (("explorer", "api_port"), ("explorer", "proxy_port")),
         (("model", "tinker", "base_model"), ("model", "model_path")),
     ]
+    # A stage has the same sections as the file, so that each move exists below `stages` as well.
     return tuple(pairs) + tuple((("stages", "*", *old), ("stages", "*", *new)) for old, new in pairs)
 
 
@@ -44,9 +45,10 @@ RENAMES: Final = _renames()
 
 
 def current_name(path: FieldPath) -> FieldPath:
-    """The current name of a field in either spelling; of a section, or of a field below one, likewise."""
+    """The current name of a field, or of a section, that is named in either spelling."""
     for old, new in RENAMES:
         if len(path) >= len(old) and matches(old, path[: len(old)]):
+            # Each `*` of the new place takes the key or index that stood at the same one of the old place.
             stars = iter(part for part, pattern in zip(path, old, strict=False) if pattern == "*")
             return (*(next(stars) if part == "*" else part for part in new), *path[len(old) :])
     return path
@@ -111,6 +113,7 @@ def _move(
     if not isinstance(section, dict):
         return  # the section has the wrong type, which the schema reports
     del parent[name]
+    # Files of a time of change give both spellings; that is wrong only where they disagree.
     present = section.get(target[-1])
     if present is not None and value is not None and present != value:
         fix = f"keep {show(target)} only"
@@ -119,6 +122,7 @@ def _move(
         )
         return
     if value is None:
+        # An older field that is null means that it was not given, and must not hide the current one.
         section.setdefault(target[-1], None)
     else:
         section[target[-1]] = value

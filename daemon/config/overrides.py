@@ -30,6 +30,8 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: Sour
         except ConfigErrors as error:
             issues.append(Issue(path, f"the value is {error.errors[0].what}", "quote it", SyntaxIssue, place=place))
             continue
+        # Each override is shallow by itself, and many of them could still build a tree that is too deep to
+        # walk.
         if len(path) + depth_of(value) > limits.CONFIG_DEPTH:
             what = f"nested deeper than {limits.CONFIG_DEPTH} levels"
             issues.append(Issue(path[:4], what, None, LimitIssue, place=place))
@@ -52,6 +54,7 @@ def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, p
                     path, what, f"write {show((*path[:depth], 0))}" if node else None, SyntaxIssue, place=place
                 )
         elif isinstance(node, dict):
+            # `0` is an index in a list and a key in a mapping: only the node tells which.
             part = str(part)
             if not last and node.get(part) is None:
                 node[part] = {}
@@ -64,9 +67,11 @@ def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, p
             continue
         node[part] = value
         full = tuple(path)
+        # What stood below the field in the file is gone, and an error must not point at it any more.
         for known in [known for known in source.values if known[: len(full)] == full]:
             source.values.pop(known)
             source.keys.pop(known, None)
+        # The override names the field by its current name, whatever the file called it.
         source.moved.pop(full, None)
         source.values[full] = source.keys[full] = place
     return None

@@ -12,6 +12,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import LocalPath, Section
 from rftd.ops.paths import absolute_path
 
+# `Qwen/Qwen3-0.6B` is a repository on a hub, and might be a folder as well: only the disk tells.
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".csv", ".txt")
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
@@ -37,6 +38,7 @@ def _paths(kind: type[Section], node: Any) -> Iterator[tuple[dict[str, Any], str
     """Each path that is given below a section, as the mapping that holds it and its key; no value is checked yet."""
     for name, field in kind.model_fields.items() if isinstance(node, dict) else ():
         value = node.get(name)
+        # The tree is not validated yet: any value may have any type.
         mark = next((each for each in field.metadata if isinstance(each, LocalPath)), None)
         if mark is not None:
             holder, key = (value, mark.argument) if mark.argument else (node, name)
@@ -52,6 +54,7 @@ def _paths_below(annotation: Any, value: Any) -> Iterator[tuple[dict[str, Any], 
         yield from _paths(annotation, value)
         return
     origin = get_origin(annotation)
+    # The arguments of a Literal are words, no types; of a mapping only the values' type can hold a section.
     parts = get_args(annotation) if origin is not Literal else ()
     if origin in (list, dict):
         parts = parts[-1:]
@@ -64,6 +67,7 @@ def _paths_below(annotation: Any, value: Any) -> Iterator[tuple[dict[str, Any], 
 
 
 def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
+    # A NUL would make every call of the operating system raise ValueError: check_plain reports it with its field.
     if "://" in text or "\0" in text:
         return text
     ambiguous = _HUB_ID.fullmatch(text) is not None and not text.endswith(_DATA_FILE)

@@ -1,4 +1,4 @@
-"""Whether data is plain and within the limits, wherever it came from."""
+"""`check_plain` tells whether data is plain and within the limits, wherever it came from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from rftd.ops import limits
 
 
 def check_plain(tree: Any) -> list[Issue]:
-    """What keeps `tree` from being kept in the log: depth, size, odd numbers and texts, a `${` left over."""
+    """The issues that keep `tree` out of the log: depth, size, odd numbers and texts, a `${` left over."""
     issues: list[Issue] = []
     nodes = 0
     chars = 0
+    # A stack of its own, not recursion: the data may be nested deeper than the interpreter allows.
     stack: list[tuple[FieldPath, Any]] = [((), tree)]
     while stack:
         path, node = stack.pop()
         nodes += 1
+        # Eight for a number: about what it takes in the log, so that a list of numbers counts as well.
         chars += len(node) if isinstance(node, str) else 8
         if nodes > limits.CONFIG_NODES:
             return [Issue((), f"more than {limits.CONFIG_NODES:,} values", None, LimitIssue)]
@@ -44,7 +46,7 @@ def check_plain(tree: Any) -> list[Issue]:
 
 
 def depth_of(tree: Any) -> int:
-    """How many mappings and lists lie in one another; 0 for a single value."""
+    """The number of mappings and lists that lie in one another; 0 for a single value."""
     deepest = 0
     level = [tree]
     while level := [node for node in level if isinstance(node, dict | list)]:
@@ -55,10 +57,10 @@ def depth_of(tree: Any) -> int:
 
 def _problem(value: Any) -> tuple[str, str | None, type[Any]] | None:
     if isinstance(value, str):
-        found = _text_problem(value)
-        return found
+        return _text_problem(value)
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} is not a finite number", None, LimitIssue
+    # JSON and msgpack readers elsewhere take 64 bits; Python would write more without complaint.
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "the number does not fit into 64 bits", None, LimitIssue
     if value is None or isinstance(value, bool | int | float):
@@ -75,6 +77,7 @@ def _text_problem(text: Any) -> tuple[str, str | None, type[Any]] | None:
     if "\0" in text:
         return "holds a NUL character", "remove it", LimitIssue
     try:
+        # JSON may spell half of a surrogate pair, which Python keeps and UTF-8, hence the log, cannot.
         text.encode()
     except UnicodeEncodeError:
         return "holds a lone surrogate, which is no text", "remove it", LimitIssue

@@ -12,14 +12,17 @@ from rftd.ops.errors import RftdError
 
 
 def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigErrors:
-    """One error that holds them all, in the order of the file."""
+    """The error that holds all issues, in the order of the file, each once."""
     source = source or SourceMap("")
     located = [(issue, issue.place or source.locate(issue.path, at_key=issue.at_key)) for issue in issues]
+    # What has no place, such as an empty file, comes first; the sort is stable, so issues of one place stay in
+    # order.
     located.sort(key=lambda pair: (pair[1].line, pair[1].column) if pair[1] else (0, 0))
     errors: list[FieldError] = []
     seen: set[tuple[str, str]] = set()
     for issue, place in located:
         field = show(source.written(issue.path))
+        # Stages are resolved one by one: what is wrong in a global section is found once for each of them.
         if (field, issue.what) in seen:
             continue
         seen.add((field, issue.what))
@@ -39,6 +42,7 @@ def say_where(error: RftdError, source: SourceMap) -> None:
         path = parse(each.field) if each.field else None
         if path and not source.has(path):
             path = (*path[:-1], str(path[-1]))  # a key of digits, such as a token id
+        # A default that is wrong stands nowhere in the file: the section around it is shown instead.
         while path and not source.has(path):
             path = path[:-1]
         place = source.locate(path) if path else None

@@ -33,6 +33,7 @@ def env_reference(name: str) -> dict[str, str]:
 
 def refusal(path: FieldPath, what: str = "a secret must not be written into the file") -> Issue:
     """The issue of a secret that would travel as a value."""
+    # Workers read such a variable by its own name, as `explorer.env_vars` has it: there is no name to choose.
     inside_map = len(path) > 1 and isinstance(path[-2], str) and is_secret_map(path[-2])
     name = str(path[-1]) if inside_map else _suggestion(path)
     return Issue(path, what, f"export {name}=... and write {show(path[-1:])}: {{env: {name}}}", SecretIssue)
@@ -53,6 +54,7 @@ def _withhold(
         here: FieldPath = (*path, key)
         named = is_secret_field(key) if isinstance(key, str) else False
         in_map = isinstance(node, dict) and bool(path) and isinstance(path[-1], str) and is_secret_map(path[-1])
+        # All below a secret section is secret, whatever it is called: a token may lie in a list in a mapping.
         below = secret or named or in_map or (isinstance(key, str) and is_secret_map(key))
         issue: Issue | None = None
         if below and isinstance(value, dict) and set(value) == {"env"}:
@@ -64,6 +66,8 @@ def _withhold(
         if issue is not None:
             source.cover(here)
             issues.append(issue)
+            # The value goes even though the file is refused: messages, logs and reports of bugs show the
+            # tree.
             put(node, key, None)
 
 

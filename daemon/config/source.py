@@ -1,4 +1,4 @@
-"""Where each field of an experiment file stands."""
+"""`SourceMap` says where each field of an experiment file stands, and shows the line without its secrets."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class SourceMap:
         path = self.written(path)
         for length in range(len(path), -1, -1):
             prefix = path[:length]
+            # A section is shown at its key: its value may be many lines long. A field is shown at its
+            # value.
             exact = length == len(path)
             first, second = (self.keys, self.values) if at_key or not exact else (self.values, self.keys)
             place = first.get(prefix) or second.get(prefix)
@@ -77,6 +79,7 @@ class SourceMap:
         """The line of `place` with a mark under it."""
         if not 0 < place.line <= len(self.lines):
             return None
+        # An excerpt is for reading: one line of a generated file would fill the screen.
         if len(self.lines[place.line - 1]) > _EXCERPT_CHARS:
             return None
         line = self._masked(place.line)
@@ -91,8 +94,12 @@ class SourceMap:
         for place in self.covered:
             if place.line <= number <= place.end_line:
                 start = place.column - 1 if number == place.line else 0
+                # A secret may be a block of several lines: all columns between its first and its last
+                # character are covered.
                 end = place.end_column - 1 if number == place.end_line else len(line)
                 line = line[:start] + "*" * (end - start) + line[end:]
+        # Where the schema did not get far enough to know the field, the name of the key has to do.
         line = _ASSIGNED.sub(lambda found: found[1] + "*" * len(found[2]), line)
         line = _IN_URL.sub(rf"\g<1>{MASK}@", line)
+        # Control characters would reach the terminal of whoever reads the error.
         return "".join(char if char.isprintable() else " " for char in line)

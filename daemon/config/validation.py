@@ -56,6 +56,7 @@ def _issue(detail: ErrorDetails) -> Issue:
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
+        # Both unions are told apart by kind: the fields that are known are those of the kind that was given.
         kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
         return _unknown(path, next((kinds[str(part)] for part in tagged if part in kinds), None))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -116,6 +117,7 @@ def _kindless(path: FieldPath, kind: str | None) -> Issue:
 def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
     name = str(path[-1])
     section = path[:-1]
+    # Older names count as known: a typing error in one of them is still near to it.
     here = [*(model.model_fields if model else _names(section)), *normalise.old_names(section)]
     near = difflib.get_close_matches(name, here, 1, 0.6)
     place = f" in {show(section)}" if section else ""
@@ -165,6 +167,7 @@ def _fields_below(model: type[Section], path: FieldPath) -> Iterator[FieldPath]:
 def _elsewhere(name: str) -> str | None:
     """The field of that very name, or of the nearest one, in another section."""
     fields = all_fields()
+    # A field in the wrong section: its right place is worth more than a similar name.
     exact = [path for path in fields if path[-1] == name]
     near = exact or [
         path

@@ -20,6 +20,7 @@ from rftd.daemon.config.scalar import read_scalar
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.ops import limits
 
+# libyaml's parser where PyYAML was built with it, for speed; only its events are used, never its constructors.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT_TAGS: Final = frozenset({"!", "tag:yaml.org,2002:str"})
 _TYPED_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
@@ -100,6 +101,8 @@ class _Builder:
 
     def _close(self, end: SourcePlace) -> None:
         frame = self._frames.pop()
+        # `<<` gives way to keys of the mapping itself, wherever it stands, and of several merged ones the
+        # first wins.
         for extra in frame.merged:
             assert isinstance(frame.value, dict)
             for key, value in extra.items():
@@ -116,9 +119,12 @@ class _Builder:
         if anchor is None:
             self._fail(f"`*{event.anchor}` names no anchor above it", place)
             return
+        # An alias costs as much as all that it stands for: ten anchors of ten aliases each would be 10^10
+        # values.
         self._count(anchor.nodes, place)
         if len(self._frames) + anchor.depth > limits.CONFIG_DEPTH:
             self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", place)
+        # A copy, for an override or the resolution of a `${...}` in one place must not change the other.
         self._add(copy.deepcopy(anchor.value), place, depth=anchor.depth)
 
     def _add(self, value: Any, place: SourcePlace, *, depth: int) -> None:
@@ -142,6 +148,7 @@ class _Builder:
         key = frame.key
         key_place = frame.key_place or place
         frame.key = _MISSING
+        # YAML 1.1 has merge keys; with a scalar value `<<` is a key like any other.
         if key == _MERGE and isinstance(value, dict | list):
             parts = value if isinstance(value, list) else [value]
             frame.merged += [part for part in parts if isinstance(part, dict)]
@@ -150,6 +157,8 @@ class _Builder:
             key = self._key_text(key, key_place)
         path = (*frame.path, key)
         if key in frame.value:
+            # Of two equal keys PyYAML keeps the last without a word; which one the user meant nobody
+            # knows.
             first = self.source.keys.get(path)
             where = f", first on line {first.line}" if first else ""
             self.issues.append(
@@ -163,6 +172,7 @@ class _Builder:
     def _key_text(self, key: Any, place: SourcePlace) -> str:
         """Keys are names: `1:` or `on:` is the text the user wrote."""
         if isinstance(key, Hashable) and place.line and place.end_line == place.line:
+            # The text of the file and not str(value): `on` was read as True, and the user wrote `on`.
             line = self.source.lines[place.line - 1] if place.line <= len(self.source.lines) else ""
             return line[place.column - 1 : place.end_column - 1].strip("'\" ") or str(key)
         self.issues.append(Issue((), "a key must be a word", None, SyntaxIssue, place=place))
@@ -220,6 +230,7 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
     Raises ConfigErrors if it is no YAML or over a limit.
     """
     source = SourceMap(origin, text.splitlines())
+    # surrogatepass: the parser reports what is no UTF-8, and measuring must not raise before it.
     if len(text.encode("utf-8", "surrogatepass")) > limits.CONFIG_SIZE_BYTES:
         what = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
         raise report([Issue((), what, "an experiment file holds settings, not data", LimitIssue)], source)

@@ -63,6 +63,7 @@ def resolve_algorithm(
     made: dict[str, Any] = {}
     mode: str | None = None
     for part, plugins in _PARTS.items():
+        # A part that the user named has its own defaults: those of the type's part mean nothing to it.
         own: str = getattr(definition, part)
         name: str = getattr(given, f"{part}_fn") or own
         args: dict[str, Any] = getattr(given, f"{part}_fn_args") or {}
@@ -146,6 +147,7 @@ def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any]
     if not plugins.builtin(name):
         return None
     path: FieldPath = ("algorithm", f"{part}_fn_args")
+    # Names are checked before the part is made, for an unknown one has a better message than a constructor gives.
     known = (*(plugins.arguments(name) or args), *(other_names(name) if part == "policy_loss" else ()))
     before = len(notes.issues)
     check_names(args, known, path, f"{plugins.kind} {name}", notes)
@@ -192,10 +194,14 @@ def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int) -> Optimize
         eps=given.eps,
         weight_decay=given.weight_decay,
         decay_all=given.decay_all,
+        # Of a stage that lasts for epochs the steps are known only once the daemon has counted the rows: the
+        # ratio goes along.
         warmup_steps=given.lr_warmup_steps if counted else int(ratio * total_steps),
         warmup_ratio=0.0 if counted or total_steps else ratio,
         scheduler=given.lr_scheduler_type,
         min_lr_ratio=given.min_lr_ratio,
+        # The guide has the field in two sections: the trainer's counts if it was written, else the
+        # optimizer's.
         grad_clip=trainer.grad_clip if "grad_clip" in trainer.model_fields_set else given.clip_grad,
     )
 

@@ -40,8 +40,10 @@ def check_struct(
         if name not in kind.__struct_fields__:
             continue
         try:
+            # One at a time, so that every wrong one is named: msgspec stops at the first.
             converted({name: value}, kind)
         except msgspec.ValidationError as error:
+            # msgspec's place in the struct says nothing to a user: the issue has the field's own path.
             reason = str(error).partition(" - at ")[0]
             reason = reason[:1].lower() + reason[1:]
             what = f"is {value!r}, which {taker} does not take: {reason}"
@@ -49,7 +51,7 @@ def check_struct(
 
 
 def _words(kind: type[msgspec.Struct], name: str) -> str | None:
-    """All that the field takes, where that is one of a few words."""
+    """The words that the field takes, as advice; None where it takes more than a few words."""
     annotation = get_type_hints(kind)[name]
     return f"one of {', '.join(map(str, get_args(annotation)))}" if get_origin(annotation) is Literal else None
 
@@ -88,6 +90,7 @@ def lifted_counts(
         if name not in rest:
             continue
         value = rest.pop(name)
+        # In Python a bool is an int: `threads: true` would be one thread.
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
             notes.wrong((*path, name), "must be a whole number between 1 and 4096")
         else:

@@ -23,7 +23,7 @@ _DIVERGENCES: Final = {
 
 
 def resolve_correction(given: Algorithm, *, from_rollouts: bool, notes: Notes) -> CorrectionSpec:
-    """Which log-probabilities are the old ones, and the corrections in their order: verl's fields, then ours."""
+    """The correction of one stage: which log-probabilities are the old ones, and the parts in their order."""
     section = given.rollout_correction
     old = _old_logprobs(given, section)
     if section is None and old == "rollout":
@@ -34,6 +34,8 @@ def resolve_correction(given: Algorithm, *, from_rollouts: bool, notes: Notes) -
         return CorrectionSpec()
     parts = () if section is None else (*_weights(section, notes), *_rejections(section, notes), *_own(section, notes))
     spec = CorrectionSpec(old_logprobs=old, parts=parts)
+    # The chain is made to see that its parts fit each other; a third party's module is not imported to check a
+    # file.
     if all(CORRECTIONS.builtin(part.kind) for part in parts):
         try:
             Chain.of(spec)
@@ -43,13 +45,14 @@ def resolve_correction(given: Algorithm, *, from_rollouts: bool, notes: Notes) -
 
 
 def _old_logprobs(given: Algorithm, section: RolloutCorrection | None) -> str:
-    """What is said most plainly counts; a section that says nothing of it means as in verl: recomputed."""
+    """The source of the old log-probabilities: the plainest field counts, a section without one means verl's."""
     if section is not None:
         if section.old_logprobs is not None:
             return section.old_logprobs
         if section.bypass_mode is not None:
             # REINFORCE with a weight is the gradient at a ratio of 1, the weight in front: that of recomputed ones.
             return "rollout" if section.bypass_mode and section.loss_type == "ppo_clip" else "recomputed"
+    # Its default is the guide's and not verl's: with a `rollout_correction` it counts only if the user wrote it.
     if "bypass_old_logprobs" in given.model_fields_set or section is None:
         return "rollout" if given.bypass_old_logprobs else "recomputed"
     return "recomputed"
@@ -81,6 +84,7 @@ def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPar
         known = ", ".join([*_RATIOS, *_DIVERGENCES])
         notes.wrong((*_SECTION, "rollout_rs"), f"no criterion {unknown[0]!r}", f"one of {known}", WrongValue)
         return ()
+    # One number in YAML is a float, several by commas a text: both are read as a text.
     thresholds = [each.strip() for each in str(section.rollout_rs_threshold or "").split(",") if each.strip()]
     if len(thresholds) not in (1, len(names)):
         what = f"has {len(thresholds)} thresholds for {len(names)} criteria"

@@ -24,6 +24,7 @@ def resolve_experiment(
 
     `config` is the same file as plain data, as `rftd config show` prints it.
     """
+    # All stages are resolved even if one is wrong, so that a user sees everything at once.
     issues = [*_check_root(experiment), *_check_stage_names(experiment), *_check_trainer_config(experiment)]
     warnings = [_sentence(path, why) for path, why in without_effect(experiment)]
     job_dir = _job_dir(experiment)
@@ -35,6 +36,7 @@ def resolve_experiment(
         if spec is not None:
             check_against_first(spec, stages, notes)
         issues += [placed(issue, stage.prefix, config) for issue in notes.issues]
+        # Sections that stages inherit warn once for each of them.
         warnings += [warning for warning in notes.warnings if warning not in warnings]
         if spec is not None:
             stages.append(spec)
@@ -111,6 +113,7 @@ def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
         return issue
     node: Sequence[Any] | dict[str, Any] | Any = config["stages"][prefix[1]]
     below_stage = bool(issue.path) and isinstance(node, dict) and issue.path[0] in (*node, "mode")
+    # A stage inherits the field: the error points at the global section, where it can be corrected.
     if not below_stage:
         return issue
     for part in issue.path[:-1]:

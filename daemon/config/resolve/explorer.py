@@ -28,6 +28,7 @@ def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutS
     engine: str = model.engine_type
     if experiment.model.tinker.enable:
         engine = "tinker"
+    # vllm is the guide's default, so that a file which says nothing of engines runs without a GPU, too.
     elif engine == "vllm" and not gpus:
         notes.warn("explorer.rollout_model.engine_type vllm needs a GPU: torch generates instead")
         engine = "torch"
@@ -53,10 +54,14 @@ def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutS
         concurrency=given.runner_per_model,
         max_timeout_s=given.max_timeout,
         max_retry_times=given.max_retry_times,
+        # bfloat16 is the guide's default and meant for GPUs: without one only who writes a dtype gets another
+        # than float32.
         dtype=TORCH_DTYPE if model.dtype == "auto" or not (gpus or "dtype" in model.model_fields_set) else model.dtype,
+        # 42 is the guide's default here, and is not meant to undo the seed of the experiment.
         seed=model.seed if "seed" in model.model_fields_set else experiment.seed,
         threads=lifted.get("threads", 1),
         engine_args=args,
+        # Names only: the values are secrets, which workers read where they run.
         environment=tuple(sorted(given.env_vars)),
     )
 
@@ -114,6 +119,7 @@ def _at_once(experiment: Experiment, explorers: int, part: int, notes: Notes) ->
     given = experiment.explorer
     if given.concurrent_mode == "sequential":
         return given.runner_per_model
+    # Rounded up: the explorer that takes the rest of an uneven split needs a runner for it.
     most = -(-experiment.buffer.batch_size // explorers)
     runners = min(given.runner_per_model, most)
     if runners < given.runner_per_model:
@@ -136,6 +142,8 @@ def _check_over(experiment: Experiment, sync: SyncSpec, notes: Notes) -> None:
         what = "goes on without the slowest tasks of a step, and sync_style fixed trains on all of them"
         fix = "write ratio: 0, or synchronizer.sync_style: fully_async"
         notes.wrong(_OVER, what, fix)
+    # The dispatcher rounds the tasks that it needs up in the same way, with the same allowance for the binary
+    # fraction.
     elif int(batch * over.ratio + 1e-9) == 0:
         notes.warn(
             f"explorer.over_rollout.ratio {over.ratio:g} has no effect: of {batch} tasks each is needed; "

@@ -14,7 +14,7 @@ _AT: Final = ("model", "lora_configs")
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """In tokens; prompt and response together fit into the model."""
+    """Lengths in tokens; prompt and response together fit into the model."""
 
     model: int
     prompt: int
@@ -44,6 +44,7 @@ def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
     elif prompt is None and response is None:
         prompt = total // 2
     if prompt is None:
+        # The branches above leave one of the two unknown at most; the other follows from the total.
         assert response is not None
         response = _clip("max_response_tokens", response, total, notes)
         prompt = total - response
@@ -51,6 +52,7 @@ def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
         prompt = _clip("max_prompt_tokens", prompt, total, notes)
         response = total - prompt
     shortest = model.min_response_tokens
+    # A response of its full length must be able to end: one token is left for the end of the text.
     if shortest >= response:
         notes.warn(f"model.min_response_tokens {shortest} is not below max_response_tokens: {response - 1} is used")
         shortest = response - 1
@@ -75,6 +77,7 @@ def resolve_lora(given: Model, notes: Notes) -> LoraSpec | None:
     entry = entries[0]
     if entry.base_model_name not in (None, given.model_path):
         notes.warn("model.lora_configs: base_model_name has no effect: the adapter belongs to model.model_path")
+    # Adam's updates of an adapter are smaller than bfloat16's resolution around typical weights.
     if entry.lora_dtype not in ("auto", "float32"):
         notes.warn(f"model.lora_configs: lora_dtype {entry.lora_dtype} has no effect: adapters are trained in float32")
     return LoraSpec(

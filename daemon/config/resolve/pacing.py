@@ -32,7 +32,7 @@ _TURNS: Final = {
 def resolve_pacing(
     experiment: Experiment, algorithm: AlgorithmSpec, batch: int, notes: Notes
 ) -> tuple[SyncSpec, PolicySpec]:
-    """When explorers take weights, how far they run ahead, how old an experience may be."""
+    """The schedule of synchronisation, and the policy: how far explorers run ahead, how old an experience may be."""
     given = experiment.synchronizer
     fixed = given.sync_style == "fixed"
     sync = SyncSpec(
@@ -74,6 +74,7 @@ def _method(experiment: Experiment, notes: Notes) -> str:
     interval = max(given.sync_interval, given.explorer_sync_interval or 1, given.trainer_sync_interval or 1)
     if given.memory_dir and not PurePosixPath(given.memory_dir).is_absolute():
         notes.wrong((*_SYNC, "memory_dir"), "must be an absolute path", "name a folder in memory, such as /dev/shm")
+    # nccl is the guide's default, so a file that says nothing of it is no error here.
     if given.sync_method == "nccl":
         notes.warn("synchronizer.sync_method nccl needs GPUs: weights travel as checkpoint files instead")
         return "checkpoint"
@@ -82,6 +83,7 @@ def _method(experiment: Experiment, notes: Notes) -> str:
     except ConfigError as error:
         notes.wrong((*_SYNC, "sync_method"), error.what, error.fix, WrongValue)
         return "checkpoint"
+    # Memory is shared by the processes of one machine alone.
     if given.sync_method == "memory" and experiment.mode in ("explore", "train"):
         notes.warn("the halves of an experiment may be on two machines: weights travel as checkpoint files")
         return "checkpoint"
@@ -117,6 +119,7 @@ def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
     if slots > 1:
         what = f"{slots} slots, and mode colocate is for one device"
         notes.wrong(("cluster", "gpu_per_node"), what, "write mode: both, or a cluster of 1 x 1")
+    # model_copy does not validate: the values are ours, and None stands for fields that were not given.
     return experiment.model_copy(update={"synchronizer": given.model_copy(update=_TURNS)})
 
 
@@ -146,19 +149,21 @@ def collects(experiment: Experiment, notes: Notes) -> bool:
 
 
 def collecting(stage: StageSpec, notes: Notes) -> StageSpec:
-    """The same tasks and the same explorers, without steps: it ends when every task has been tried."""
+    """The stage without its steps: tasks and explorers stay, and it ends when every task has been tried."""
     if stage.evals:
         notes.warn("explorer.collect_only: nothing is trained, so eval_tasksets are not evaluated")
     return msgspec.structs.replace(
         stage,
         kind="explore",
         total_steps=0,
+        # Steps are counted in tasks here: nothing is trained that could count them otherwise.
         collect_groups=stage.total_steps * stage.batch_size,
         dataset=None,
         expert_rows=0,
         evals=(),
         eval_interval=0,
         eval_on_startup=False,
+        # Nothing is ever trained, so nothing becomes stale: no bound, no capacity, and weights never change.
         policy=PolicySpec(min_group_members=stage.policy.min_group_members),
         sync=SyncSpec(method="checkpoint", style="fully_async"),
     )

@@ -24,13 +24,16 @@ _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
 _OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_staleness")
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
 _ENOUGH_STEPS = 64
-"""Between two publications; what goes on so long goes on."""
+"""Steps between two publications that are looked at: a policy that goes on for so long goes on."""
 
 
 def resolve_policy(
     experiment: Experiment, sync: SyncSpec, needed: int, algorithm: AlgorithmSpec, batch: int, notes: Notes
 ) -> PolicySpec:
-    """`needed` is the least bound with which the synchronizer can go on; `batch` the experiences of one step."""
+    """The policy of one stage, or an issue for what contradicts it.
+
+    `needed` is the least bound with which the synchronizer can go on, `batch` the experiences of one step.
+    """
     given = _given(experiment, notes)
     kind = given.name if isinstance(given, PluginPolicy) else given.kind
     inflight = _inflight_batches(experiment, sync)
@@ -52,7 +55,9 @@ def resolve_policy(
         evict_when_full=experiment.buffer.trainer_input.experience_buffer.replay_buffer.enable,
     )
     _check_reuse(spec, notes)
+    # Played, not reckoned: a kind of policy is then right or wrong by what it answers, with no rule about it here.
     why = standstill(spec, interval=trainer_interval(sync) or 1, batch=batch, repeat_times=algorithm.repeat_times)
+    # Beside another error the arguments are not what the user meant, and this one would only follow from it.
     if why is not None and not notes.issues:
         notes.wrong((*_POLICY, "kind"), why, "lower sync_interval, raise its bound, or use kind: hard_bound")
     return spec
@@ -95,6 +100,8 @@ def _bound(given: AnyPolicy, sync: SyncSpec, algorithm: AlgorithmSpec, needed: i
         elif other not in (None, asked):
             notes.wrong(_OF_STRATEGY, f"is {other}, and policy.max_staleness is {asked}", "keep one of them")
     if asked is None:
+        # What runs ahead of the trainer is that much older when its turn comes, beside what the schedule
+        # itself costs.
         return needed if sync.style == "fixed" else inflight + needed
     if asked < needed:
         what = f"is {asked}, but with this synchronizer an experience is up to {needed} steps old"
@@ -148,6 +155,7 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
         notes.wrong((*_REPLAY, "enable"), what, "set it to false, or deterministic: false")
     name = replay.priority_fn
     args = dict(replay.priority_fn_args)
+    # The schema's default arguments are those of the decaying functions, which no other one takes.
     if name not in _DECAYING and "priority_fn_args" not in replay.model_fields_set:
         args = {}  # the default is theirs
     try:
@@ -158,6 +166,7 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
         notes.wrong((*_REPLAY, "priority_fn" if "unknown" in error.what else "priority_fn_args"), error.what, error.fix)
     if replay.reuse_cooldown_time is None:
         return PrioritySpec(kind=name, args=args), 1, 0.0
+    # 3 is the default of the function's own argument; the function itself leaves the limit to `max_uses`.
     limit = args.get("use_count_limit", 3) if name == "decay_limit_randomization" else 0
     max_uses = limit if isinstance(limit, int) else 0
     return PrioritySpec(kind=name, args=args), max_uses, replay.reuse_cooldown_time
@@ -178,8 +187,10 @@ def _check_reuse(spec: PolicySpec, notes: Notes) -> None:
 
 
 def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) -> int:
-    """What was asked for, if a batch fits; else the default, and room for what the policy lets run ahead."""
+    """The capacity that was asked for, if a batch fits; without one the default, with room for what may run ahead."""
     if "capacity" not in buffer.model_fields_set:
+        # The guide's default is smaller than what a wide bound lets run ahead: explorers would stand still at
+        # it.
         return max(buffer.capacity, 2 * (min(bound, limits.ROOM_AHEAD_VERSIONS) + 1) * batch)
     if buffer.capacity < batch:
         what = f"is {buffer.capacity}, but one step trains {batch} experiences: no batch would ever be full"
@@ -188,7 +199,7 @@ def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) ->
 
 
 def standstill(spec: PolicySpec, *, interval: int, batch: int, repeat_times: int) -> str | None:
-    """Why no step could be made any more, if so: weights are published every `interval` steps, none before.
+    """The reason why no step could be made any more, or None. Weights are published every `interval` steps.
 
     A third party's policy is not imported here, and not asked.
     """
@@ -201,6 +212,8 @@ def standstill(spec: PolicySpec, *, interval: int, batch: int, repeat_times: int
     for step in range(min(interval, _ENOUGH_STEPS)):
         waiting = 0
         while waiting < batch:
+            # The worst case: all of the step before is trained, nothing is under way, and no newer weights
+            # are announced.
             view = PolicyView(
                 version=step,
                 first_version=0,

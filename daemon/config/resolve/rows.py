@@ -21,6 +21,7 @@ def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, 
     """The rows that a `train` stage learns from, of its algorithm's kind; None after saying what is missing."""
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
+    # The algorithm decides the kind of rows; the field chooses only where it takes two.
     schema = buffer.schema_type if buffer.schema_type in definition.other_rows else definition.rows
     known = (definition.rows, *definition.other_rows)
     if schema == "kto" and compares_pairs(loss):
@@ -48,6 +49,7 @@ def resolve_mix(
         what = f"is {ratio!r}: each batch needs items of both kinds"
         notes.wrong((*_ARGS, "expert_data_ratio"), what, "set it between 0 and 1, such as 0.5", WrongValue)
         return None, 0
+    # Trinity-RFT rounds up, too, so a file gives the same split here and there.
     rows = ceil(ratio * train_batch)
     if rows >= train_batch:
         what = f"is {ratio}: of {train_batch} items of a batch {rows} are an expert's, and none is explored"

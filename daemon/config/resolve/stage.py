@@ -1,4 +1,4 @@
-"""One stage, complete."""
+"""`resolve_stage` makes one stage complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec,
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 
 _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
-"""In the place of lengths that contradict each other, so that the rest of the stage is checked as well."""
+"""Lengths that stand for contradictory ones, so that the rest of the stage is checked as well."""
 
 
 def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) -> StageSpec | None:
@@ -46,6 +46,7 @@ def resolve_stage(config: StageConfig, job_dir: str, gpus: int, notes: Notes) ->
     trainer = resolve_trainer(experiment, lengths.model, gpus, notes)
     if definition is None:
         return None
+    # From here on the definition is needed; everything above is checked even with an unknown type.
     algorithm = resolve_algorithm(experiment.algorithm, definition, experiment.trainer, total_steps, notes)
     trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
@@ -138,6 +139,8 @@ def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: i
         (explored, "experiences", limits.PLAN_EXPERIENCES),
         (rows, "rows", limits.PLAN_ROWS),
     ):
+        # Checked here because a record over the limit would only be refused by the log, in the middle of the
+        # run.
         if count > most:
             value = given or experiment.buffer.batch_size
             wrong = (

@@ -24,7 +24,7 @@ _REPLACES: Final = (
     (("buffer", "explorer_input"), "taskset", "tasksets"),
     (("buffer", "explorer_input"), "tasksets", "taskset"),
 )
-"""Where a stage gives the first, an inherited second would contradict or silence it."""
+"""Pairs of fields of a section: where a stage gives the first, an inherited second would contradict or silence it."""
 
 SINGLE: Final = "main"
 """The stage of a file without `stages`."""
@@ -37,17 +37,19 @@ _ROLLOUT: Final[Mapping[str, FieldPath]] = {
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """One stage as an experiment of its own."""
+    """A stage as an experiment of its own."""
 
     name: str
     prefix: FieldPath
-    """Where the stage stands in the file; () without `stages`."""
+    """The stage's place in the file; () without `stages`."""
     experiment: Experiment
 
 
 def stage_configs(config: dict[str, Any]) -> list[StageConfig]:
     """The stages of a valid, normalised file, in order."""
     stages = config.get("stages") or []
+    # The tree is laid over and validated anew, not the models: these have a value for what the user did not write,
+    # which would hide what a stage inherits.
     whole = {key: value for key, value in config.items() if key != "stages"}
     if not stages:
         return [StageConfig(SINGLE, (), Experiment.model_validate(whole))]
@@ -68,6 +70,8 @@ def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
         return section
     if name == "algorithm":
         kind = stage["algorithm"].get("algorithm_type")
+        # The parts and arguments of one type are wrong for another: only what no type decides, such as the
+        # optimizer, is inherited.
         if kind is not None and kind != section.get("algorithm_type"):
             return {key: value for key, value in section.items() if not _belongs_to_type(key)}
         return {key: value for key, value in section.items() if not _belongs_to_another(key, section, stage[name])}
@@ -85,6 +89,8 @@ def _belongs_to_type(key: str) -> bool:
 
 def _belongs_to_another(key: str, section: dict[str, Any], own: dict[str, Any]) -> bool:
     """True of arguments of a part or a strategy in whose place the stage names another one."""
+    # `policy_loss_fn_args` belongs to `policy_loss_fn`: with another loss in the stage they would be refused, or
+    # mean something else.
     taker = key.removesuffix("_args")
     return taker != key and own.get(taker) is not None and own[taker] != section.get(taker)
 
@@ -147,6 +153,7 @@ def _compare(
     notes: Notes,
 ) -> None:
     """Compares arguments by name; one that is not given has its default."""
+    # A stage that writes a default and one that leaves it out ask for the same.
     defaults = {field.name: field.default for field in msgspec.structs.fields(kind)} if kind is not None else {}
     for name in names:
         default = defaults.get(name)

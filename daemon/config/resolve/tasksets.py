@@ -46,6 +46,7 @@ def training_taskset(
         notes.warn(f"taskset.repeat_times {taskset.repeat_times} gives way to algorithm.repeat_times {repeat_times}")
     workflow = taskset.default_workflow_type or given.default_workflow_type
     if not experiment.explorer.collect_only:
+        # What is only collected is not trained here, so any temperature will do.
         _check_temperature(taskset, path, experiment, notes)
     spec = _spec(
         taskset, path, experiment, lengths, notes, name="taskset", repeat_times=repeat_times, workflow=workflow
@@ -166,9 +167,10 @@ def _warn_of_other_distribution(sampling: SamplingSpec, path: FieldPath, notes: 
 def _sampling(
     taskset: Taskset, path: FieldPath, experiment: Experiment, lengths: LengthLimits, notes: Notes
 ) -> SamplingSpec:
-    """What `rollout_args` leaves open comes from `model`."""
+    """The sampling of a taskset: `rollout_args`, with what it leaves open taken from `model`."""
     args = taskset.rollout_args
     model = experiment.model
+    # The length of responses is a bound of the model and of the buffers: a taskset may only lower it.
     longest = args.max_tokens or lengths.response
     if longest > lengths.response:
         notes.warn(f"rollout_args.max_tokens {longest} is over max_response_tokens: {lengths.response} is used")
@@ -186,6 +188,7 @@ def _sampling(
         min_p=args.min_p,
         repetition_penalty=model.repetition_penalty if args.repetition_penalty is None else args.repetition_penalty,
         presence_penalty=args.presence_penalty,
+        # Sorted: the specification is hashed and compared, and a mapping in another order asks for the same.
         logit_bias=tuple(sorted(args.logit_bias.items())),
         ignore_eos=args.ignore_eos,
         processed_logprobs=args.logprobs == "processed",

@@ -34,7 +34,7 @@ _CRITIC_ARGS: Final = {
     ("cliprange_value",): "critic_clip",
     ("grad_clip",): "critic_grad_clip",
 }
-"""What `trainer.trainer_config.critic` says, as the engine calls it."""
+"""Fields of `trainer.trainer_config.critic`, and the names that the engine has for them."""
 
 _FIELDS: Final = {"ppo_epochs": "epochs", "ppo_mini_batch_size": "mini_batch_items", "shuffle": "shuffle"}
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
@@ -53,6 +53,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
     if given.ulysses_sequence_parallel_size > 1 and not gpus:
         notes.warn("trainer.ulysses_sequence_parallel_size has no effect without GPUs")
+    # The specification has a field for it: the engine must not be given it twice.
     dtype = args.pop("dtype", TORCH_DTYPE)
     if dtype not in _TRAINED_IN:
         what = f"is {dtype!r}, and the trainer computes in {' or '.join(_TRAINED_IN)}"
@@ -66,6 +67,7 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
         max_checkpoints_to_keep=given.max_checkpoints_to_keep,
         save_hf=given.save_hf_checkpoint,
         max_tokens_per_micro_batch=given.max_token_len_per_gpu
+        # Twice the longest sequence always holds at least one, and usually packs several.
         or max(MIN_MICRO_BATCH_TOKENS, math.ceil(2 * model_tokens / ulysses)),
         threads=lifted.get("threads", 1),
         dtype=dtype,
@@ -84,6 +86,7 @@ def with_updates(
     """The trainer with the optimizer steps of policy and critic; says it where a mini-batch does not divide a batch."""
     given = experiment.trainer
     config = experiment.trainer.trainer_config or {}
+    # verl has `actor` below `actor_rollout_ref`; a file may leave that level out.
     wrapped = "actor_rollout_ref" in config
     actor: FieldPath = (*_CONFIG, "actor_rollout_ref", "actor") if wrapped else (*_CONFIG, "actor")
     critic: FieldPath = (*_CONFIG, "critic")
@@ -98,6 +101,7 @@ def with_updates(
             what = f"is {own[name]}, and {show((*actor, name))} is {found[name]}"
             notes.wrong(("trainer", name), what, "keep one of the two", Contradiction)
     _check_size(own, ("trainer",), train_batch, notes)
+    # Where both are given they are equal, or an issue says that they are not.
     policy = _spec(UpdatesSpec(), {**found, **own})
     _warn(policy, algorithm, train_batch, notes)
     trainer = msgspec.structs.replace(trainer, updates=policy)
@@ -143,6 +147,7 @@ def _check_size(found: Mapping[str, Any], path: FieldPath, train_batch: int, not
         return
     what = f"is {size}, and a batch has {train_batch} items: "
     what += f"{train_batch % size} would be left over" if size < train_batch else "that is more than all of them"
+    # A remainder would be a smaller mini-batch with the same learning rate.
     nearest = max(each for each in range(1, min(size, train_batch) + 1) if train_batch % each == 0)
     fix = f"write a divisor of {train_batch}, such as {nearest}, or change buffer.train_batch_size"
     notes.wrong((*path, "ppo_mini_batch_size"), what, fix, Contradiction)
@@ -183,6 +188,7 @@ def with_companions(
     """The trainer with the critic and the teacher that the advantages need."""
     needs = fields_of(algorithm)
     if "values" in needs:
+        # An argument of the engine that the user wrote by its own name counts more than verl's.
         args = _critic_args(experiment.trainer.trainer_config, notes) | trainer.engine_args
         trainer = msgspec.structs.replace(
             trainer,

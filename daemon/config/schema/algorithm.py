@@ -54,7 +54,7 @@ class Algorithm(Section):
         | None
     ) = None
     loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
-    """What `seq-mean-token-sum-norm` divides by."""
+    """The divisor of `seq-mean-token-sum-norm`."""
     enable_router_replay: bool = inert(False)
     bypass_old_logprobs: bool = True
     rollout_correction: RolloutCorrection | None = None

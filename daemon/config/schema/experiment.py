@@ -15,11 +15,13 @@ from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import Args, Count, Natural, Seconds, Section, Seed, Url, inert, section, word
 from rftd.daemon.config.schema.trainer import Trainer
 
+# A file name has 255 bytes on common file systems: room for what is put before and behind it.
 _NAME_BYTES = 120
 
 
 def _folder(name: str) -> str:
     """Any printable text that is the name of one folder."""
+    # The name becomes a folder below the checkpoint root: it must not lead out of it.
     if name in (".", "..") or "/" in name or "\\" in name or not name.isprintable() or name != name.strip():
         raise PydanticCustomError("folder_name", "becomes a folder's name: no slash, no '..', no control characters")
     if len(name.encode("utf-8", "replace")) > _NAME_BYTES:
@@ -109,7 +111,7 @@ class Synchronizer(Section):
 
 
 class Operator(Section):
-    """One operator and its arguments."""
+    """An operator and its arguments."""
 
     name: str
     args: Args = {}
@@ -146,7 +148,7 @@ class DataProcessor(Section):
 
 
 class Stage(Section):
-    """What is not given here is inherited."""
+    """An entry of `stages`: sections that are laid over the global ones; what is not given is inherited."""
 
     stage_name: Name
     mode: Mode | None = None
@@ -173,9 +175,10 @@ class Experiment(Section):
     deterministic: bool = False
     seed: Seed = 42
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """Of its turn among the experiments that wait; the highest goes first."""
+    """The experiment's turn among those that wait; the highest goes first."""
     labels: dict[str, str] = {}
     algorithm: Algorithm = section(Algorithm)
+    # Read and checked so that files of the guide load; nothing acts on it yet.
     data_processor: DataProcessor = section(DataProcessor, is_inert=True)
     model: Model = section(Model)
     cluster: Cluster = section(Cluster)

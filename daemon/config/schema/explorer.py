@@ -131,4 +131,4 @@ class Explorer(Section):
     collect_only: bool = False
     """rftd's own, with `mode: explore`: nobody will train; the experiment ends when every task has been tried."""
     max_inflight_batches: Count = 2
-    """How far explorers run ahead with `fully_async`."""
+    """Batches that explorers run ahead with `fully_async`."""

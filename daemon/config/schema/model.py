@@ -11,7 +11,7 @@ from rftd.workers.rollout.sampling import HIGHEST_PENALTY
 
 
 class Lora(Section):
-    """One entry of `model.lora_configs`."""
+    """An entry of `model.lora_configs`."""
 
     name: str
     path: Annotated[str | None, LocalPath()] = None
@@ -19,6 +19,7 @@ class Lora(Section):
     lora_rank: Count = 32
     lora_alpha: Count = 32
     lora_dtype: str = "auto"
+    # A word or a list: the resolver tells which, with a better message than a union of types has.
     target_modules: Any = "all-linear"
     exclude_modules: Any = None
 

@@ -26,7 +26,7 @@ class AnyPolicy(Section):
     """The fields that every kind has."""
 
     max_staleness: Natural | None = None
-    """In weight versions; none: as small as the synchronizer allows."""
+    """The bound in weight versions; none: as small as the synchronizer allows."""
     min_group_members: Count | None = None
     """A group with fewer is retired; none: 2, or 1 where a group is one rollout."""
     kind: str
@@ -49,6 +49,7 @@ def fields_of(policy: type[Paced]) -> tuple[msgspec.structs.FieldInfo, ...]:
 def section_of(kind: str, policy: type[Paced]) -> type[AnyPolicy]:
     """The section of one kind, made of the arguments that its policy declares."""
     fields: dict[str, Any] = {each.name: _field(each) for each in fields_of(policy)}
+    # The tag is the registry's name, so that a class may serve two kinds.
     fields["kind"] = (Literal[kind], ...)
     return cast(
         type[AnyPolicy], create_model(f"{policy.__name__}Policy", __base__=AnyPolicy, __doc__=policy.__doc__, **fields)
@@ -63,6 +64,7 @@ def _field(argument: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
         kind, *marks = get_args(kind)
         metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
         bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
+    # pydantic's `...` is a field that must be given.
     default = ... if argument.default is msgspec.NODEFAULT else argument.default
     return kind, Field(default=default, **bounds)
 

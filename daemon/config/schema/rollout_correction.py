@@ -52,7 +52,7 @@ class TokenCorrection(Section):
 
 
 class SequenceCorrection(Section):
-    """Responses whose product of w is outside [low, high]."""
+    """Responses whose product of w is outside [low, high] are left out."""
 
     kind: Literal["sequence"]
     low: Low | None = None
@@ -60,7 +60,7 @@ class SequenceCorrection(Section):
 
 
 class GeometricCorrection(Section):
-    """Responses whose geometric mean of w is outside [low, high]."""
+    """Responses whose geometric mean of w is outside [low, high] are left out."""
 
     kind: Literal["geometric"]
     low: Low | None = None
@@ -68,7 +68,7 @@ class GeometricCorrection(Section):
 
 
 class K2Correction(Section):
-    """By (log w)² / 2."""
+    """Tokens or responses whose (log w)² / 2 is over the threshold are left out."""
 
     kind: Literal["k2"]
     threshold: Threshold
@@ -76,7 +76,7 @@ class K2Correction(Section):
 
 
 class K3Correction(Section):
-    """By w - log w - 1."""
+    """Tokens or responses whose w - log w - 1 is over the threshold are left out."""
 
     kind: Literal["k3"]
     threshold: Threshold
@@ -84,14 +84,14 @@ class K3Correction(Section):
 
 
 class KPopCorrection(Section):
-    """By the KL of "this token, or any other"."""
+    """Tokens are left out by the KL divergence of the binary choice "this token, or any other"."""
 
     kind: Literal["kpop"]
     threshold: Threshold = 0.1
 
 
 class M2poCorrection(Section):
-    """By the second moment of log w over the batch."""
+    """Tokens are left out until the second moment of log w over the batch is within the threshold."""
 
     kind: Literal["m2po"]
     threshold: Threshold = 0.04
@@ -99,7 +99,7 @@ class M2poCorrection(Section):
 
 
 class OpsmCorrection(Section):
-    """Responses with a negative advantage that have drifted."""
+    """Responses with a negative advantage that have drifted by more than delta are left out."""
 
     kind: Literal["opsm"]
     delta: Threshold = 1e-4
@@ -159,9 +159,9 @@ class RolloutCorrection(Section):
     """A number: truncated there (tis). `low_high`: nothing outside (icepop)."""
     rollout_is_batch_normalize: bool = False
     rollout_rs: str | None = None
-    """Of token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3, by commas."""
+    """Criteria by commas: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
     rollout_rs_threshold: float | str | None = None
-    """One for all, or one for each, by commas; of k1 `low_high`, or high alone."""
+    """A threshold for all criteria, or one for each, by commas; for k1 `low_high`, or high alone."""
     bypass_mode: bool | None = None
     loss_type: Annotated[Literal["ppo_clip", "reinforce"], word()] = "ppo_clip"
     old_logprobs: Annotated[Literal["rollout", "recomputed", "approximated"] | None, word()] = None

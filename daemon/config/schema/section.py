@@ -1,4 +1,4 @@
-"""What every section of the experiment file shares."""
+"""`Section` is the base of every section of the experiment file; here are the types and marks that fields share."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ class LocalPath:
 class Section(BaseModel):
     """A mapping of the file: unknown keys are errors, values are not converted, an empty section is all defaults."""
 
+    # Strict: pydantic would otherwise read "4" as 4 and 1 as true, and a typing error would pass for a value.
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         text, section = _expects(cls, info.field_name or "")
+        # A variable of the environment is always text: in a numeric field it stands for the number that it
+        # spells.
         if isinstance(value, EnvText):
             return str(value) if text else read_scalar(value)
         return {} if value is None and section else value
@@ -43,8 +46,9 @@ class Section(BaseModel):
 
 @cache
 def _expects(cls: type[Section], name: str) -> tuple[bool, bool]:
-    """Whether the field takes text, and whether it is a section that is always there."""
+    """(True if the field takes text, True if it is a section that is always there)."""
     annotation = cls.model_fields[name].annotation
+    # Cached by class and field: a file has thousands of values, and an annotation is walked slowly.
     members = set(_members(annotation))
     is_section = isinstance(annotation, type) and issubclass(annotation, Section)
     return bool(members & {str, Any}) or any(isinstance(member, str) for member in members), is_section
@@ -102,6 +106,7 @@ def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[Field
         is_inert = isinstance(extra, dict) and bool(extra.get("inert"))
         value = getattr(model, name)
         if is_inert:
+            # A file that spells out a default asks for nothing that rftd fails to do.
             if value != field.get_default(call_default_factory=True):
                 yield (*path, name), str(extra.get("why") or "") if isinstance(extra, dict) else ""
         elif isinstance(value, Section):

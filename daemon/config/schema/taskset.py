@@ -1,4 +1,4 @@
-"""One taskset, and the format of its rows."""
+"""A taskset, and the format of its rows."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Format(Section):
     completion_key: str = "completion"
     label_key: str = "label"
     enable_concatenated_multi_turn: bool = False
-    """Of a conversation to imitate, learn every message of the assistant."""
+    """True: every message of the assistant in a conversation is imitated, not the last one alone."""
     chat_template: str | None = None
-    """Of rows to train on; tasks are asked in the model's."""
+    """The template of rows to train on; tasks are asked in the model's."""
     enable_thinking: bool | None = None
 
 
 TokenId = Annotated[Natural, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)]
-"""In JSON a key is a text."""
+"""A token's id as a key: an int, or the text of one, for JSON has text keys only."""
 
 
 def _raw(value: Any) -> Any:
