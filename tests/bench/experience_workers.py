@@ -35,7 +35,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import partition_of
 from rftd.workers.membership import Membership
-from rftd.workers.rollout.attempt import experience_ids, rollout_ids
+from rftd.workers.rollout.leased import experience_ids, rollout_ids
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.training.assembly import Assembly
 from rftd.workers.training.engine import StepResult, TrainBatch

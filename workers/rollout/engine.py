@@ -130,8 +130,9 @@ class GroupEngine(RolloutEngine, Protocol):
     """An engine that takes several requests from one task, where a task for each would cost more than the tokens."""
 
     def generate_each(self, requests: Sequence[GenerationRequest]) -> AbstractAsyncContextManager[Answers]:
-        """Responses as they come, each as `generate` would give it. Leaving the context cancels what has not ended.
+        """Responses as they come, each as `generate` would give or raise it. Leaving the context cancels the others.
 
-        The caller bounds how many there are. Entering raises RolloutError if any of them can never run.
+        The caller bounds how many there are. A request that can never run is answered with its RolloutError, for its
+        neighbours may be of other tasks.
         """
         ...

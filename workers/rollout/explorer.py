@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -22,17 +23,17 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
-from rftd.workers.rollout.attempt import Attempts
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.evaluator import Evaluator
+from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.rollouts import Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.rollout.workflows.together import Together
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
 from rftd.workers.weights.channel import as_ref
@@ -51,16 +52,16 @@ class Explorer:
         self._log = log
         self._gate = VersionGate()
         self._outbox = Outbox(member.log, member.clock)
-        self._running: dict[UUID, list[asyncio.Task[None]]] = {}
+        self._running: dict[UUID, asyncio.Task[None]] = {}
         self._leases: dict[UUID, TaskLeased] = {}
         """Of those that run, the ones whose rollouts begin on certain weights."""
         self._tasksets: dict[str, Taskset] = {}
-        self._attempts: dict[int, Attempts] = {}
+        self._opening = asyncio.Lock()
+        self._rollouts: dict[int, LeasedRollouts] = {}
+        """By stage."""
         self._engine: RolloutEngine | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
-        self._places: dict[int, asyncio.Semaphore] = {}
-        """The places for rollouts that run at once, by stage."""
         self._orphans = Orphans(log)
         self._loading = self._failed = self._leaving = False
         self._turn: DeviceTurn | None = None
@@ -85,23 +86,27 @@ class Explorer:
             at_once=EVAL_AT_ONCE,
             clock=self._member.clock,
             orphans=self._orphans,
+            log=self._log,
         )
         artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         for index, each in enumerate(spec.stages):
             if each.taskset is not None:
-                self._places[index] = asyncio.Semaphore(each.rollout.concurrency)
                 asked = EngineFromThreads(engine) if each.rollout.threads_each else engine
-                runner = WorkflowRunner(each.taskset, model=each.model, engine=asked, tokenizer=tokenizer)
-                self._attempts[index] = Attempts(
-                    runner,
+                rollouts = Rollouts(
+                    WorkflowRunner(each.taskset, model=each.model, engine=asked, tokenizer=tokenizer),
                     each.rollout,
+                    places=asyncio.Semaphore(each.rollout.concurrency),
+                    clock=self._member.clock,
+                    orphans=self._orphans,
+                    device=self._device,
+                )
+                self._rollouts[index] = LeasedRollouts(
+                    rollouts,
+                    artifacts=artifacts,
+                    seed=spec.seed,
                     greedy_rollouts=each.algorithm.greedy_rollouts,
                     sampling=each.taskset.sampling,
                     trained=each.kind != "explore",
-                    artifacts=artifacts,
-                    seed=spec.seed,
-                    clock=self._member.clock,
-                    orphans=self._orphans,
                 )
         await self._member.join(slots)
         try:
@@ -111,10 +116,10 @@ class Explorer:
                     tasks.create_task(self._member.beat(self._refresh)),
                     tasks.create_task(self._follow_weights(engine)),
                 ]
-                async with asyncio.TaskGroup() as rollouts:
-                    await self._take_leases(stop, rollouts)
+                async with asyncio.TaskGroup() as work:
+                    await self._take_leases(stop, work)
                     if stop.is_set():
-                        await self._drain(rollouts)
+                        await self._drain()
                     self._drop(list(self._running))
                 await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
                 for task in background:
@@ -131,7 +136,7 @@ class Explorer:
             self._turn.share(engine)
         return engine
 
-    async def _take_leases(self, stop: asyncio.Event, rollouts: asyncio.TaskGroup) -> None:
+    async def _take_leases(self, stop: asyncio.Event, work: asyncio.TaskGroup) -> None:
         view = self._view
         while not stop.is_set() and not (view.spine.status is not None and view.spine.status.ended):
             await self._follower.pump(wait_s=0.5)
@@ -147,85 +152,39 @@ class Explorer:
             while view.leased:
                 lease = view.leased.popleft()
                 if isinstance(lease, EvalLeased):
-                    work = [rollouts.create_task(self._evaluate(lease))]
+                    self._running[lease.lease] = work.create_task(self._evaluate(lease))
                 else:
-                    work = await self._begin(lease, rollouts)
+                    self._running[lease.lease] = work.create_task(self._roll_out(lease))
                     self._leases[lease.lease] = lease
-                self._running[lease.lease] = work
             self._drop(list(view.ended))
             view.ended.clear()
             self._forget_done()
             await self._gate.notify()
 
-    async def _drain(self, rollouts: asyncio.TaskGroup) -> None:
+    async def _drain(self) -> None:
         self._leaving = True
-        work = [task for tasks in self._running.values() for task in tasks if not task.done()]
+        work = [task for task in self._running.values() if not task.done()]
         if work:
             await asyncio.wait(work, timeout=limits.DRAIN_TIMEOUT_S)
 
     def _drop(self, leases: list[UUID]) -> None:
         for lease in leases:
             self._leases.pop(lease, None)
-            for task in self._running.pop(lease, []):
+            task = self._running.pop(lease, None)
+            if task is not None:
                 task.cancel()
 
     def _forget_done(self) -> None:
-        for lease in [lease for lease, tasks in self._running.items() if all(task.done() for task in tasks)]:
+        for lease in [lease for lease, task in self._running.items() if task.done()]:
             del self._running[lease]
             self._leases.pop(lease, None)
 
-    async def _begin(self, lease: TaskLeased, rollouts: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-        """A task for the whole lease, or one for each of its rollouts."""
-        together = self._attempts[lease.stage].together(lease, await self._taskset_of(lease))
-        if together is not None:
-            return [rollouts.create_task(self._rollouts(lease, together))]
-        return [rollouts.create_task(self._rollout(lease, rollout)) for rollout in lease.rollouts]
-
-    async def _rollouts(self, lease: TaskLeased, together: Together) -> None:
-        """The rollouts of a lease, as many at once as there are places."""
+    async def _roll_out(self, lease: TaskLeased) -> None:
         async with self._gate.passing(lease.min_version, pinned=lease.pinned):
-            some, left = await self._placed(lease, lease.rollouts)
-            if not left:
-                await self._part(lease, some, together)
-                return
-            async with asyncio.TaskGroup() as parts:
-                parts.create_task(self._part(lease, some, together))
-                while left:
-                    some, left = await self._placed(lease, left)
-                    parts.create_task(self._part(lease, some, together))
-
-    async def _placed(self, lease: TaskLeased, rollouts: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """Those that hold a place now, at least one, and the others."""
-        places = self._places[lease.stage]
-        await places.acquire()
-        held = 1
-        while held < len(rollouts) and not places.locked():
-            await places.acquire()
-            held += 1
-        return rollouts[:held], rollouts[held:]
-
-    async def _part(self, lease: TaskLeased, rollouts: Sequence[int], together: Together) -> None:
-        """Some rollouts of a lease, which hold a place each."""
-        held = len(rollouts)
-        places = self._places[lease.stage]
-        each = self._attempts[lease.stage].run_each(lease, rollouts, together)
-        try:
-            async with self._device(), aclosing(each) as events:
-                async for some in events:
-                    for _ in some:
-                        places.release()
-                    held -= len(some)
-                    await self._hand_over(lease, some)
-        finally:
-            for _ in range(held):
-                places.release()
-
-    async def _rollout(self, lease: TaskLeased, rollout: int) -> None:
-        async with self._gate.passing(lease.min_version, pinned=lease.pinned), self._places[lease.stage]:
-            taskset = await self._taskset_of(lease)
-            async with self._device():
-                event = await self._attempts[lease.stage].run(lease, rollout, taskset)
-        await self._hand_over(lease, [event])
+            stage = self._stage(lease.stage)
+            assert stage.taskset is not None
+            taskset = await self._taskset(stage.taskset, lease.digest)
+            await self._rollouts[lease.stage].run(lease, taskset, partial(self._hand_over, lease))
 
     async def _hand_over(self, lease: TaskLeased, events: Sequence[ExperienceProduced | RolloutFailed]) -> None:
         partition = partition_of(topics.EXPERIENCES, lease.group)
@@ -335,13 +294,12 @@ class Explorer:
 
     def _refresh(self) -> None:
         pulse = self._member.pulse
-        running = sum(len(tasks) for tasks in self._running.values())
         pulse.leases = tuple(lease for lease in self._running if self._progresses(lease))
         if self._engine is not None:
             stats = self._engine.stats()
             pulse.tokens_total = stats.tokens_total
             pulse.free = max(0, self._slots - stats.running)
-        pulse.state = self._doing(running)
+        pulse.state = self._doing()
 
     def _progresses(self, lease: UUID) -> bool:
         """False of one that only waits for weights: it is not renewed, and given out again when its time is over.
@@ -353,14 +311,13 @@ class Explorer:
             return True
         return self._gate.fits(leased.min_version, pinned=leased.pinned)
 
-    def _doing(self, tasks: int) -> str:
+    def _doing(self) -> str:
         """The state of a heartbeat; of a worker that does several things the one that makes progress."""
         if self._leaving:
             return "drain"
-        waiting = self._turn.waiting if self._turn else 0
-        if tasks > self._gate.waiting + waiting:
+        if any(each.running for each in self._rollouts.values()) or (self._evaluator and self._evaluator.running):
             return "busy"
-        if waiting:
+        if self._turn is not None and self._turn.waiting:
             return "wait_turn"
         if self._failed:
             return "load_failed"
@@ -368,21 +325,17 @@ class Explorer:
             return "load_weights"
         if self._gate.version < 0:
             return "wait_weights"
-        return "wait_version" if tasks else "wait_tasks"
+        return "wait_version" if self._running else "wait_tasks"
 
     def _stage(self, index: int) -> StageSpec:
         assert self._view.spine.spec is not None
         return self._view.spine.spec.stages[index]
 
-    async def _taskset_of(self, lease: TaskLeased) -> Taskset:
-        stage = self._stage(lease.stage)
-        assert stage.taskset is not None
-        return await self._taskset(stage.taskset, lease.digest)
-
     async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
-        taskset = self._tasksets.get(spec.name)
-        if taskset is None:
-            taskset = self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
+        async with self._opening:  # many leases come at once, and a large file is read for its digest once
+            taskset = self._tasksets.get(spec.name)
+            if taskset is None:
+                taskset = self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
         found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
         if digest and found != digest:
             raise DataError(

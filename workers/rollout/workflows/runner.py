@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import cast
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,7 @@ from rftd.workers.rollout.engine import GroupEngine, RolloutEngine
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.scorer import Scorer, open_scorer
+from rftd.workers.rollout.workflows.attempt import TaskRollout
 from rftd.workers.rollout.workflows.registry import WORKFLOWS
 from rftd.workers.rollout.workflows.result import RolloutResult, named
 from rftd.workers.rollout.workflows.spans import shifted
@@ -57,7 +58,7 @@ class WorkflowRunner:
         self._tokenizer = tokenizer
         self._workflows: dict[str, Workflow] = {}
         self._scorers: dict[str, Scorer] = {}
-        self._single: dict[str, SingleTurn | Literal[False]] = {}
+        self._single: dict[str, bool] = {}
         self._open(taskset.workflow, taskset.reward)
 
     async def run(
@@ -93,31 +94,38 @@ class WorkflowRunner:
             raise named(error, task) from error
         return joined(results)
 
-    def together(self, task: Task) -> Together | None:
-        """For the task's rollouts as one piece of work; None where each needs its own, or something is amiss with it.
+    def asks_once(self, task: Task) -> bool:
+        """True if the task's rollouts can be made `together`.
 
         That takes a workflow of ours that asks once, a reward that never waits, and an engine that answers several.
         """
         if self._groups is None or not WORKFLOWS.builtin(task.workflow):
-            return None
+            return False
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
         except RftdError:
-            return None  # each rollout will say why
+            return False  # `run` says why
+        # Kept by name, because a check of a runtime protocol costs more than the rest of a rollout's accounting.
         single = self._single.get(task.workflow)
         if single is None:
-            single = self._single[task.workflow] = workflow if isinstance(workflow, SingleTurn) else False
-        if not single or not scorer.quick:
-            return None
+            single = self._single[task.workflow] = isinstance(workflow, SingleTurn)
+        return single and scorer.quick
+
+    def together(self, rollouts: Sequence[TaskRollout]) -> Together:
+        """One attempt at rollouts of tasks that all ask once."""
+        assert self._groups is not None, "asks_once() says no"
         return Together(
-            task,
-            single,
-            scorer,
+            rollouts,
+            self._opened_single,
             engine=self._groups,
             tokenizer=self._tokenizer,
             spec=self._model,
             sampling=self._taskset.sampling,
         )
+
+    def _opened_single(self, task: Task) -> tuple[SingleTurn, Scorer]:
+        workflow, scorer = self._open(task.workflow, task.reward)
+        return cast(SingleTurn, workflow), scorer
 
     def _open(self, name: str, reward: str | None) -> tuple[Workflow, Scorer]:
         """The arguments of the experiment go to the workflow and reward that it names, not to those of single rows."""

@@ -1,16 +1,14 @@
-"""`Together`: the rollouts of one task as one piece of work, where the workflow asks once.
+"""`Together`: rollouts of workflows that ask once, as one request to the engine.
 
-Each has the ids, the seed and the result that it would have alone; it is only cheaper: the prompt is made once, and one
-asyncio task waits for all of them.
+Each has the ids, the seed and the result that it would have alone; it is only cheaper: a prompt is made once for all
+rollouts of its task, and one asyncio task waits for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Self, TypeAlias
-from uuid import UUID
+from itertools import groupby
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.spec import ModelSpec, SamplingSpec
@@ -18,124 +16,137 @@ from rftd.workers.rollout.engine import Answers, Generation, GenerationRequest, 
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.scorer import Scorer
+from rftd.workers.rollout.workflows.attempt import Ended, TaskRollout
 from rftd.workers.rollout.workflows.result import RolloutResult, named
 from rftd.workers.rollout.workflows.simple import finish_now
 from rftd.workers.rollout.workflows.workflow import SingleTurn
 from rftd.workers.tasksets.task import Task
 from rftd.workers.tasksets.tokenizer import Tokenizer
 
-Ended: TypeAlias = tuple[int, RolloutResult | RolloutError]
-"""A rollout's number among those that were asked, and its result or what went wrong."""
-
 
 class Together:
-    """One task's rollouts under one workflow and one reward; made by `WorkflowRunner.together`."""
+    """Implements `Attempt` with one request to a `GroupEngine`; made by `WorkflowRunner.together`."""
 
     def __init__(
         self,
-        task: Task,
-        workflow: SingleTurn,
-        scorer: Scorer,
+        rollouts: Sequence[TaskRollout],
+        opened: Callable[[Task], tuple[SingleTurn, Scorer]],
         *,
         engine: GroupEngine,
         tokenizer: Tokenizer,
         spec: ModelSpec,
         sampling: SamplingSpec,
     ) -> None:
-        self.task = task
-        self._workflow = workflow
-        self._scorer = scorer
-        self.engine = engine
+        """`opened` gives the workflow and the quick reward of a task."""
+        self.rollouts = rollouts
+        self._opened = opened
+        self._engine = engine
         self._tokenizer = tokenizer
         self._spec = spec
         self._sampling = sampling
-        self._model: Model | None = None
+        self._requests: list[tuple[int, GenerationRequest, _Prompt]] = []
+        self._unasked: list[Ended] = []
+        """Rollouts that ended without a request: their prompt is too long, or could not be made."""
+        self._generating: AbstractAsyncContextManager[Answers] | None = None
+        self._answers: Answers | None = None
+        self._begun = False
 
-    def asked(self, rollouts: Sequence[tuple[UUID, UUID]]) -> Attempt:
-        """One attempt at each of the rollouts, given by its id and what its sampling derives from.
+    async def some(self) -> Sequence[Ended]:
+        if not self._begun:
+            self._begun = True
+            self._ask()
+        if self._unasked:
+            unasked = self._unasked
+            self._unasked = []
+            return unasked
+        if self._answers is None:
+            # Entered here, not in the constructor, so that the attempt's time-out holds for it too.
+            generating = self._engine.generate_each([request for _, request, _ in self._requests])
+            self._answers = await generating.__aenter__()
+            self._generating = generating
+        ended: list[Ended] = []
+        for number, answer in await self._answers.some():
+            place, request, prompt = self._requests[number]
+            ended.append((place, prompt.result(request, answer)))
+        return ended
 
-        Takes as long as generating takes: the caller bounds it. Leaving the context gives up what has not ended.
+    async def leave(self) -> Collection[int]:
+        """Frees the engine's slots. An engine is ours, and obeys: no rollout goes on."""
+        if self._generating is not None:
+            generating = self._generating
+            self._generating = None
+            await generating.__aexit__(None, None, None)
+        return ()
+
+    def _ask(self) -> None:
+        """Makes one prompt for the neighbours that have task and sampling in common, and their requests with it.
+
+        Compared by identity, which a task that was read once has: comparing whole rows would cost more than a prompt.
         """
-        return Attempt(self, rollouts)
+        for _, alike in groupby(enumerate(self.rollouts), _prompt_key):
+            members = list(alike)
+            first = members[0][1]
+            try:
+                asked = self._prompted([rollout for _, rollout in members])
+            except Exception as error:
+                failed = named(error, first.task)
+                self._unasked += [(place, failed) for place, _ in members]
+                continue
+            prompt, requests = asked
+            if isinstance(requests, Response):
+                self._unasked += [(place, prompt.scored(requests)) for place, _ in members]
+            else:
+                self._requests += [
+                    (place, request, prompt) for (place, _), request in zip(members, requests, strict=True)
+                ]
 
-    def requests(self, rollouts: Sequence[tuple[UUID, UUID]]) -> list[GenerationRequest] | Response:
-        """What they ask the engine, all with one prompt; a Response to all of them if it is not to be asked."""
-        id, seed = rollouts[0]
-        model = self._model = Model(
-            self.engine, self._tokenizer, spec=self._spec, sampling=self._sampling, rollout=id, seed=seed
+    def _prompted(self, rollouts: Sequence[TaskRollout]) -> tuple[_Prompt, list[GenerationRequest] | Response]:
+        request = rollouts[0].request
+        task = rollouts[0].task
+        workflow, scorer = self._opened(task)
+        model = Model(
+            self._engine,
+            self._tokenizer,
+            spec=self._spec,
+            sampling=request.sampling or self._sampling,
+            rollout=request.id,
+            seed=request.seed,
         )
-        return model.ask_for(rollouts, self._workflow.prompt(self.task, model, self._scorer))
+        asked = model.ask_for(
+            [(each.request.id, each.request.seed) for each in rollouts], workflow.prompt(task, model, scorer)
+        )
+        return _Prompt(task, model, scorer, self._spec.max_model_len), asked
+
+
+def _prompt_key(numbered: tuple[int, TaskRollout]) -> tuple[int, int]:
+    rollout = numbered[1]
+    return id(rollout.task), id(rollout.request.sampling)
+
+
+class _Prompt:
+    """A prompt that was asked with: it makes results of answers."""
+
+    def __init__(self, task: Task, model: Model, scorer: Scorer, max_model_len: int) -> None:
+        self._task = task
+        self._model = model
+        self._scorer = scorer
+        self._max_model_len = max_model_len
 
     def result(self, request: GenerationRequest, answer: Generation | RolloutError) -> RolloutResult | RolloutError:
-        """What the engine's answer makes of a rollout."""
+        """The rollout that ends with the engine's answer to `request`."""
         if isinstance(answer, RolloutError):
-            return named(answer, self.task)
-        assert self._model is not None, "requests() came before"
+            return named(answer, self._task)
         try:
             response = self._model.answer(request, answer)
         except Exception as error:
-            return named(error, self.task)
+            return named(error, self._task)
         return self.scored(response)
 
     def scored(self, response: Response) -> RolloutResult | RolloutError:
         """The rollout that ends with this response."""
         try:
-            result = finish_now(self.task, response, self._scorer)
-            result.check(self._spec.max_model_len)
+            result = finish_now(self._task, response, self._scorer)
+            result.check(self._max_model_len)
         except Exception as error:
-            return named(error, self.task)
+            return named(error, self._task)
         return result
-
-
-class Attempt:
-    """Rollouts under way together; a context."""
-
-    def __init__(self, together: Together, rollouts: Sequence[tuple[UUID, UUID]]) -> None:
-        self._together = together
-        self._rollouts = rollouts
-        self._requests: list[GenerationRequest] = []
-        self._generating: AbstractAsyncContextManager[Answers] | None = None
-        self._answers: Answers | None = None
-        self._told: Response | None = None
-        self._failed: RolloutError | None = None
-
-    @property
-    def where(self) -> str:
-        """The task's row."""
-        return self._together.task.where
-
-    async def __aenter__(self) -> Self:
-        try:
-            asked = self._together.requests(self._rollouts)
-            if isinstance(asked, Response):
-                self._told = asked
-            else:
-                generating = self._together.engine.generate_each(asked)
-                self._answers = await generating.__aenter__()
-                self._requests = asked
-                self._generating = generating
-        except Exception as error:  # one that can never run, or an engine that failed
-            self._failed = named(error, self._together.task)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._generating is not None:
-            await self._generating.__aexit__(kind, value, trace)
-
-    async def some(self) -> Sequence[Ended]:
-        """Those that have ended since the last call; none once all were given."""
-        if self._answers is not None:
-            return [
-                (number, self._together.result(self._requests[number], answer))
-                for number, answer in await self._answers.some()
-            ]
-        failed = self._failed
-        told = self._told
-        self._failed = self._told = None
-        if failed is not None:
-            return [(number, failed) for number in range(len(self._rollouts))]
-        if told is not None:
-            return [(number, self._together.scored(told)) for number in range(len(self._rollouts))]
-        return []

@@ -130,8 +130,16 @@ class TorchRolloutEngine:
     @asynccontextmanager
     async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
         """The responses to several requests, as they come."""
-        runnings = [self._checked(request) for request in requests]
-        waiter = Several(runnings)
+        waiter = Several()
+        runnings: list[Running] = []
+        for number, request in enumerate(requests):
+            try:
+                running = self._checked(request)
+            except RolloutError as error:
+                waiter.refuse(number, error)
+            else:
+                waiter.expect(number, running)
+                runnings.append(running)
         self._submit(runnings, waiter)
         try:
             yield waiter

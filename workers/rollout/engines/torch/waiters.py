@@ -37,10 +37,18 @@ class Single:
 class Several:
     """Implements `Answers` for requests that were made together."""
 
-    def __init__(self, runnings: Sequence[Running]) -> None:
-        self._numbers = {running: number for number, running in enumerate(runnings)}
+    def __init__(self) -> None:
+        self._numbers: dict[Running, int] = {}
         self._done: list[tuple[int, Generation | RolloutError]] = []
         self._more: asyncio.Future[None] | None = None
+
+    def expect(self, number: int, running: Running) -> None:
+        """The request of this number is on its way."""
+        self._numbers[running] = number
+
+    def refuse(self, number: int, error: RolloutError) -> None:
+        """The request of this number can never run."""
+        self._done.append((number, error))
 
     def take(self, running: Running, result: Generation | RolloutError) -> None:
         self._done.append((self._numbers.pop(running), result))

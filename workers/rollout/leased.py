@@ -1,0 +1,161 @@
+"""`LeasedRollouts`: the rollouts of a task lease, from their ids and seeds to the events that they end with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.errors import RftdError
+from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
+from rftd.storage.artifacts import ArtifactStore
+from rftd.streams.arrays import Array
+from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
+from rftd.streams.events.task import TaskLeased
+from rftd.streams.spec import SamplingSpec
+from rftd.workers.membership import explain
+from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
+from rftd.workers.rollout.workflows.attempt import RolloutRequest
+from rftd.workers.rollout.workflows.result import RolloutResult
+from rftd.workers.tasksets.taskset import Taskset
+
+HandOverEvents: TypeAlias = Callable[[Sequence[ExperienceProduced | RolloutFailed]], Awaitable[None]]
+"""Takes the events of a lease as its rollouts end."""
+
+
+def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
+    """The ids of a group's rollouts; the experience's id derives from it."""
+    return derive_each(group, "rollout", numbers=rollouts)
+
+
+def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
+    """The ids of the experiences that rollouts leave, and of their events: a repeated rollout is a duplicate."""
+    return derive_from_each(rollouts, "experience")
+
+
+def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
+    """What sampling derives from: the experiment's seed and each rollout's place, not its ids (rule 14)."""
+    return derive_each(NAMESPACE, "sampling", experiment_seed, lease.stage, lease.sequence, numbers=rollouts)
+
+
+class LeasedRollouts:
+    """Makes the rollouts of one stage's leases, as events."""
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        *,
+        artifacts: ArtifactStore,
+        seed: int,
+        greedy_rollouts: int = 0,
+        sampling: SamplingSpec | None = None,
+        trained: bool = True,
+    ) -> None:
+        """The first `greedy_rollouts` of each group are drawn greedily, which cannot be trained, else by `sampling`.
+
+        Of a stage that is `trained`, a rollout that no trainer could learn from fails.
+        """
+        self._rollouts = rollouts
+        self._artifacts = artifacts
+        self._seed = seed
+        self._trained = trained
+        self._greedy_rollouts = greedy_rollouts
+        self._greedy = msgspec.structs.replace(sampling or SamplingSpec(), temperature=0.0)
+
+    @property
+    def running(self) -> int:
+        """Rollouts that have a place and the device."""
+        return self._rollouts.running
+
+    async def run(self, lease: TaskLeased, taskset: Taskset, hand_over: HandOverEvents) -> None:
+        """Makes the lease's rollouts, and hands over the event that each ends with, as they end."""
+
+        async def ended(outcomes: Sequence[RolloutOutcome]) -> None:
+            experiences = experience_ids(outcome.request.id for outcome in outcomes)
+            await hand_over(
+                [
+                    await self._event(lease, experience, outcome)
+                    for experience, outcome in zip(experiences, outcomes, strict=True)
+                ]
+            )
+
+        await self._rollouts.run(self._requests(lease), taskset, ended, timeout_s=lease.timeout_s)
+
+    def _requests(self, lease: TaskLeased) -> list[RolloutRequest]:
+        """A group of n is n requests; a single rollout is a group of one."""
+        numbers = lease.rollouts
+        ids = rollout_ids(lease.group, numbers)
+        seeds = sampling_seeds(self._seed, lease, numbers)
+        return [
+            RolloutRequest(
+                number=number,
+                id=id,
+                seed=seed,
+                row=lease.row,
+                epoch=lease.epoch,
+                sampling=self._greedy if number < self._greedy_rollouts else None,
+                trained=self._trained and number >= self._greedy_rollouts,
+            )
+            for number, id, seed in zip(numbers, ids, seeds, strict=True)
+        ]
+
+    async def _event(
+        self, lease: TaskLeased, experience: UUID, outcome: RolloutOutcome
+    ) -> ExperienceProduced | RolloutFailed:
+        number = outcome.request.number
+        if not isinstance(outcome.result, RolloutResult):
+            return _failed(lease, number, outcome.result)
+        event = _experience(experience, lease, number, outcome.result, outcome.duration_s)
+        return event if _fits(event) else await self._stored(event)
+
+    async def _stored(self, event: ExperienceProduced) -> ExperienceProduced:
+        """The event with its arrays by reference: bytes first, then the event."""
+        put = self._artifacts.put
+        stored = {name: await asyncio.to_thread(array.stored, put) for name, array in event.arrays.items()}
+        return msgspec.structs.replace(event, **stored)
+
+
+def _fits(event: ExperienceProduced) -> bool:
+    """False if its arrays are too large to travel in it."""
+    size_bytes = sum(len(array.data) for array in event.arrays.values())
+    return size_bytes <= limits.INLINE_ARRAY_SIZE_BYTES
+
+
+def _failed(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
+    return RolloutFailed(
+        group=lease.group,
+        rollout=rollout,
+        stage=lease.stage,
+        lease=lease.lease,
+        code=error.code,
+        reason=explain(error),
+    )
+
+
+def _experience(
+    id: UUID, lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float
+) -> ExperienceProduced:
+    return ExperienceProduced(
+        experience=id,
+        group=lease.group,
+        rollout=rollout,
+        stage=lease.stage,
+        lease=lease.lease,
+        tokens=Array.of(result.tokens, "u4"),
+        prompt_tokens=result.prompt_tokens,
+        loss_mask=Array.of(result.loss_mask, "u1"),
+        logprobs=Array.of(result.logprobs, "f4"),
+        processed_logprobs=None if result.processed_logprobs is None else Array.of(result.processed_logprobs, "f4"),
+        spans=result.spans,
+        reward=result.reward,
+        priority=result.priority,
+        metrics=result.metrics,
+        finish=result.finish,
+        duration_s=duration_s,
+        steps=result.steps,
+        sampling=result.sampling,
+    )

@@ -1,0 +1,271 @@
+"""`Rollouts`: the one way in which rollouts are made, be it one, a group, or the rows of an evaluation.
+
+A caller brings requests and takes outcomes. In between lie the places that bound how many run at once, the attempts
+with their one time-out, the retries, and the one place where an error decides between another attempt and the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import lru_cache, partial
+from typing import TypeAlias
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
+from rftd.streams.spec import RolloutSpec
+from rftd.workers.rollout.orphans import OrphanedError, Orphans
+from rftd.workers.rollout.threads import on_own_thread
+from rftd.workers.rollout.workflows.attempt import Attempt, Ended, OneByOne, RolloutRequest, TaskRollout
+from rftd.workers.rollout.workflows.result import RolloutResult, named
+from rftd.workers.rollout.workflows.runner import WorkflowRunner
+from rftd.workers.tasksets.task import Task
+from rftd.workers.tasksets.taskset import Taskset
+
+
+class RolloutOutcome(msgspec.Struct, frozen=True):
+    """How a rollout ended, after as many attempts as it was allowed."""
+
+    request: RolloutRequest
+    result: RolloutResult | RftdError
+    duration_s: float
+    """From the moment that it had a place, with the attempts that failed."""
+
+
+HandOver: TypeAlias = Callable[[Sequence[RolloutOutcome]], Awaitable[None]]
+"""Takes outcomes as they come. It may wait, as for room in the outbox: no time-out runs meanwhile."""
+
+
+class Rollouts:
+    """Makes rollouts of one taskset's workflows with one engine."""
+
+    def __init__(
+        self,
+        runner: WorkflowRunner,
+        spec: RolloutSpec,
+        *,
+        places: asyncio.Semaphore,
+        clock: Clock,
+        orphans: Orphans,
+        device: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> None:
+        """`places` bound how many run at once; `device` is held by those that do, where others want it too."""
+        self._spec = spec
+        self._clock = clock
+        self.running = 0
+        """Rollouts that have a place and the device."""
+        self._runner = runner
+        self._places = places
+        self._orphans = orphans
+        self._device = device
+        self._door = asyncio.Lock()
+        # The rollouts of a group are of one task; the digest makes a changed file another one.
+        self._task = lru_cache(maxsize=64)(_read_task)
+
+    async def run(
+        self, requests: Sequence[RolloutRequest], taskset: Taskset, hand_over: HandOver, *, timeout_s: float = 0.0
+    ) -> None:
+        """Makes the rollouts and hands each outcome over once; returns when all are over.
+
+        Nothing that goes wrong with a rollout is raised: its outcome holds the error. Cancelled, it cancels what runs.
+        `timeout_s` bounds an attempt; 0 stands for `max_timeout_s`.
+        """
+        made = _Made(self._places, hand_over)
+        timeout_s = timeout_s or self._spec.max_timeout_s
+        last = requests
+        try:
+            async with asyncio.TaskGroup() as parts:
+                # First come, first served: a group that has begun gets all its places before the next one gets any, so
+                # that it closes earlier.
+                async with self._door:
+                    while last:
+                        count = await made.take_places(len(last))
+                        if count == len(last):
+                            break
+                        parts.create_task(self._part(last[:count], taskset, made, timeout_s))
+                        last = last[count:]
+                if last:
+                    # Not as a task, for most groups have one part, and a task costs as much as a rollout's accounting.
+                    await self._part(last, taskset, made, timeout_s)
+        finally:
+            # Here and not in the parts: one that is cancelled before its first step runs no `finally` of its own.
+            made.free(made.held)
+
+    async def _part(self, requests: Sequence[RolloutRequest], taskset: Taskset, made: _Made, timeout_s: float) -> None:
+        """Rollouts that have their places."""
+        async with self._device():
+            self.running += len(requests)
+            try:
+                async with asyncio.TaskGroup() as attempts:
+                    part = _Part(made, attempts, self._clock.monotonic_s(), timeout_s)
+                    ready: list[TaskRollout] = []
+                    for request in requests:
+                        try:
+                            task = self._task(taskset, taskset.digest, request.row, request.epoch)
+                        except DataError as error:
+                            # A row that is no task fails its rollouts, not the process; no attempt would mend it.
+                            await made.end([RolloutOutcome(request, error, 0.0)])
+                        else:
+                            ready.append(TaskRollout(request, task))
+                    first = self._attempts(ready)
+                    for attempt in first[1:]:
+                        attempts.create_task(self._attempt(attempt, part, self._spec.max_retry_times))
+                    for attempt in first[:1]:
+                        await self._attempt(attempt, part, self._spec.max_retry_times)
+            finally:
+                self.running -= len(requests)
+
+    def _attempts(self, rollouts: Sequence[TaskRollout]) -> list[Attempt]:
+        """The attempts that make the rollouts: together where that is cheaper, else one by one."""
+        together: list[TaskRollout] = []
+        alone: list[TaskRollout] = []
+        task: Task | None = None
+        once = False
+        for rollout in rollouts:
+            if rollout.task is not task:
+                task = rollout.task
+                # A workflow on a thread of its own may block, and together there is but one thread.
+                once = not self._spec.threads_each and self._runner.asks_once(task)
+            (together if once else alone).append(rollout)
+        attempts: list[Attempt] = []
+        if len(together) == 1:
+            alone += together  # alone is cheaper by a fifth then
+        elif together:
+            attempts.append(self._runner.together(together))
+        if alone:
+            attempts.append(OneByOne(alone, self._alone, self._orphans))
+        return attempts
+
+    async def _alone(self, rollout: TaskRollout) -> RolloutResult:
+        request = rollout.request
+        work = partial(self._runner.run, rollout.task, request.id, seed=request.seed, sampling=request.sampling)
+        return await (on_own_thread(work) if self._spec.threads_each else work())
+
+    async def _attempt(self, attempt: Attempt, part: _Part, retries: int) -> None:
+        """Sees one attempt to its end, and begins the next one for each rollout that failed."""
+        left = dict(enumerate(attempt.rollouts))
+        deadline_s = asyncio.get_running_loop().time() + part.timeout_s
+        try:
+            while left:
+                some = await _next_ended(attempt, left, deadline_s)
+                if not some:
+                    break
+                await self._settle(some, left, part, retries)
+        finally:
+            # Before a retry begins, so that the engine has the slots back.
+            deaf = await attempt.leave()
+        if left:
+            grace_s = self._orphans.grace_s
+            late = [
+                (place, _late(rollout.task, part.timeout_s, deaf_after_s=grace_s if place in deaf else None))
+                for place, rollout in left.items()
+            ]
+            await self._settle(late, left, part, retries)
+
+    async def _settle(self, some: Sequence[Ended], left: dict[int, TaskRollout], part: _Part, retries: int) -> None:
+        """Hands over what is final, and tries what failed again: at once, not when the slowest of the attempt ended."""
+        duration_s = self._clock.monotonic_s() - part.began_s
+        final: list[RolloutOutcome] = []
+        again: list[TaskRollout] = []
+        for place, result in some:
+            rollout = left.pop(place)
+            if rollout.request.trained and isinstance(result, RolloutResult):
+                result = _trainable(result, rollout.task)
+            # To try an orphan again would make one more of it.
+            if isinstance(result, RolloutResult | OrphanedError) or retries < 1:
+                final.append(RolloutOutcome(rollout.request, result, duration_s))
+            else:
+                again.append(rollout)
+        for attempt in self._attempts(again) if again else ():
+            part.attempts.create_task(self._attempt(attempt, part, retries - 1))
+        if final:
+            await part.made.end(final)
+
+
+class _Made:
+    """The rollouts of one call: the places that they hold, and who takes their outcomes."""
+
+    def __init__(self, places: asyncio.Semaphore, hand_over: HandOver) -> None:
+        self.held = 0
+        self._places = places
+        self._hand_over = hand_over
+
+    async def take_places(self, most: int) -> int:
+        """Waits for a place, and takes those that are free beside it, `most` in all. Returns how many."""
+        await self._places.acquire()
+        self.held += 1
+        count = 1
+        while count < most and not self._places.locked():
+            await self._places.acquire()  # returns at once
+            self.held += 1
+            count += 1
+        return count
+
+    async def end(self, outcomes: Sequence[RolloutOutcome]) -> None:
+        """Frees the places, then hands over: another rollout may run while the outbox is full."""
+        self.free(len(outcomes))
+        await self._hand_over(outcomes)
+
+    def free(self, count: int) -> None:
+        """Gives places back."""
+        self.held -= count
+        for _ in range(count):
+            self._places.release()
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """Rollouts of a call that got their places at one moment."""
+
+    made: _Made
+    attempts: asyncio.TaskGroup
+    began_s: float
+    timeout_s: float
+
+
+async def _next_ended(attempt: Attempt, left: dict[int, TaskRollout], deadline_s: float) -> Sequence[Ended]:
+    """The rollouts that ended next, as results or errors; none once the time is over."""
+    bound = asyncio.timeout_at(deadline_s)
+    error: Exception
+    try:
+        async with bound:
+            some = await attempt.some()
+        if some:
+            return some
+        error = RolloutError(
+            f"the rollout engine left {len(left)} requests unanswered", fix="this is a defect of the rollout engine"
+        )
+    except Exception as failure:
+        if bound.expired():
+            return ()
+        error = failure
+    # A copy for each, because an error is named by its row.
+    return [(place, named(copy.copy(error), rollout.task)) for place, rollout in left.items()]
+
+
+def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> RolloutTimeoutError:
+    text = f"no result within {timeout_s:g} s"
+    if deaf_after_s is None:
+        return RolloutTimeoutError(text, where=task.where, fix="raise explorer.max_timeout")
+    return OrphanedError(
+        f"{text}, and it goes on {deaf_after_s:g} s after it was cancelled",
+        where=task.where,
+        fix="let the workflow pass CancelledError on",
+    )
+
+
+def _trainable(result: RolloutResult, task: Task) -> RolloutResult | RolloutError:
+    """The result, or the error that no trainer could learn from it."""
+    try:
+        result.check_trainable()
+    except RolloutError as error:
+        return named(error, task)
+    return result
+
+
+def _read_task(taskset: Taskset, digest: str, row: int, epoch: int) -> Task:
+    assert taskset.digest == digest
+    return taskset.task(row, epoch)
