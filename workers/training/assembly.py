@@ -37,31 +37,34 @@ from rftd.workers.training.run_samples import Constants, run_samples
 
 
 class Reuse:
-    """A cache of the log: a record never changes, so who finds it here need not ask there. The oldest go first."""
+    """A cache of the log's records, which never change; the oldest go first."""
 
     def __init__(self, most_size_bytes: int = limits.REUSED_RECORDS_SIZE_BYTES) -> None:
         self._most = most_size_bytes
         self._records: dict[Position, Record] = {}
         self.size_bytes = 0
-        """Of what is kept."""
+        """The size of the kept records."""
 
     def among(self, wanted: Collection[Position]) -> dict[Position, Record]:
-        """Those of the records that are here."""
+        """The wanted records that are in the cache."""
         if not self._records:
             return {}
         return {place: self._records[place] for place in wanted if place in self._records}
 
     def note(self, plan: BatchPlanned, records: Mapping[Position, Record]) -> None:
         """Keeps of a plan's records those of experiences that may be used again, and their groups; drops the others."""
+        # Without reuse no record is read twice, and keeping any would cost memory for nothing.
         if plan.max_uses == 1:
             return
         groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
         for item in plan.experiences:
             place = Position(Partition(topics.EXPERIENCES, item.partition), item.offset)
             self._drop(place)
+            # 0 means without end. Kept anew, not touched: dropping first moves the record to the end of the queue.
             if not plan.max_uses or item.use < plan.max_uses:
                 self._keep(place, records[place])
                 self._keep(groups[item.group], records[groups[item.group]])
+        # A dictionary keeps the order of insertion, so its first key is the oldest record.
         while self.size_bytes > self._most:
             self._drop(next(iter(self._records)))
 
@@ -103,7 +106,7 @@ class ProcessedGap:
 
 
 READ_ALONG_RECORDS: Final = 16
-"""So far apart may two records of a batch lie that are read as one stretch."""
+"""The longest gap, in records, within one read: what lies between is read along."""
 
 
 class Assembly:
@@ -155,9 +158,12 @@ class Assembly:
         for item, place in zip(plan.experiences, own, strict=True):
             event = decode_as(records[place], ExperienceProduced)
             _expect(event.experience, item.experience, records[place])
+            # Large arrays lie in files beside the log: reading them would hold the event loop up.
             if event.tokens.artifact:
                 event = await asyncio.to_thread(self._loaded, event)
             values = advantages[item.group][event.rollout]
+            # A rollout that is not trained stays in the batch with an all-zero mask: the plan names it, and the step
+            # accounts for it.
             trained = event.rollout >= greedy and (not isinstance(function, Masking) or function.trains(event.finish))
             if trained:
                 gap.add(event)
@@ -199,8 +205,12 @@ class Assembly:
             first = pending[0]
             last = pending[-1]
             for record in await self._log.read(partition, first, max_records=last - first + 1):
+                # Records between the wanted ones come along and are ignored: `found` is only ever asked for wanted
+                # places.
                 found[Position(partition, record.offset)] = record
             pending = [offset for offset in pending if Position(partition, offset) not in found]
+            # A read may give fewer records than asked for; one that gives none of those wanted would be repeated for
+            # ever.
             if pending and pending[0] == first:
                 raise LogLossError(
                     "a record that a plan names is missing",
@@ -212,6 +222,7 @@ class Assembly:
         dataset = self._dataset(plan.stage, stage)
         tokenizer = self._tokenizer(plan.stage, stage)
         items: list[Sequence[TrainSample]] = []
+        # Read again only if size or times have changed: the digest of a large dataset takes minutes.
         found = dataset.present_digest() if dataset.touched else dataset.digest
         for number, item in enumerate(plan.rows):
             if (named := plan.dataset_of(item)) != found:
@@ -223,6 +234,8 @@ class Assembly:
             try:
                 made = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
             except DataError as error:
+                # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
+                # says so.
                 raise RowError(error.what, where=error.where, fix=error.fix) from error
             items.append(_row_samples(made, number, expert=bool(plan.experiences)))
         return items
@@ -240,7 +253,7 @@ class Assembly:
 
 
 def stretches(places: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:
-    """The places as reads: what lies between two of a read costs less than another one."""
+    """The reads that cover the places, each a partition and ascending offsets."""
     partition = None
     offsets = list[int]()
     for place in sorted(places):
@@ -264,6 +277,7 @@ def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int
     by_group: dict[int, list[Sequence[TrainSample]]] = {}
     for run in runs:
         by_group.setdefault(run[0].group, []).append(run)
+    # In turn: the substitute's runs may be fewer than those that they stand in for.
     turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
     return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
 

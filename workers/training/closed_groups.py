@@ -27,8 +27,10 @@ def closed_group(
 
     What is drawn by chance follows from the experiment's seed and the group's place, as sampling does (rule 14).
     """
+    # From the group's place, not from the plan: a replay, and a later batch that uses the group again, draw the same.
     own = derive(NAMESPACE, "advantages", seed, event.stage, event.sequence).int
     rollouts = [member.rollout for member in event.members]
+    # The usual case: the close itself has all that is asked for, and no member's record is decoded.
     if not fields:
         return _view(rollouts, [member.reward for member in event.members], greedy=greedy, seed=own)
     found: list[tuple[int, int, StepArrays]] = []
@@ -53,7 +55,7 @@ def closed_group(
 
 
 def _parts(of_members: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
-    """Each named part of the rewards, for all entries; NaN where a member has none of that name."""
+    """The named parts of the rewards, each for all entries; NaN where a member has none of that name."""
     names = sorted({name for parts in of_members for name in parts})
     return {name: np.array([parts.get(name, math.nan) for parts in of_members], np.float32) for name in names}
 

@@ -15,7 +15,7 @@ from rftd.workers.weights.tensor_bytes import Weights
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of a batch, as arrays. T tokens, of which the first P are the prompt; R = T - P."""
+    """A sequence of a batch, as arrays: T tokens, of which the first P are the prompt; R = T - P."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
@@ -37,7 +37,7 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one training step consumes, in the order of the plan."""
+    """The samples of one training step, in the order of the plan."""
 
     step: int
     """The weight version that this step makes."""
@@ -47,16 +47,16 @@ class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     items: Sequence[int] = ()
     """The number of samples of each item of the plan, in its order; empty: one each, or the two of a pair."""
     metrics: dict[str, float] = {}
-    """What is known of it before it is trained, reported with the step."""
+    """The figures that are known before it is trained; they are reported with the step."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training step did."""
+    """The result of a training step."""
 
     tokens: int
-    """Tokens with a gradient."""
+    """The number of tokens with a gradient."""
     metrics: dict[str, float]
-    """Under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
+    """The figures of the step under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
     skipped: str = ""
     """Why the weights and the optimizer were not touched; empty if they were."""
 
@@ -65,23 +65,23 @@ class WeightsSnapshot(Protocol):
     """Weights of one version, apart from those that train on. Any thread may read them."""
 
     def weights(self) -> Weights:
-        """Their bytes by name, for a weight channel."""
+        """The tensors' bytes by name, for a weight channel."""
         ...
 
 
 @runtime_checkable
 class RestingEngine(Protocol):
-    """What a trainer engine may offer beside: to leave its device's memory to rollouts between two steps.
+    """A trainer engine that can leave its device's memory to rollouts between two steps.
 
     At rest it trains nothing, but its weights and state can be read: `checksum`, `snapshot`, `save`.
     """
 
     def rest(self) -> None:
-        """Gives up what it can."""
+        """Gives up the device's memory, as far as it can."""
         ...
 
     def wake(self) -> None:
-        """Takes it back, bit for bit."""
+        """Takes the memory back, its content bit for bit. Raises DeviceMemoryError if others have it."""
         ...
 
 
@@ -98,7 +98,8 @@ class TrainerEngine(Protocol):
         ...
 
     def environment(self) -> dict[str, str]:
-        """What the bits of its weights may depend on beside the log: releases, threads, device. Only after `open`."""
+        """The things that its weights' bits may depend on beside the log: releases, threads, device. Only after
+        `open`."""
         ...
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
@@ -125,7 +126,7 @@ class TrainerEngine(Protocol):
         ...
 
     def sha256(self) -> str:
-        """The same by sha256."""
+        """The sha256 (hex) over the same, for checkpoints and deterministic experiments."""
         ...
 
     def snapshot(self) -> WeightsSnapshot:

@@ -14,13 +14,14 @@ from rftd.workers.training.extensions import extensions_of
 
 
 def environment_of(engine: TrainerEngine, spec: ExperimentSpec) -> dict[str, str]:
-    """Of this process, its engine, which is open, and the third parties' parts that the experiment trains with."""
+    """The environment of this process, its open engine, and the third parties' parts that the experiment trains
+    with."""
     here = {"rftd": release_of("rftd"), "python": platform.python_version(), "numpy": release_of("numpy")}
     return here | engine.environment() | extensions_of(spec)
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not as it was recorded."""
+    """A thing of the environment that is not as it was recorded."""
 
     generation: int
     """The newest that recorded it so."""
@@ -33,7 +34,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drift(generation: int, recorded: Mapping[str, str], here: Mapping[str, str]) -> tuple[Drift, ...]:
-    """What differs, by name. Nothing, if nothing was recorded: earlier releases did not."""
+    """The differences, by name; empty if nothing was recorded, as by earlier releases."""
     names = sorted(recorded.keys() | here.keys()) if recorded else ()
     pairs = [(name, recorded.get(name, "unknown"), here.get(name, "unknown")) for name in names]
     return tuple(

@@ -31,17 +31,17 @@ T = TypeVar("T")
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """What executing one plan gave."""
+    """The outcome of executing one plan."""
 
     result: StepResult
     checksum: str
-    """Of the weights that it made."""
+    """The xxh3-128 (hex) of the weights that it made."""
     sha256: str | None
-    """The same, if it was asked for."""
+    """The sha256 (hex) of the same weights, if it was asked for."""
 
 
 class Execution:
-    """One experiment's training on one engine. All engine calls happen on `thread`, one at a time."""
+    """The training of one experiment on one engine. All engine calls happen on `thread`, one at a time."""
 
     def __init__(
         self, log: EventLog, state: RunState, spec: ExperimentSpec, engine: TrainerEngine, *, thread: Executor
@@ -56,7 +56,7 @@ class Execution:
         """The stage that the engine is set up for."""
         self._ahead: tuple[UUID, TrainBatch] | None = None
         self._older: dict[int, int] = {}
-        """Where the plans of steps lie that the fold does not know any more."""
+        """The offsets of plans that the fold does not know any more, by step."""
 
     async def take_up(self, resumption: Resumption) -> int:
         """Loads what the resumption names, or the base model; returns its weight version.
@@ -67,6 +67,8 @@ class Execution:
         self._stage = -1  # the base model is set up for none, whatever was trained here before
         await self.call(lambda: self.engine.open(self._spec, path))
         base = self._base()
+        # Compared before any checkpoint: LoRA and a frozen reference rest on the base, also where weights are loaded
+        # over it.
         found = await self.call(self.engine.checksum)
         if base and base != found:
             raise DataError(
@@ -114,7 +116,7 @@ class Execution:
         return decode_as(records[0], BatchPlanned)
 
     async def _offset(self, step: int) -> int | None:
-        """Where the step's plan lies; for steps long ago the spine is read once."""
+        """The offset of the step's plan; for steps long ago the spine is read once."""
         spine = self._state.spine
         offset = spine.plan_offsets.get(step)
         if offset is None and step in spine.batches.steps:
@@ -125,6 +127,7 @@ class Execution:
 
     async def batch(self, plan: BatchPlanned) -> TrainBatch:
         """The plan's batch, built now or ahead. Raises LogLossError if the log lacks what the plan names."""
+        # By the batch's id, not its step: an abandoned batch has the same step as the one planned in its place.
         if self._ahead is None or self._ahead[0] != plan.batch:
             first_version = self._state.spine.first_versions.get(plan.stage)
             if first_version is None:
@@ -132,6 +135,7 @@ class Execution:
                     f"step {plan.step} belongs to stage {plan.stage}, which never started",
                     fix="run rftd verify on the log",
                 )
+            # One batch ahead at most: a second one would hold its arrays while nobody is going to need them soon.
             self._ahead = plan.batch, await self._assembly.batch(plan, first_version)
         return self._ahead[1]
 
@@ -147,15 +151,18 @@ class Execution:
             pass
 
     async def execute(self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool) -> Executed:
-        """One training step; a plan of another stage begins it.
+        """Executes one training step; a plan of another stage begins that stage.
 
         Raises NonFiniteLossError, with the batch named and the weights untouched, after too many that were skipped.
         """
         if plan.stage != self._stage:
             await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))
+            # Only after begin_stage: if it raises, the next plan begins the stage again.
             self._stage = plan.stage
 
         def step() -> Executed:
+            # One call for step and digests: between two of them another call could come onto the thread and change the
+            # weights.
             result = self.engine.train(batch)
             return Executed(
                 result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),

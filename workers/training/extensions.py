@@ -19,7 +19,8 @@ MISSING: Final = "not installed"
 
 
 def extensions_of(spec: ExperimentSpec) -> dict[str, str]:
-    """`advantage function 'theirs'` -> `their-package 1.2 (their_module:Theirs)`, or that it is not installed.
+    """The origin of each third party's part: `advantage function 'theirs'` -> `their-package 1.2
+    (their_module:Theirs)`.
 
     Imports none of them.
     """

@@ -1,4 +1,4 @@
-"""Where to take the history up: the newest checkpoint that is whole and belongs to it (rule 8)."""
+"""`Resumption`: the newest checkpoint that is whole and belongs to the history, from which it goes on (rule 8)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rftd.streams.folds.run_state import RunState
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """What to load, and why nothing newer."""
+    """The checkpoint to load, and why no newer one."""
 
     checkpoint: CheckpointCommitted | None
-    """None: the base model."""
+    """The checkpoint; None: the base model."""
     reason: str
-    """Of each newer checkpoint that was passed over."""
+    """The reason for each newer checkpoint that was passed over."""
 
 
 def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] = lambda _: True) -> Resumption:
@@ -27,6 +27,7 @@ def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] =
     reasons = []
     for checkpoint in filter(accept, _newest_first(state)):
         try:
+            # Every byte is read: a checkpoint that is loaded damaged would train on without a word.
             verify(Path(checkpoint.path), checkpoint.files)
         except RftdError as error:
             reasons.append(f"step {checkpoint.step}: {error.what}")
@@ -39,5 +40,7 @@ def _newest_first(state: RunState) -> Iterator[CheckpointCommitted]:
     """Committed checkpoints whose step is on the spine with the same weights (rule 3)."""
     for key in sorted(state.checkpoints, reverse=True):
         checkpoint = state.checkpoints[key]
+        # The checksum too: a step that was executed again may have made other weights than those of an older
+        # checkpoint.
         if state.spine.made(*key, checkpoint.checksum):
             yield checkpoint

@@ -18,11 +18,11 @@ from rftd.workers.training.rerun import Rerun
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """How the engine came to hold the shared version."""
+    """The way in which the engine came to hold the shared version."""
 
     checksum: str
     checkpoint: str
-    """The folder that it began from; empty for the base model."""
+    """The folder of the checkpoint that it began from; empty for the base model."""
     reason: str
     """Why a newer checkpoint was not used, if one was not."""
     warning: str = ""
@@ -61,6 +61,8 @@ async def inherit(
         f"step {forked.at_step} has checksum {inherited.checksum} here, {forked.checksum} in the parent's history"
     )
     changes = _changes(record, engine)
+    # Where bits are promised, other weights mean that the parent's files were changed; elsewhere they are only worth a
+    # warning.
     if engine.deterministic and not changes:
         raise TrainError(
             different,
@@ -72,7 +74,7 @@ async def inherit(
 
 
 def _changes(record: TrainingRecord, engine: TrainerEngine) -> tuple[Drift, ...]:
-    """What differs from the environment of the parent's last generation."""
+    """The differences from the environment of the parent's last generation."""
     newest = max(record.generations, default=None)
     spec = record.state.spine.spec
     if newest is None or spec is None:

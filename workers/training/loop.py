@@ -39,7 +39,7 @@ IDLE_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingLoop:
-    """One experiment's training under one lease, from the newest good checkpoint to the experiment's end."""
+    """The training of one experiment under one lease, from the newest good checkpoint to the experiment's end."""
 
     member: Membership
     follower: Follower

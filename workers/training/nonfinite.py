@@ -13,7 +13,9 @@ FIX = "lower the learning rate, or look at the batch's rewards and log-probabili
 
 
 def unusable(samples: Sequence[TrainSample]) -> str:
-    """What of a batch is NaN or infinite before anything was computed; empty if nothing is."""
+    """The first value of a batch that is NaN or infinite before anything was computed, in words; empty if there is
+    none."""
+    # One pass over everything joined: a call for each of thousands of arrays costs more than the look itself.
     if _all_finite(samples):
         return ""
     for number, sample in enumerate(samples):
@@ -22,6 +24,7 @@ def unusable(samples: Sequence[TrainSample]) -> str:
         for name, values in (("log-probability", sample.logprobs), ("advantage", sample.advantages)):
             if values is None or np.isfinite(values).all():
                 continue
+            # Masked tokens may be anything: what a tool said has no log-probability.
             bad = values[~np.isfinite(values) & (sample.loss_mask != 0)]
             if len(bad):
                 return f"item {number} has a token with the {name} {bad[0]}"

@@ -31,7 +31,7 @@ _GONE: Final = {DURABLE: "its files are gone", "memory": "the memory that held t
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """Which weights the engine holds now."""
+    """The weights that the engine holds now."""
 
     version: int
     generation: int
@@ -66,6 +66,7 @@ class Publisher:
         self._made_again: set[str] = set()
         """Paths for whose sake the history was taken up from before them, and that were not announced since."""
         memory_dir = next((stage.sync.memory_dir for stage in spec.stages if stage.sync.memory_dir), "")
+        # The epoch is in every name: a publisher that was replaced and wakes cannot touch its successor's files.
         self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch)
 
     async def publish(self, present: Present) -> None:
@@ -80,12 +81,13 @@ class Publisher:
             await self._write(await self._snapshot(), present, older)
 
     async def publish_aside(self, tasks: asyncio.TaskGroup, present: Present) -> None:
-        """The same, of the weights as they are now, while the caller goes on; waits for the one before."""
+        """Announces the weights as they are now while the caller goes on; waits for the publication before it."""
         await self.settle()
         older = self._announced(present.version)
         if await self._held(older, present):
             return
         snapshot = await self._snapshot()
+        # The snapshot is a copy, taken before the caller goes on: the next step changes the weights in place.
         self._under_way = tasks.create_task(self._write(snapshot, present, older))
 
     async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, present: Present | None) -> None:
@@ -121,8 +123,11 @@ class Publisher:
         present = self._taken_up = present or self._taken_up
         if present is None:
             return False
+        # Reading everything through takes minutes for large weights: once at each of these waiting times, not at each
+        # look.
         looks = self._looks
         self._looks = sum(idle_s >= each_s for each_s in LOOKS_S)
+        # Later versions than the present belong to plans that this generation executes again, and then publishes.
         found = await self._lost(thorough=self._looks > looks)
         lost = [event for event in found if event.version <= present.version]
         evaluated = self._evaluated()
@@ -135,6 +140,8 @@ class Publisher:
                 self._made_again.add(event.path)
                 again = True
             else:
+                # First the event, then the removal: an explorer may read the files for as long as the log announces
+                # them.
                 await self._append([_retired(event, _GONE.get(event.method, _GONE[DURABLE]), lost=True)])
                 await self._remove([event])
         if lost and not again:  # what stands in for them, or is one of them
@@ -154,11 +161,12 @@ class Publisher:
         return {version for version, _ in due_evals(self._state, spine.stage_spec())} if spine.stage >= 0 else set()
 
     async def _lost(self, *, thorough: bool = False) -> list[WeightsPublished]:
-        """What counts and is no more; `thorough`: or cannot be read to the last tensor."""
+        """The announced weights that count and are gone; `thorough`: or that cannot be read to the last tensor."""
         weights = self._state.weights
         spine = self._state.spine
         counting = [weights.published[key] for key in weights.standing if weights.counts(*key, spine)]
         holds = self._opens if thorough else self._stands
+        # A disk that does not answer holds its thread up, not the heartbeats.
         held = await asyncio.to_thread(lambda: [holds(event) for event in counting])
         return [event for event, there in zip(counting, held, strict=True) if not there]
 
@@ -166,7 +174,7 @@ class Publisher:
         return self._channels.of(event.method).holds(as_ref(event))
 
     def _stands(self, event: WeightsPublished) -> bool:
-        """True if it is there, and was never found unreadable: who only looks after it cannot see that."""
+        """True if it is there, and was never found unreadable, which a look at its name does not show."""
         return event.path not in self._damaged and self._holds(event)
 
     def _opens(self, event: WeightsPublished) -> bool:
@@ -223,6 +231,7 @@ class Publisher:
             size_bytes=exported.size_bytes,
             host=exported.host,
         )
+        # Its files may lie under another name than before, where those under the old one were damaged.
         same = next((each for each in older if each.generation == present.generation), None)
         others = [each for each in older if each is not same]
         old = [each for each in self._old() if each not in older]
@@ -235,8 +244,10 @@ class Publisher:
         self._damaged.discard(event.path)
         self._made_again.discard(event.path)  # gone once more, it is made once more
         faults.point("weights.after_append")
+        # Removed after the append: until then the old names are those that explorers know.
         damaged = [same] if same is not None and same.path != event.path else []
         await self._remove([*damaged, *others, *old])
+        # Now that everybody was told: the next publication finds a buffer, and nobody waits for this one.
         await asyncio.to_thread(self._channels.of(method).prepare)
 
     def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
@@ -249,6 +260,7 @@ class Publisher:
             try:
                 exported = self._channels.of(method).publish(weights, version=version, generation=generation)
                 return method, exported
+            # Other weights under the same version and generation: no lack of room, and no channel may hide it.
             except ConflictError:
                 raise
             except (RftdError, OSError) as error:
@@ -273,6 +285,7 @@ class Publisher:
         if state.spine.stage < 0:
             return []
         stage = state.spine.stage_spec()
+        # Explorers may still load a version that a rollout was pinned to when it was the newest.
         lowest = state.spine.version - kept_versions(stage)
         old = [
             event
@@ -286,7 +299,7 @@ class Publisher:
         await self._lease.append([self._lease.writer.draft(each, experiment=self._state.experiment) for each in events])
 
     async def _remove(self, retired: Sequence[WeightsPublished]) -> None:
-        """Their bytes, once the log says that they are retired."""
+        """Removes the bytes of retired weights; the log says by then that they are retired."""
         for event in retired:
             faults.point("weights.before_removal")
             await asyncio.to_thread(self._channels.of(event.method).retire, as_ref(event))

@@ -23,23 +23,25 @@ class TrainingRecord:
     def __init__(self, experiment: UUID) -> None:
         self.state = RunState(experiment)
         self.parent: TrainingRecord | None = None
-        """Of the experiment whose history this one shares."""
+        """The record of the experiment whose history this one shares."""
         self.generations: dict[int, GenerationStarted] = {}
         self._steps: dict[int, dict[int, StepCompleted]] = {}
-        """By generation, then by step; without metrics."""
+        """The executed steps by generation, then by step; without metrics."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in one effective event."""
         self.state.apply(decoded)
         event = decoded.event
         if isinstance(event, GenerationStarted):
+            # setdefault: of two events of one generation the first counts, as in the fold.
             self.generations.setdefault(event.generation, event)
         elif isinstance(event, StepCompleted) and event.batch not in self.state.spine.batches.abandoned:
+            # Metrics are most of an event's size, and a long history has a hundred thousand steps.
             lean = msgspec.structs.replace(event, metrics={})
             self._steps.setdefault(event.generation, {}).setdefault(event.step, lean)
 
     def surviving(self) -> dict[int, StepCompleted]:
-        """Each executed step as the present weights contain it.
+        """The executed steps, each as the present weights contain it.
 
         The newest generation's steps, then those of the generation whose checkpoint it took up, and so on. Steps that
         the newest has not reached again count as the last generation executed them.
@@ -51,6 +53,7 @@ class TrainingRecord:
             start = self.generations[generation].version
             executed = self._steps.get(generation, {})
             found |= {step: done for step, done in executed.items() if step > start and (end is None or step <= end)}
+            # A generation's own steps end where a newer one went back to, if that was earlier.
             end = start if end is None else min(start, end)
             older = (each for each, steps in self._steps.items() if each < generation and end in steps)
             generation = max(older, default=-1)

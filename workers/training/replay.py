@@ -23,7 +23,7 @@ from rftd.workers.training.rerun import Compared, Rerun
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to replay, and how strictly."""
+    """The order for a replay: the steps, and how strictly they are compared."""
 
     to_step: int | None = None
     """The last weight version to make; None: the last that was ever made."""
@@ -37,13 +37,13 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay begins with."""
+    """The beginning of a replay."""
 
     version: int
     checkpoint: str
-    """Empty: the base model."""
+    """The folder of the checkpoint; empty for the base model."""
     reason: str
-    """Why no newer checkpoint."""
+    """The reason why no newer checkpoint was taken."""
     last: int
     """The last step that will be executed."""
     drift: tuple[Drift, ...]
@@ -52,16 +52,16 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay found."""
+    """The findings of a replay."""
 
     steps: int
     digests: int
-    """Steps of which a sha256 was recorded too."""
+    """The number of steps of which a sha256 was recorded too."""
     different: tuple[Compared, ...]
     duration_s: float
-    """Of the steps, without reading the log and loading the model."""
+    """The time of the steps, without reading the log and loading the model."""
     recorded_duration_s: float
-    """What the same steps took when they were trained."""
+    """The time that the same steps took when they were trained."""
 
 
 async def replay(
@@ -90,8 +90,10 @@ async def replay(
         raise UsageError(f"there is no step {last} of its own", field="--to-step", fix=fix)
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
+    # Before the engine is made: a part that is gone would fail in the middle of hours of replay.
     _check_parts(record)
     engine = make_engine(spec.stages[0].trainer)
+    # One thread, as in training: calls of the engine never overlap, and OpenMP counts threads for the thread that asks.
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         rerun = Rerun(log, record, engine, thread=thread)
         try:

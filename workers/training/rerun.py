@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: what was recorded of it, and what executing its plan again gave."""
+    """One step as it was recorded, and as executing its plan again made it."""
 
     step: int
     stage: int
@@ -33,13 +33,13 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     tokens: int
     generation: int
-    """Whose execution it is compared with: the one that the present weights contain."""
+    """The generation whose execution it is compared with: the one that the present weights contain."""
     recorded: str
     """Checksum of the weights."""
     found: str
     recorded_sha256: str | None
     found_sha256: str | None
-    """None where none was recorded."""
+    """The sha256 that was found; None where none was recorded."""
     recorded_duration_s: float
 
     @property
@@ -49,7 +49,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerun:
-    """One experiment's training history on an engine of the caller, who closes it: `take_up`, then step by step."""
+    """The training history of one experiment on an engine of the caller, who closes it: `take_up`, then step by
+    step."""
 
     def __init__(self, log: EventLog, record: TrainingRecord, engine: TrainerEngine, *, thread: Executor) -> None:
         """`record` was read to where the rerun shall see; engine calls happen on `thread`."""
@@ -79,6 +80,7 @@ class Rerun:
         shared = forked.at_step if forked is not None else 0
 
         def accept(checkpoint: CheckpointCommitted) -> bool:
+            # A fork's first checkpoint is of the shared version, which its parent executed: no step of its own made it.
             if checkpoint.step == shared > 0:
                 return shared <= at_most
             done = self.surviving.get(checkpoint.step)
@@ -90,7 +92,7 @@ class Rerun:
         return resumption
 
     def drift(self, here: Mapping[str, str], last: int) -> tuple[Drift, ...]:
-        """What is not as it was where the steps up to `last` were executed; of several generations each thing once."""
+        """The differences from where the steps up to `last` were executed; each once, whatever the generations."""
         used = {done.generation for step, done in self.surviving.items() if self.version < step <= last}
         found: dict[tuple[str, str], Drift] = {}
         for generation in sorted(used, reverse=True):
@@ -112,6 +114,7 @@ class Rerun:
             except DataError as error:
                 if checkpoint is None:
                     raise
+                # By path: the same folder would be chosen, and fail, again.
                 passed[checkpoint.path] = f"step {checkpoint.step}: {error.what}"
             else:
                 reasons = filter(None, (*passed.values(), resumption.reason))
@@ -125,6 +128,8 @@ class Rerun:
         await parent.reach(shared)
         engine = self._execution.engine
         stage = self.record.state.spine.forked.stage
+        # Through a folder, as a real fork goes: what an engine carries over beyond what it saves would be lost there
+        # too.
         with TemporaryDirectory(prefix="rftd-rerun-") as folder:
             await self.call(lambda: engine.save(Path(folder), hf=False))
             await self._execution.load(Path(folder), stage)

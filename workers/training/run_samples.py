@@ -21,11 +21,12 @@ class Constants:
         self._made: dict[tuple[float, int, DTypeLike], NDArray[Any]] = {}
 
     def of(self, value: float, length: int, dtype: DTypeLike) -> NDArray[Any]:
-        """`length` times the value."""
+        """An array of `length` times the value; read-only, for others share it."""
         key = (value, length, dtype)
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = np.full(length, value, dtype)
+            # Samples share it: whoever writes to one sample must fail, and not change all the others.
             found.setflags(write=False)
         return found
 
@@ -39,7 +40,7 @@ def run_samples(
     *,
     trained: bool,
 ) -> Sequence[TrainSample]:
-    """One for each step of the experience, or the only one; its advantage is the step's, or that of all of them.
+    """The samples of an experience, one for each of its steps; the advantage is the step's, or that of all of them.
 
     `usual_temperature` is that of tokens whose own is not recorded.
     """
@@ -51,6 +52,7 @@ def run_samples(
             TrainSample(
                 tokens=event.tokens.view(),
                 prompt_tokens=event.prompt_tokens,
+                # Zeros in its place, not fewer samples: an item of the plan stays an item of the batch.
                 loss_mask=event.loss_mask.view() if trained else constants.of(0, length, np.uint8),
                 logprobs=event.logprobs.view(),
                 advantages=constants.of(advantages[0], length, np.float32),
@@ -84,11 +86,12 @@ def run_samples(
 
 
 def versions_of(spans: Sequence[Span], length: int, constants: Constants) -> NDArray[np.int64] | None:
-    """Of the weights that drew each response token; what no span covers was not drawn  # [R]"""
+    """The version of the weights that drew each response token; what no span covers was not drawn  # [R]"""
     if not spans:
         return None
     versions = constants.of(spans[0].version, length, np.int64)
     if len(spans) > 1:
+        # The shared array is read-only; a response of several weight versions needs one of its own.
         versions = versions.copy()
         for span in spans[1:]:
             versions[span.start : span.end] = span.version

@@ -13,7 +13,7 @@ from rftd.streams.events.experience import ExperienceProduced, RunStep
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """One sequence: T tokens, of which the first P are the prompt; R = T - P."""
+    """The arrays of one sequence: T tokens, of which the first P are the prompt; R = T - P."""
 
     step: RunStep
     tokens: NDArray[np.uint32]  # [T]
@@ -22,20 +22,22 @@ class StepArrays:
 
     @property
     def mean_logprob(self) -> float:
-        """Over the trained tokens; 0 if there is none."""
+        """The mean log-probability over the trained tokens; 0 if there is none."""
         trained = self.logprobs[self.loss_mask != 0]
         return float(trained.mean(dtype=np.float64)) if len(trained) else 0.0
 
 
 def whole_run(event: ExperienceProduced) -> StepArrays:
-    """All of it, as if it was one sequence."""
+    """The experience as one sequence, whatever its steps."""
     step = RunStep(len(event.tokens), event.prompt_tokens, event.reward)
     return StepArrays(step, event.tokens.view(), event.loss_mask.view(), event.logprobs.view())
 
 
 def steps_of(event: ExperienceProduced) -> Iterator[StepArrays]:
-    """Each step in turn; of an experience that is one sequence, that."""
+    """The steps in turn; of an experience that is one sequence, that sequence."""
     whole = whole_run(event)
+    # Tokens of all steps lie in one array, masks and log-probabilities of their responses in others: two running
+    # places.
     place = response = 0
     for step in event.steps or (whole.step,):
         end = place + step.tokens

@@ -51,6 +51,7 @@ class Saver:
         event = await self._written(
             done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256, done.spine
         )
+        # Only now is it a checkpoint: what lies there without an event is removed by the next trainer.
         await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
         faults.point("checkpoint.after_append")
         await self._retain(done.stage, self._spec.stages[done.stage].trainer.max_checkpoints_to_keep)
@@ -65,6 +66,7 @@ class Saver:
         )
         writer = self._lease.writer
         experiment = self._state.experiment
+        # One append: a generation of a fork without its checkpoint would need the parent's files once more.
         await self._lease.append([writer.draft(each, experiment=experiment) for each in (started, event)])
         faults.point("checkpoint.after_append")
         return event
@@ -97,6 +99,8 @@ class Saver:
 
         def fill(beside: Path) -> None:
             self._engine.save(beside, hf=hf)
+            # In the folder too: a log that was rewritten with a chain made anew does not agree with what checkpoints
+            # remember.
             write_witness(beside, witness)
 
         def write() -> Staged:
@@ -117,10 +121,13 @@ class Saver:
                 files=staged.files,
                 size_bytes=sum(file.size_bytes for file in staged.files),
                 checksum=checksum,
+                # On the engine's thread: no step can change the weights between their files and their digest.
                 sha256=sha256 or self._engine.sha256(),
                 final=final,
             )
 
+        # Written and synced beside its place, under a name that only this epoch has; nothing that others see has
+        # changed yet.
         staged = await off_loop(write)
         # From here on only names change, and only until a successor takes the workplace away.
         await self._lease.confirm()
@@ -142,7 +149,7 @@ class Saver:
         return False
 
     def folder_of(self, stage: int) -> Path:
-        """Where a stage's checkpoints lie: the job's folder, or one below it if the experiment has several stages."""
+        """The folder of a stage's checkpoints: the job's, or one below it if the experiment has several stages."""
         return Path(self._spec.stages[stage].folder or self._spec.job_dir)
 
     async def _retain(self, stage: int, keep: int) -> None:
@@ -154,6 +161,7 @@ class Saver:
         folders: dict[str, list[tuple[int, int]]] = {}
         for key, event in self._state.checkpoints.items():
             if event.stage == stage:
+                # pop and set again: the folder moves to the end, so the order is that of the last commit into it.
                 folders[event.path] = [*folders.pop(event.path, ()), key]
         for path in list(folders)[:-keep] if keep > 0 else ():
             deleted = [
@@ -164,4 +172,5 @@ class Saver:
             experiment = self._state.experiment
             await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
             faults.point("checkpoint.before_removal")
+            # After the events: a crash in between leaves files that nobody names, which the next trainer removes.
             await discard(self._lease, [Path(path)])

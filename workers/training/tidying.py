@@ -1,4 +1,5 @@
-"""What trainers before this one left: taken from them, undone or removed, before any of it is believed (rule 2)."""
+"""Tidying after earlier trainers: what they left is taken from them, undone or removed before it is believed (rule
+2)."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ async def discard(lease: RoleLease, paths: Sequence[Path], taken_over: Sequence[
     places = {folder: Workplace(folder, lease.writer.epoch) for folder in folders}
     if not places:
         return
+    # The workplaces are made before the lease is confirmed: between that and a rename nothing may happen that takes
+    # time.
     await asyncio.to_thread(_open, places.values())
+    # No fence can undo a rename. Confirmed before it, a process that was replaced touches nothing; confirmed after it,
+    # one that was replaced in between leaves what it took to its successor, who puts it back.
     await lease.confirm()
     for path in paths:
         await asyncio.to_thread(places[path.parent].discard, [path])
@@ -67,6 +72,8 @@ def _open(places: Iterable[Workplace]) -> None:
 
 def _take_over(places: Sequence[Workplace], state: RunState) -> list[Path]:
     kept = referenced_by(state)
+    # Weights have no list of files in their event, checkpoints have: only these can be verified before they are put
+    # back.
     wanted: dict[str, tuple[FileRef, ...]] = dict.fromkeys(kept.weights, ())
     wanted |= {checkpoint.path: checkpoint.files for checkpoint in state.checkpoints.values()}
     found = [path for place in places for path in place.take_over(wanted)]
@@ -76,7 +83,8 @@ def _take_over(places: Sequence[Workplace], state: RunState) -> list[Path]:
 
 
 def _found(spec: ExperimentSpec, state: RunState, epoch: int) -> list[Unreferenced]:
-    """What only trainers before this one can have written, and no event names."""
+    """The files that only trainers before this one can have written, and that no event names."""
+    # Only lower epochs: what a successor has begun to write is no event's yet either.
     theirs = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER and each.epoch < epoch]
     return list(unreferenced(theirs, referenced_by(state), before_ns=1 << 63))
 

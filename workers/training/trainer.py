@@ -25,7 +25,7 @@ from rftd.workers.training.saving import Saver
 
 
 class Trainer:
-    """One trainer process of one experiment. All engine calls happen on `thread`, one at a time."""
+    """The trainer process of one experiment. All engine calls happen on `thread`, one at a time."""
 
     def __init__(
         self,

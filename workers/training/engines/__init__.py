@@ -1,1 +1,1 @@
-"""Trainer engines: `registry`, and one file or folder for each."""
+"""Trainer engines: `registry` opens one by name, and there is one file or folder for each."""

@@ -28,15 +28,15 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`engine_args` of the fake engine."""
 
     step_s: float = 0.0
-    """How long a step takes."""
+    """The time that a step takes."""
     nan_at_step: int = 0
-    """This stage step has a NaN loss."""
+    """The stage step whose loss is NaN; 0: none."""
     nan_steps: int = 1
-    """So do those after it, as many as these in all."""
+    """The number of steps with a NaN loss, from that one on."""
 
 
 class FakeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint of the fake engine holds."""
+    """The content of a checkpoint of the fake engine."""
 
     weights: str
     optimizer: str
@@ -91,6 +91,7 @@ class FakeTrainerEngine:
         for sample in batch.samples:
             parts.append(sample.tokens.tobytes())
             if sample.advantages is not None:
+                # Little-endian whatever the machine, so that checksums agree across machines.
                 parts.append(np.asarray(sample.advantages, dtype="<f4").tobytes())
             tokens += int(sample.loss_mask.sum())
         self._state = FakeState(
@@ -139,6 +140,7 @@ def _weights(digest: str) -> Weights:
 def _digest(*parts: bytes) -> str:
     digest = hashlib.sha256()
     for part in parts:
+        # Lengths first: without them two histories could have the same bytes, cut at other places.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()

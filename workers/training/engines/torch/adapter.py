@@ -22,7 +22,11 @@ _NAME: Final = "default"
 
 
 class Adapter:
-    """Implements `Policy`. `merged`: explorers get whole weights; else the adapter alone, and add it themselves."""
+    """Implements `Policy` with a low-rank adapter.
+
+    `merged`: explorers get whole weights; else the adapter alone, which they add to their base.
+    Source: Hu et al. 2021, LoRA, arXiv 2106.09685.
+    """
 
     def __init__(self, model: Any, base: Path, spec: LoraSpec, *, seed: int, merged: bool) -> None:
         peft = _peft()
@@ -37,6 +41,7 @@ class Adapter:
                     field="model.lora_configs.target_modules",
                     fix="name linear layers of the model, or write all-linear",
                 ) from error
+        # eval: dropout would draw numbers, and the log-probabilities of a step could not be computed again.
         self.model: Any = self._peft.get_base_model().eval()
         self._base = base
         self._merged = merged
@@ -45,7 +50,7 @@ class Adapter:
             self._take(_read(Path(spec.path)), Path(spec.path))
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """A and B of each adapted module."""
+        """The matrices A and B of each adapted module, by name."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def published(self) -> dict[str, Tensor]:
@@ -53,23 +58,24 @@ class Adapter:
         return self.whole() if self._merged else self._alone()
 
     def whole(self) -> dict[str, Tensor]:
-        """Base + scale B A for each adapted module; every other weight and buffer as it is."""
+        """The merged weights: base + scale B A for each adapted module, every other weight and buffer as it is."""
         found = buffers_of(self.model)
         for name, value in self.model.named_parameters():
             if value.requires_grad:
                 continue
             module = name.removesuffix(".base_layer.weight")
+            # Merged anew for each publication, not in place: what learns must stay apart from the base.
             found[name.replace(".base_layer.", ".")] = (
                 value.detach() + self._change(self._layers[module]) if module in self._layers else value.detach()
             )
         return found
 
     def freeze(self) -> AdapterAsItWas:
-        """A copy of the adapter alone."""
+        """A copy of the adapter alone: the base beneath is frozen anyhow."""
         return AdapterAsItWas(self)
 
     def write(self, actor: Path, *, hf: bool) -> None:
-        """`lora_adapter/` in peft's layout; with `hf` the merged model too."""
+        """Saves `lora_adapter/` in peft's layout, and with `hf` the merged model too."""
         folder = actor / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[_NAME].save_pretrained(folder)
@@ -78,7 +84,7 @@ class Adapter:
             write_hf(self.model, actor / "huggingface", self._base, weights=self.whole())
 
     def restore(self, actor: Path) -> None:
-        """From `lora_adapter/`."""
+        """Takes the adapter back from `lora_adapter/`. Raises DataError if it is missing or does not fit."""
         self._take(_read(actor / FOLDER), actor / FOLDER)
 
     def _state(self) -> dict[str, Tensor]:
@@ -92,6 +98,7 @@ class Adapter:
         found = {}
         for module, layer in self._layers.items():
             found[module + A] = layer.lora_A[_NAME].weight.detach()
+            # The scale goes into B, so that explorers add B A without knowing rank or alpha.
             found[module + B] = layer.lora_B[_NAME].weight.detach() * layer.scaling[_NAME]
         return found
 
@@ -112,6 +119,7 @@ class AdapterAsItWas:
     @contextmanager
     def model(self) -> Iterator[Any]:
         """The model with these numbers. Not within a step's backward pass: the weights change beneath it."""
+        # Copied out and in, not exchanged: the optimizer holds the very tensors that are the live ones.
         present = {name: value.clone() for name, value in self._live.items()}
         self._put(self._kept)
         try:
@@ -120,11 +128,11 @@ class AdapterAsItWas:
             self._put(present)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The numbers."""
+        """The kept numbers, by name."""
         return dict(self._kept)
 
     def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
-        """Takes others."""
+        """Takes other numbers. Raises DataError if names or shapes differ."""
         saving.copy_weights(self._kept, tensors, where)
 
     def _put(self, numbers: Mapping[str, Tensor]) -> None:
@@ -151,6 +159,7 @@ def _config(peft: Any, spec: LoraSpec, base: Path) -> Any:
         lora_alpha=spec.alpha,
         target_modules=targets,
         exclude_modules=list(spec.exclude_modules) or None,
+        # No dropout: a step is a function of weights, optimizer state and batch.
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -163,6 +172,7 @@ def _layers(model: Any, base: Path) -> dict[str, Any]:
     from peft.tuners.lora import Linear
 
     found = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+    # The output layer's matrix is read directly (token_logprobs), which would leave an adapter on it out.
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     for name, module in found.items():
         if not isinstance(module, Linear) or getattr(module, "fan_in_fan_out", False) or id(module) in ends:

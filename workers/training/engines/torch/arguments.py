@@ -15,7 +15,7 @@ DEVICE: Final = "trainer.engine_args.device"
 
 
 class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the experiment file may say below `trainer.engine_args`."""
+    """The settings that the experiment file may give below `trainer.engine_args`."""
 
     device: DeviceName = "auto"
     """`auto`: cuda if there is one and the experiment is not deterministic."""
@@ -27,12 +27,13 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     gradient_checkpointing: bool = False
     """Keep one state per layer and compute the rest again for the gradient: less memory, a third more time."""
     critic_lr: float = 1e-5
-    """Constant; `algorithm.optimizer` is the policy's alone."""
+    """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
     critic_clip: float = 0.5
-    """How far one step may move a value."""
+    """The farthest that one step may move a value, in units of the return."""
     critic_grad_clip: float = 1.0
     lora_publish: Literal["merged", "adapter"] = "merged"
-    """With `model.lora_configs`: explorers get whole weights, or the adapter alone, which they add to their base."""
+    """`merged`: explorers get whole weights; `adapter`: the adapter alone, which they add to their base. For LoRA
+    only."""
 
 
 OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish")

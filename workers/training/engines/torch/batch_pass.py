@@ -37,7 +37,7 @@ class BatchPass:
     metrics: dict[str, float]
 
     def of(self, micro: MicroBatch) -> Passed:
-        """The values of a micro-batch's tokens, in its order."""
+        """The values of a micro-batch's tokens, in its order; fields that nobody asked for stay None."""
         known = {each.name: getattr(self.columns, each.name) for each in fields(Passed)}
         known = {name: column for name, column in known.items() if column is not None}
         if not known:
@@ -63,7 +63,7 @@ def batch_pass(
     several_steps: bool,
     mismatched: Sequence[MicroBatch] = (),
 ) -> BatchPass:
-    """Log-probabilities of the whole batch, and what the objective makes of them; nothing if it needs none.
+    """The pass over the whole batch: the fields that its objective needs, and figures; empty if it needs none.
 
     `micro_batches` have each sample once. `version` is that of the weights before the batch, `penalty_coef` the KL
     penalty's for this batch; `several_steps`: it is trained in more than one; `mismatched` are its responses after
@@ -74,6 +74,7 @@ def batch_pass(
     needed = objective.fields_before(several_steps=several_steps)
     packed = [micro for micro in micro_batches if len(micro.targets)]
     kl = reference_kl(model, stage.reference, mismatched, device) if mismatched and stage.reference else None
+    # Most objectives end here: a pass costs about a third of a training step.
     if not packed or not (needed or objective.token_advantage):
         return BatchPass(Passed(reference_kl=kl), starts, {})
     batch = _tokens(model, stage, packed, device, version=version, needed=needed)
@@ -82,6 +83,7 @@ def batch_pass(
     if objective.kl_penalty.coef > 0:
         assert batch.ref_logprobs is not None
         penalty = objective.kl_penalty.estimate(batch.old_logprobs, batch.ref_logprobs, batch.old_logprobs)
+        # Rows of a dataset were drawn by nobody, so there is no policy of theirs to hold to the reference.
         penalty = penalty.masked_fill(batch.expert, 0.0)
         advantages = batch.advantages - penalty_coef * penalty
         if objective.penalised_advantage is not None:
@@ -90,8 +92,10 @@ def batch_pass(
         metrics |= {"critic/kl": float(penalty.mean()), "critic/kl_coef": penalty_coef}
     if objective.token_advantage is not None:
         advantages = objective.token_advantage.token_advantages(batch)
+        # Checked before it is used: a third party's [N, 1] would be broadcast to [N, N] without a word.
         _check_shape(advantages, batch)
         advantages = advantages.masked_fill(batch.expert, 0.0)
+    # Token advantages are whitened; the critic's target is made of what they were before that, and of the penalties.
     before = batch
     if advantages is not None:
         batch = replace(batch, advantages=advantages)
@@ -108,6 +112,7 @@ def batch_pass(
     corrected = objective.correction.of_batch(batch) if batch.logprobs is not None else Corrected()
     columns = Passed(
         advantages=advantages,
+        # A single step has the weights of this pass: its own forward gives these log-probabilities, with a gradient.
         start_logprobs=batch.logprobs if several_steps and objective.correction.decoupled else None,
         ref_logprobs=batch.ref_logprobs,
         reference_kl=kl,
@@ -122,12 +127,14 @@ def batch_pass(
 
 def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch], penalties: Tensor) -> Tensor:
     """Advantages by rewards less each response's penalties, given to all of its tokens  # [N] -> [N]"""
+    # Micro-batches hold samples in an order of their own; `members` leads back to the batch's.
     owner = np.concatenate([micro.members[micro.sequence] for micro in micro_batches])  # [N]
     members = np.concatenate([micro.members for micro in micro_batches])
     rewards = np.zeros(len(members), np.float32)
     rewards[members] = np.concatenate([micro.rewards for micro in micro_batches])
     groups = np.zeros(len(members), np.int64)
     groups[members] = np.concatenate([micro.groups for micro in micro_batches])
+    # bincount sums in float64, and in one order on every device: a scatter on a GPU does not.
     summed = np.bincount(owner, penalties.double().cpu().numpy(), minlength=len(members)).astype(np.float64)
     return to_device(penalised(function, rewards, groups, summed)[owner], penalties.device)
 
@@ -189,6 +196,7 @@ def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int)
         expert=to_device(whole([micro.expert for micro in packed]), device),
         sequence=to_device(whole(sequences), device),
         sequences=int(starts[-1]),
+        # Versions of some micro-batches alone are of no use: a correction by age needs them all.
         versions=to_device(whole(versions), device) if len(versions) == len(packed) else None,
         version=version,
     )

@@ -1,4 +1,4 @@
-"""`Critic`: what return is to be expected at each token; a model and an optimizer of its own."""
+"""`Critic`: the return that is to be expected at each token, learned by a model and an optimizer of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Critic:
 
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> Tensor:
-        """Before each trained token  # [N]"""
+        """The values before each trained token, without a gradient  # [N] float32"""
         return self._values(batch)
 
     def accumulate(self, batches: Sequence[MicroBatch], passed: Sequence[Passed]) -> dict[str, float]:
@@ -50,6 +50,8 @@ class Critic:
             assert part.values is not None and part.returns is not None
             values = self._values(batch)
             returns = part.returns
+            # Around the values of before the batch, whichever step this is: several small steps must not add up to a
+            # large one.
             near = values.clamp(part.values - self._arguments.critic_clip, part.values + self._arguments.critic_clip)
             plain = (values - returns).square()
             bounded = (near - returns).square()
@@ -57,6 +59,7 @@ class Critic:
             loss = 0.5 * (plain.maximum(bounded) * weights).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             clipped = (bounded > plain).to(weights.dtype)
+            # Kept on the device: a transfer for each micro-batch would wait for its kernels.
             figures += torch.stack([loss.detach(), (clipped * weights).sum(), (values.detach() * weights).sum()])
         parameters = list(self._named().values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._arguments.critic_grad_clip)
@@ -70,15 +73,15 @@ class Critic:
         }
 
     def step(self) -> None:
-        """One step of its optimizer, by what was accumulated."""
+        """Takes one step of its optimizer, by the gradient that was accumulated."""
         self._optimizer.step()
 
     def forget(self) -> None:
-        """Drops what was accumulated."""
+        """Drops the gradient that was accumulated."""
         self._optimizer.zero_grad(set_to_none=True)
 
     def kept(self) -> Iterator[Tensor]:
-        """All of its tensors on the device."""
+        """The tensors of model, head and optimizer on the device."""
         yield from self._decoder.parameters()
         yield from self._decoder.buffers()
         yield self._head.weight

@@ -44,7 +44,7 @@ class TorchSnapshot:
         self._tensors = tensors
 
     def weights(self) -> Weights:
-        """Their bytes, of a CPU's without a copy."""
+        """The bytes of the tensors, without a copy of those on a CPU."""
         return bytes_of(self._tensors)
 
 
@@ -70,13 +70,14 @@ class TorchTrainerEngine:
         return self._device.type == "cpu"
 
     def environment(self) -> dict[str, str]:
-        """Releases, threads, device, processor."""
+        """The releases, threads, device and processor that the bits of the weights may depend on."""
         return environment(self._device, threads=self._threads)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Loads the base model, and pins threads and algorithms of this process until `close`. Raises DataError.
+        """Loads the base model, and pins threads and algorithms of this process until `close`.
 
-        Also for a model whose own forward gives other log-probabilities than the engine's.
+        Raises DataError if it cannot be read, or if its own forward gives other log-probabilities than the engine's;
+        DeviceMemoryError if a stage cannot fit.
         """
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
@@ -85,8 +86,10 @@ class TorchTrainerEngine:
         self._rest = Rest(self._device, self._kept)
         self._experiment = experiment
         self._base = Path(model_path)
+        # Before the model is read: what cannot fit is refused with its arithmetic, not killed for memory minutes later.
         check_training(experiment.stages, self._base, str(self._device))
         model = load_model(self._base, self._device, trust_remote_code=self._trusted)
+        # Once for each layout that a stage uses, with the longest text of all: stages differ in prefix sharing at most.
         for share in sorted({shares_prefixes(model, stage) for stage in experiment.stages}):
             longest = max(stage.model.max_model_len for stage in experiment.stages)
             try_forward(model, self._device, where=self._base, max_tokens=longest, share=share)
@@ -96,6 +99,7 @@ class TorchTrainerEngine:
         else:
             merged = arguments.lora_publish == "merged"
             self._policy = Adapter(model, self._base, lora, seed=experiment.seed, merged=merged)
+        # Last: layers that recompute are in training mode, and the trial compares the model as explorers run it.
         if arguments.gradient_checkpointing:
             recompute_layers(model)
         self._weights_changed()
@@ -109,7 +113,7 @@ class TorchTrainerEngine:
         )
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """The batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite.
+        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite.
 
         The learning rate and KL coefficients hold for the whole batch, as in verl: their schedules count batches.
         """
@@ -120,6 +124,7 @@ class TorchTrainerEngine:
             check_logprobs(batch)
         rate = learning_rate(stage.spec.algorithm.optimizer, batch.stage_step, stage.spec.total_steps)
         reported: dict[str, float] = {}
+        # Before the first forward pass: a NaN among the inputs would name the loss, and not the sample that brought it.
         reason = nonfinite.unusable(batch.samples)
         if not reason:
             steps = BatchSteps(
@@ -139,6 +144,7 @@ class TorchTrainerEngine:
         reported |= {"actor/lr": rate, "actor/micro_batches": float(updates.micro_batches)}
         if stage.objective.kl.coef > 0:
             reported["actor/kl_coef"] = self._kl_coef
+        # Only now: a step that raises leaves the state, like weights and optimizer, to be loaded from the checkpoint.
         self._state = msgspec.structs.replace(
             self._state,
             step=batch.step,
@@ -150,7 +156,7 @@ class TorchTrainerEngine:
         return StepResult(tokens=updates.tokens, metrics=batch_figures(batch.samples) | reported)
 
     def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
-        """The version counts, its weights are those before. Raises NonFiniteLossError after too many in a row."""
+        """Counts the version, whose weights are those before. Raises NonFiniteLossError after too many in a row."""
         in_a_row = self._state.nonfinite_in_a_row + 1
         reason = nonfinite.skipped(in_a_row, self._begun().spec.trainer.max_nonfinite_steps, batch.step, reason)
         self._state = msgspec.structs.replace(
@@ -162,17 +168,17 @@ class TorchTrainerEngine:
 
     @property
     def _kl_coef(self) -> float:
-        """Of the KL loss, for the next step."""
+        """The coefficient of the KL loss for the next step."""
         return self._begun().objective.kl.coef if self._state.kl_coef is None else self._state.kl_coef
 
     @property
     def _penalty_coef(self) -> float:
-        """Of the KL penalty, for the next step."""
+        """The coefficient of the KL penalty for the next step."""
         own = self._begun().objective.kl_penalty.coef
         return own if self._state.kl_penalty_coef is None else self._state.kl_penalty_coef
 
     def tensors(self) -> dict[str, Tensor]:
-        """What explorers get, by name; not always a copy: read them before the next step."""
+        """The tensors that explorers get, by name; not always copies, so read them before the next step."""
         return self._learner.published()
 
     def checksum(self) -> str:
@@ -193,18 +199,21 @@ class TorchTrainerEngine:
         """A copy of the weights; tied ones stay tied."""
         copies: dict[int, Tensor] = {}
         with self._readable() as tensors:
+            # By address: tied weights have one copy, and travel to explorers as one.
             for weight in tensors.values():
                 copies.setdefault(weight.data_ptr(), weight.detach().clone())
             return TorchSnapshot({name: copies[weight.data_ptr()] for name, weight in tensors.items()})
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes `actor`: what learns once, optimizer, reference, step."""
+        """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic` where there is
+        one."""
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
         with self._rest.interrupted():
             self._learner.write(actor, hf=hf)
             if self._stage is not None:
                 self._stage.write(folder, self._learner)
+        # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
         saving.write_state(actor, self._state)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
@@ -215,6 +224,7 @@ class TorchTrainerEngine:
         actor = folder / "actor"
         state = saving.read_state(actor)
         self.wake()
+        # Awake first: restored numbers go into the memory that rest gives up.
         self._learner.restore(actor)
         self._weights_changed()
         self._stage = None
@@ -236,13 +246,13 @@ class TorchTrainerEngine:
         self._rest.end()
 
     def close(self) -> None:
-        """Releases the model."""
+        """Releases the model, and puts torch's switches back. Idempotent."""
         self._determinism.put_back()
         self._policy = None
         self._stage = None
 
     def _kept(self) -> Iterator[Tensor]:
-        """All that the engine keeps on its device between two steps."""
+        """The tensors that the engine keeps on its device between two steps."""
         yield from self._model.parameters()
         yield from self._model.buffers()
         if self._stage is not None:
@@ -251,6 +261,7 @@ class TorchTrainerEngine:
     @contextmanager
     def _readable(self) -> Iterator[dict[str, Tensor]]:
         """The tensors that explorers get, also at rest: merged weights of an adapter are computed, and so awake."""
+        # A whole model at rest is read from its copies on the host; no memory of the device is asked for.
         if isinstance(self._learner, WholeModel):
             yield {name: self._rest.on_host(tensor) for name, tensor in self.tensors().items()}
         else:

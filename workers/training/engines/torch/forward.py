@@ -17,7 +17,7 @@ from rftd.workers.training.losses.policy_loss import Labels, LossTokens, Pairs
 
 
 def attention_mask(ends: Tensor) -> Tensor:
-    """Which places a place may see: itself, and earlier ones that end after it  # [B, L] -> [B, 1, L, L] bool"""
+    """True where a place may see another: itself, and earlier ones that end after it  # [B, L] -> [B, 1, L, L] bool"""
     place = torch.arange(ends.shape[1], device=ends.device)
     return ((place[:, None] >= place) & (place[:, None] < ends[:, None, :]))[:, None]
 
@@ -25,9 +25,12 @@ def attention_mask(ends: Tensor) -> Tensor:
 def hidden_of(decoder: Any, batch: MicroBatch, device: torch.device, source: Ints | None = None) -> Tensor:
     """The last hidden state at `source`, or else at the place that predicts each trained token  # [N, D]"""
     arguments: dict[str, Tensor] = {}
+    # Without branches nothing is passed: a plainly causal mask lets attention take its fast kernel.
     if batch.ends is not None:
         arguments["attention_mask"] = attention_mask(to_device(batch.ends, device))
         arguments["position_ids"] = to_device(batch.positions, device)
+    # The decoder alone, not the model: logits of all places are the largest tensor of a step, and most places predict
+    # nothing.
     states = decoder(
         input_ids=to_device(batch.ids, device), use_cache=False, **arguments
     ).last_hidden_state  # [B, L, D]
@@ -77,7 +80,7 @@ def signals_of(model: Any, batch: MicroBatch, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passed:
-    """What a pass over the whole batch gave for one micro-batch; None: what it has is right."""
+    """The outcome of a pass over the whole batch for one micro-batch; None: its own value holds."""
 
     advantages: Tensor | None = None  # [N]
     start_logprobs: Tensor | None = None  # [N], if other steps follow and the loss asks for them
@@ -100,9 +103,10 @@ def loss_tokens(
     version: int,
     passed: Passed,
 ) -> LossTokens:
-    """Everything that a loss may look at, with the policy's gradient."""
+    """The tokens of one micro-batch, with all that a loss may look at and the policy's gradient."""
     ref_logprobs = passed.ref_logprobs
     if reference is not None and ref_logprobs is None:
+        # Before the policy's own forward: an adapter's reference changes the weights, which no graph may hold by then.
         with torch.no_grad(), reference.model() as frozen:
             ref_logprobs, _ = logprobs_of(frozen, batch, device)
     logprobs, entropies = logprobs_of(model, batch, device)

@@ -16,10 +16,11 @@ from rftd.workers.training.engines.torch.policy import Reference
 
 
 def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSample]:
-    """Each response after another prompt of the batch; which one does not depend on the order of the samples.
+    """The responses, each after another prompt of the batch, which does not depend on the order of the samples.
 
     A response is cut where it would go beyond `max_tokens`. Empty if all answer one prompt.
     """
+    # Sorted, then each takes its neighbour's: no prompt gets its own, and no generator of random numbers is needed.
     prompts = sorted({_prompt(sample) for sample in samples})
     if len(prompts) < 2:
         return []
@@ -47,6 +48,7 @@ def reference_kl(model: Any, reference: Reference, packed: Sequence[MicroBatch],
     total = torch.zeros((), device=device)
     for micro in packed:
         total += logprobs_of(model, micro, device)[0].sum()
+        # Micro-batch by micro-batch: with an adapter policy and reference are one model, whose weights change here.
         with reference.model() as frozen:
             total -= logprobs_of(frozen, micro, device)[0].sum()
     return (total / max(1, sum(micro.sequences for micro in packed))).clamp(min=0)

@@ -40,8 +40,10 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
         )
     from transformers.utils import logging
 
+    # Standard error is the worker's log.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
+        # float32 whatever the file holds: AdamW's small steps vanish in bfloat16 weights.
         model = read_model(folder, dtype=torch.float32, trust_remote_code=trust_remote_code)
     except DataError:
         raise
@@ -68,7 +70,7 @@ def tensors_of(model: Any) -> dict[str, Tensor]:
 
 
 def buffers_of(model: Any) -> dict[str, Tensor]:
-    """What belongs to the model's numbers and does not learn, such as the bias by which experts are chosen."""
+    """The persistent buffers: numbers of a model that do not learn, such as the bias by which experts are chosen."""
     kept = model.state_dict().keys()  # without the buffers that are computed anew wherever the model is made
     return {name: buffer.detach() for name, buffer in model.named_buffers() if name in kept}
 
@@ -104,6 +106,7 @@ def recompute_layers(model: Any) -> None:
             field="trainer.engine_args.gradient_checkpointing",
             fix="leave it out",
         )
+    # Not reentrant: the reentrant form needs inputs with gradients, which embeddings below an adapter have not.
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     # Only layers in training do; what lies in them stays as it is, without dropout.
     for module in model.modules():
@@ -113,6 +116,7 @@ def recompute_layers(model: Any) -> None:
 
 def can_share_prefixes(model: Any) -> bool:
     """True if responses to one prompt may share a row."""
+    # A window counts places of a row, and a shared row has other responses between a token and its prompt.
     config = model.config
     windowed = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
     return config.model_type in SHARED_PREFIX_ARCHITECTURES and not windowed
@@ -122,6 +126,7 @@ def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tens
     """Writes a folder that transformers loads: config, the weights (or those given), and the base's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    # Copied, not saved anew: transformers writes other bytes than it read.
     for name in TOKENIZER_FILES:
         if (base / name).is_file():
             shutil.copyfile(base / name, folder / name)

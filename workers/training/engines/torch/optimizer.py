@@ -42,7 +42,7 @@ def make_optimizer(spec: OptimizerSpec, parameters: Parameters) -> torch.optim.O
 
 
 def decays(name: str, parameter: torch.nn.Parameter) -> bool:
-    """True of matrices: False of norms and biases, of whatever has one dimension, and of what says so itself.
+    """True for matrices; False for norms and biases, for what has one dimension, and for what says so itself.
 
     Source: Radford et al. 2018, GPT, section 4.1 ("all non bias or gain weights"); Mamba marks its own parameters.
     """
@@ -51,6 +51,7 @@ def decays(name: str, parameter: torch.nn.Parameter) -> bool:
 
 def _groups(spec: OptimizerSpec, parameters: Parameters) -> list[dict[str, Any]]:
     """The parameters that are decayed, and the others; a group without any is left out."""
+    # Decay is a property of the name and shape, so a resumed run groups the parameters as the first one did.
     decayed = {name: spec.decay_all or decays(name, parameter) for name, parameter in parameters.items()}
     groups = [
         {"params": [parameters[name] for name, each in decayed.items() if each is chosen], "weight_decay": decay}
@@ -74,6 +75,7 @@ def learning_rate(spec: OptimizerSpec, stage_step: int, total_steps: int) -> flo
     if spec.scheduler == "constant":
         return spec.lr
     if spec.scheduler == "cosine":
+        # The step that ends the warm-up has the whole rate; without a warm-up it is the first.
         whole = max(1, spec.warmup_steps)
         progress = min(1.0, (stage_step - whole) / max(1, total_steps - whole))
         return spec.lr * (spec.min_lr_ratio + (1 - spec.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
@@ -85,13 +87,13 @@ def learning_rate(spec: OptimizerSpec, stage_step: int, total_steps: int) -> flo
 
 
 def tensors_in(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Every tensor of its state."""
+    """The tensors of its state."""
     for state in optimizer.state.values():
         yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameters: Parameters) -> dict[str, Tensor]:
-    """`<kind>.<parameter>` -> tensor, for each tensor that the optimizer keeps; empty before its first step."""
+    """The tensors that the optimizer keeps, by `<kind>.<parameter>`; empty before its first step."""
     return {
         f"{kind}.{name}": value
         for name, parameter in parameters.items()
@@ -101,7 +103,7 @@ def state_of(optimizer: torch.optim.Optimizer, parameters: Parameters) -> dict[s
 
 
 def restore_state(optimizer: torch.optim.Optimizer, parameters: Parameters, state: Mapping[str, Tensor]) -> None:
-    """Puts back what `state_of` gave. Raises DataError if it belongs to other parameters."""
+    """Puts the state that `state_of` gave back. Raises DataError if it belongs to other parameters."""
     fused = {parameter for group in optimizer.param_groups if group.get("fused") for parameter in group["params"]}
     for key, value in state.items():
         kind, _, name = key.partition(".")

@@ -44,7 +44,7 @@ class MicroBatch:
     groups: Ints  # [S], index of its group within the batch; -1 without one
     versions: Ints | None  # [N], of the weights that drew the tokens; None if some are not known
     predictions: Predictions | None = None
-    """None: each token is predicted by a place of its own."""
+    """The predictions that differ; None: each token is predicted by a place of its own."""
     pairs: Ints | None = None  # [S], which pair each response is of; None if the batch has none
     chosen: NDArray[np.bool_] | None = None  # [S], which are preferred, or desirable; None: nobody said of them all
     pairs_in_batch: int = 0
@@ -77,11 +77,13 @@ def pack(
     samples = [batch[number] for number in numbers]
     for number, sample in zip(numbers, samples, strict=True):
         _check(number, sample)
+    # Before micro-batches are made: a token's weight is that in all samples of the step, however they are cut.
     weights = aggregation.weights([sample.loss_mask for sample in samples], [sample.expert for sample in samples])
     counted = _Counted.of(samples)
     cost = Cost(hidden_size) if share else None
     batches: list[list[Tree]] = []
     longest = 0
+    # By length, so that rows of a micro-batch are padded little.
     for length, block in _blocks(trees_of(samples, cost, budget_tokens), samples):
         longest = max(longest, length)
         if not batches or (len(batches[-1]) + len(block)) * longest > budget_tokens:
@@ -108,7 +110,7 @@ def _check(number: int, sample: TrainSample) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """How many of the samples that one optimizer step sees have trained tokens."""
+    """The numbers of pairs, responses and chosen ones with trained tokens that one optimizer step sees."""
 
     pairs: int
     responses: int
@@ -123,7 +125,7 @@ class _Counted:
 
 
 def _pairs(samples: Sequence[TrainSample]) -> int:
-    """How many pairs have trained tokens; 0 if the batch has no pairs. Raises TrainError if one is not whole."""
+    """The number of pairs with trained tokens; 0 if the batch has no pairs. Raises TrainError if one is not whole."""
     if all(sample.pair < 0 for sample in samples):
         return 0
     members: dict[int, list[int]] = {}
@@ -163,6 +165,7 @@ def _micro_batch(
     lengths = np.array([len(sample.loss_mask) for sample in chosen], np.int64)
     trained = np.concatenate([sample.loss_mask for sample in chosen]) != 0
     sequence = np.repeat(np.arange(len(chosen)), lengths)[trained]
+    # The place that predicts a token is the one before it, which may lie in the prompt or in another response's branch.
     source = places.sources[sequence, ranges(np.zeros_like(lengths), lengths)[trained]]
     responses = np.concatenate([sample.tokens[sample.prompt_tokens :] for sample in chosen])
     targets = responses[trained].astype(np.int64)
@@ -194,14 +197,15 @@ def _micro_batch(
 
 
 def _chosen(samples: Sequence[TrainSample]) -> NDArray[np.bool_] | None:
-    """Which of the responses are preferred, or desirable  # [S]"""
+    """True for the responses that are preferred, or desirable; None if one has no label  # [S]"""
     labels = [sample.chosen for sample in samples]
+    # Labels of some responses alone would train the others as undesirable ones.
     return None if None in labels else np.array(labels, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the tokens of S responses, of up to R tokens, lie in B rows."""
+    """The places of the tokens of S responses, of up to R tokens, in B rows."""
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L]
@@ -224,6 +228,7 @@ class _Places:
         prompt = np.array([sample.prompt_tokens for sample in chosen], np.int64)
         places = np.array([len(sample.loss_mask) - 1 for sample in chosen], np.int64)
         shared = np.array([count for each in trees for count in each.shared], np.int64)
+        # A member's fresh places follow those of the member before it, behind the prompt of their tree.
         fresh = np.cumsum(places - shared) - (places - shared)
         start = base[tree] + prompt + fresh - fresh[first][tree]  # of its fresh places
         depth = np.arange(int(places.max(initial=0)))
@@ -262,6 +267,7 @@ class _Places:
 
 def _predictions(source: Ints, targets: Ints, inverse_temperature: Floats) -> Predictions | None:
     kinds, kind = np.unique(inverse_temperature, return_inverse=True)
+    # One number for (place, token, temperature), in int64: places times vocabulary stays far below 2^63.
     key = (source * (int(targets.max(initial=0)) + 1) + targets) * len(kinds) + kind
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     return Predictions(first, which) if len(first) < len(key) else None
@@ -284,7 +290,9 @@ def _versions(samples: Sequence[TrainSample], trained: NDArray[np.bool_]) -> Int
     if any(sample.versions is None and not sample.expert for sample in samples):
         return None
     parts = [
-        np.zeros(len(sample.loss_mask), np.int64) if sample.versions is None else sample.versions for sample in samples
+        # An expert's rows have no version, and no correction looks at them.
+        np.zeros(len(sample.loss_mask), np.int64) if sample.versions is None else sample.versions
+        for sample in samples
     ]
     versions: Ints = np.concatenate(parts)[trained]
     return versions

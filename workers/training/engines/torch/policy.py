@@ -23,7 +23,7 @@ class Reference(Protocol):
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of it."""
+        """The tensors that a checkpoint keeps of it, by name."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
@@ -32,19 +32,19 @@ class Reference(Protocol):
 
 
 class Policy(Protocol):
-    """A model and which of its weights learn."""
+    """A model, and those of its weights that learn."""
 
     @property
     def model(self) -> Any:
-        """Computes hidden states, with gradients for what learns."""
+        """The model that computes hidden states, with gradients for what learns."""
         ...
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What learns, by name."""
+        """The parameters that learn, by name."""
         ...
 
     def published(self) -> dict[str, Tensor]:
-        """What explorers get, by name; not copied where it exists as it is."""
+        """The tensors that explorers get, by name; not copied where they exist as they are."""
         ...
 
     def freeze(self) -> Reference:
@@ -61,7 +61,7 @@ class Policy(Protocol):
 
 
 class WholeModel:
-    """Every weight learns."""
+    """Implements `Policy` for a model of which every weight learns."""
 
     def __init__(self, model: Any, base: Path, *, trust_remote_code: bool) -> None:
         self.model = model
@@ -72,7 +72,7 @@ class WholeModel:
         self._tensors = tensors_of(model)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """All of them."""
+        """All parameters of the model, by name."""
         return self._parameters
 
     def published(self) -> dict[str, Tensor]:
@@ -81,17 +81,19 @@ class WholeModel:
 
     def freeze(self) -> FrozenCopy:
         """A copy of the model."""
+        # deepcopy keeps tied weights tied; a new model read from the base would be another one after the first stage.
         return FrozenCopy(copy.deepcopy(self.model).requires_grad_(False))
 
     def write(self, actor: Path, *, hf: bool) -> None:
-        """The weights, once: `huggingface/` or model.safetensors."""
+        """Saves the weights once: `huggingface/` or model.safetensors."""
+        # The same numbers twice would double a checkpoint of many GiB.
         if hf:
             write_hf(self.model, actor / "huggingface", self._base)
         else:
             saving.write_tensors(actor / "model.safetensors", self._tensors)
 
     def restore(self, actor: Path) -> None:
-        """From whichever of the two is there."""
+        """Takes the weights back, from whichever of the two is there. Raises DataError."""
         weights = saving.read_weights(actor, trust_remote_code=self._trusted)
         saving.copy_weights(self._tensors, _with_buffers(weights, self.model), actor)
 
@@ -108,11 +110,11 @@ class FrozenCopy:
         yield self._model
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of its weights."""
+        """The weights and buffers of the copy."""
         return tensors_of(self._model)
 
     def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
-        """Over the copy."""
+        """Writes the tensors over the copy."""
         saving.copy_weights(tensors_of(self._model), _with_buffers(tensors, self._model), where)
 
 

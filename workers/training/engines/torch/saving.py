@@ -1,4 +1,4 @@
-"""What lies in a checkpoint's `actor` folder.
+"""The files of a checkpoint's `actor` folder.
 
     model.safetensors      weights and buffers; left out if huggingface/ holds them, or if an adapter is trained
     lora_adapter/          the adapter as peft reads it
@@ -30,30 +30,32 @@ FORMAT: Final = 1
 
 
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """trainer_state.json."""
+    """The content of trainer_state.json."""
 
     format: int = FORMAT
     stage: str
-    """Empty before the first."""
+    """The name of the stage; empty before the first."""
     step: int
     """The weight version."""
     stage_step: int
     optimizer: str
     kl_coef: float | None = None
-    """Of the next step's KL loss, where it is adaptive and has changed."""
+    """The coefficient of the next step's KL loss, where it is adaptive and has changed."""
     kl_penalty_coef: float | None = None
-    """Likewise of the KL penalty."""
+    """The coefficient of the next step's KL penalty, likewise."""
     nonfinite_in_a_row: int = 0
     """Steps up to this one that were skipped because they were not finite."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """One safetensors file."""
+    """Writes one safetensors file. Raises OSError."""
+    # Neither synced nor renamed here: the checkpoint's folder is filled under another name, and made durable as a
+    # whole.
     save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """What `write_tensors` wrote. Raises DataError if the file is missing or damaged."""
+    """The tensors that `write_tensors` wrote, on the CPU. Raises DataError if the file is missing or damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -62,12 +64,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_state(actor: Path, state: TrainerState) -> None:
-    """trainer_state.json."""
+    """Writes trainer_state.json."""
     (actor / "trainer_state.json").write_bytes(msgspec.json.format(msgspec.json.encode(state)))
 
 
 def read_state(actor: Path) -> TrainerState:
-    """trainer_state.json. Raises DataError if it is missing, damaged or of a newer format."""
+    """The state in trainer_state.json. Raises DataError if it is missing, damaged or of another format."""
     path = actor / "trainer_state.json"
     try:
         state = json_decoder(TrainerState).decode(path.read_bytes())
@@ -91,6 +93,7 @@ def read_weights(actor: Path, *, trust_remote_code: bool) -> dict[str, Tensor]:
 
 def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
     """Copies the tensors over a model's own. Raises DataError, nothing copied, if names or shapes differ."""
+    # All names and shapes first: a model that took half of the numbers would train on, and be wrong.
     wrong = sorted(own.keys() ^ tensors.keys()) or [
         name for name, value in own.items() if value.shape != tensors[name].shape
     ]
@@ -101,6 +104,7 @@ def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where
             fix="resume with the model that the checkpoint was made from",
         )
     for name, value in own.items():
+        # In place: the optimizer, tied weights and the published names all hold these very tensors.
         value.copy_(tensors[name])
 
 

@@ -1,4 +1,4 @@
-"""`Stage`: everything of an engine that lasts as long as one stage."""
+"""`Stage`: the parts of an engine that last as long as one stage."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ class Stage:
     reference: Reference | None
     critic: Critic | None
     teacher: Any | None
-    """A frozen model."""
+    """The teacher, a frozen model."""
     share: bool
     """True if responses to one prompt share a row."""
 
     @classmethod
     def begin(cls, spec: StageSpec, policy: Policy, device: torch.device) -> Stage:
         """A fresh optimizer and critic; the policy as it is now for a reference. Raises ConfigError, DataError."""
+        # The spec is checked before anything is loaded: a wrong argument is found in milliseconds, not after the
+        # models.
         objective = Objective.of(spec.algorithm)
         arguments = parse(spec.trainer.engine_args)
         if spec.trainer.dtype not in ("float32", "bfloat16"):
@@ -91,11 +93,13 @@ class Stage:
             self.critic.write(folder / "critic")
 
     def restore(self, folder: Path, policy: Policy, *, optimizer: str) -> None:
-        """Takes it back. Another kind of optimizer than the one saved, and what was not saved, stays as it began."""
+        """Takes what `write` saved back; an optimizer of another kind, and what was not saved, stays as it began."""
         actor = folder / "actor"
         if same_kind(optimizer, self.spec.algorithm.optimizer.kind):
             restore_state(self.optimizer, policy.parameters(), saving.read_tensors(actor / "optimizer.safetensors"))
         path = actor / "reference.safetensors"
+        # It may be missing: the checkpoint of a run whose KL coefficient was 0 has none, and the weights of now are
+        # taken.
         if self.reference is not None and path.exists():
             self.reference.restore(saving.read_tensors(path), path)
         if self.critic is not None and (folder / "critic").is_dir():
@@ -121,6 +125,7 @@ def _teacher(spec: StageSpec, policy: Policy, device: torch.device) -> Any:
         )
     folder = Path(spec.trainer.teacher_path)
     teacher = load_model(folder, device, trust_remote_code=spec.model.trust_remote_code)
+    # Token ids of one are looked up in the other's vocabulary: equal sizes are all that can be told without tokenizers.
     sizes = [model.get_output_embeddings().weight.shape[0] for model in (policy.model, teacher)]
     if sizes[0] != sizes[1]:
         raise ConfigError(

@@ -30,7 +30,7 @@ from rftd.workers.training.losses import diagnostics
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSteps:
-    """One batch, packed for its updates, and what holds for all of its steps."""
+    """The optimizer steps of one batch, packed for its updates, and what holds for all of them."""
 
     policy: Policy
     stage: Stage

@@ -38,7 +38,10 @@ def logit_form(config: Any) -> LogitForm:
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities and entropies  # [N, D], [V, D], [V], [N], [N], form of the logits -> [N], [N]"""
+    """Log-probabilities and entropies, with a backward pass that computes the logits again.
+
+    # [N, D], [V, D], [V], [N], [N], form of the logits -> [N], [N]
+    """
 
     @staticmethod
     def forward(
@@ -67,6 +70,7 @@ class TokenLogprobs(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         of_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        # One wait for the device, which saves the work of the entropies where no bonus asks for them.
         has_entropy = bool(for_entropies.any())
         for chunk in _chunks(len(targets), len(head)):
             logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
@@ -78,9 +82,12 @@ class TokenLogprobs(torch.autograd.Function):
             if has_entropy:
                 entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
                 of_logits -= for_entropies[chunk, None] * probabilities * (logprobs + entropies)
+            # The chain rule backwards through _logits: first the temperature, then cap and scale.
             of_logits *= inverse_temperature[chunk, None] * slope
             if of_bias is not None:
                 of_bias += of_logits.sum(0).to(of_bias.dtype)
+            # Down to the states' dtype after all sums in float32: products in bfloat16 are what autocast would do as
+            # well.
             of_logits = of_logits.to(hidden.dtype)
             if of_hidden is not None:
                 of_hidden[chunk] = of_logits @ head.to(hidden.dtype)
@@ -103,6 +110,7 @@ def token_logprobs(
     form: LogitForm = PLAIN,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target, and the entropy of what it was drawn from  # [N], [N] float32"""
+    # The dtype of the states decides, not autocast: the backward pass runs outside of it, and computes the same logits.
     with torch.autocast(hidden.device.type, enabled=False):
         given = (hidden, head, bias, targets, inverse_temperature, form)
         made: tuple[Tensor, Tensor] = TokenLogprobs.apply(*given)  # type: ignore[no-untyped-call]
@@ -117,7 +125,7 @@ def entropy_signals(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> Tensor:
-    """The sum over the vocabulary of p * p (H + log p): how the entropy answers to what is drawn, on average  # [N]"""
+    """The sum over the vocabulary of p * p (H + log p): the mean change of the entropy by what is drawn  # [N]"""
     found = []
     for chunk in _chunks(len(hidden), len(head)):
         logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
@@ -129,11 +137,13 @@ def entropy_signals(
 
 
 def _chunks(tokens: int, vocabulary: int) -> list[slice]:
+    # At least one token, for a vocabulary may be larger than a chunk.
     size = max(1, CHUNK_LOGITS // vocabulary)
     return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
 
 
 def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperature: Tensor, form: LogitForm) -> Tensor:
+    # The product in the states' dtype, all that follows in float32.
     logits = (hidden @ head.to(hidden.dtype).T).float()
     if bias is not None:
         logits += bias

@@ -23,21 +23,21 @@ class Tree:
 
     members: list[int]
     shared: list[int]
-    """So many tokens of each member's response have the places of the one before it."""
+    """The number of tokens of each member's response that have the places of the member before it."""
     length: int
-    """Places of all of them."""
+    """The number of places of all members together."""
     branches: bool = False
     """True if some of its places do not see all that lie before them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Relative cost of a row of so many places: linear layers, and attention, which grows with the square."""
+    """The relative cost of a row by its number of places: linear layers, and attention, which grows with its square."""
 
     hidden_size: int
 
     def of(self, places: int) -> int:
-        """In units of one multiply-add per layer and hidden unit."""
+        """The cost, in units of one multiply-add per layer and hidden unit."""
         return places * (6 * self.hidden_size + places)
 
 
@@ -48,6 +48,8 @@ def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: i
     """
     if cost is None:
         return [Tree([number], [0], len(sample.tokens) - 1) for number, sample in enumerate(samples)]
+    # As bytes: dictionaries and sorting compare them in C, and any order will do as long as equal beginnings are
+    # neighbours.
     texts = [sample.tokens.tobytes() for sample in samples]
     groups: dict[tuple[int, bytes], list[int]] = {}
     for number, sample in enumerate(samples):
@@ -62,6 +64,7 @@ def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: i
         for number, shared in zip(group, alike, strict=False):
             places = len(samples[number].tokens) - 1
             if tree is not None:
+                # The prompt and what is shared with the member before are there already.
                 joined = tree.length + places - samples[number].prompt_tokens - shared
                 if joined <= budget_tokens and cost.of(joined) < cost.of(tree.length) + cost.of(places):
                     tree.branches |= joined > max(tree.length, places)
@@ -97,14 +100,14 @@ def _places(row: Sequence[Tree]) -> int:
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """start, start + 1, ... for each pair, one after the other."""
+    """The ranges start, start + 1, ..., one after the other; each has its count of numbers."""
     before = np.cumsum(counts) - counts
     found: Ints = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
     return found
 
 
 def _alike(samples: Sequence[TrainSample]) -> list[int]:
-    """With how many tokens each response begins like the one before it; neither's last counts  # [S]"""
+    """The number of tokens that each response begins with like the one before it; neither's last counts  # [S]"""
     tokens = np.concatenate([sample.tokens for sample in samples])
     lengths = np.array([len(sample.tokens) for sample in samples], np.int64)
     prompts = np.array([sample.prompt_tokens for sample in samples], np.int64)
@@ -113,5 +116,6 @@ def _alike(samples: Sequence[TrainSample]) -> list[int]:
     both = np.minimum(places[1:], places[:-1])
     differ = tokens[ranges(starts[1:], both)] != tokens[ranges(starts[:-1], both)]
     alike = both.copy()
+    # at: several differences of one response compete, and plain indexing would keep the last one.
     np.minimum.at(alike, np.repeat(np.arange(len(both)), both)[differ], ranges(np.zeros_like(both), both)[differ])
     return [0, *alike.tolist()]

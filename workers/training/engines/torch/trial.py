@@ -27,10 +27,10 @@ from rftd.workers.training.losses.aggregation import Aggregation
 
 TEXT_TOKENS: Final = 320
 TAIL_TOKENS: Final = 160
-"""At most so many tokens of a text that is longer, after the last length at which the model changes, are compared."""
+"""The most tokens that are compared of a text that goes beyond the last length at which the model changes."""
 TOLERANCE_NATS: Final = 1e-3
 TOLERANCE_SHARE: Final = 1e-4
-"""Of the log-probability: float32 keeps that much of it in a deep model."""
+"""The tolerance as a share of the log-probability: float32 keeps that much of it in a deep model."""
 AGREEING: Final = 0.95
 """The share of the tokens that must agree so closely."""
 GROSS_NATS: Final = 0.05
@@ -42,7 +42,8 @@ _ROWS: Final = 64
 
 
 def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: int, share: bool) -> None:
-    """Compares texts, each packed beside a shorter one that begins alike, with the model's own forward of each alone.
+    """Returns if texts, packed beside shorter ones that begin alike, have the log-probabilities of the model's own
+    forward.
 
     `max_tokens` is the longest text that will be trained: one that is tried goes beyond the last attention window,
     chunk or original length below it. `share`: equal prompts are computed once. The weights and every generator of
@@ -60,6 +61,7 @@ def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: in
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
                 found, expected = _both(model, device, _texts(model, prompt, length), share=share)
+            # No fault of the architecture: the caller says what to do about memory.
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # an architecture may fail in its own way
@@ -119,9 +121,11 @@ def _both(model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, sh
 def _texts(model: Any, prompt: int, length: int) -> list[tuple[Ints, int]]:
     """Tokens and length of the prompt of a long text, and of a short one that leaves it soon after the prompt."""
     vocabulary = model.get_input_embeddings().num_embeddings
+    # A fixed seed: the trial must give one verdict for one model, in every process.
     long = np.random.default_rng(0).integers(0, vocabulary, length)
     short = long[: prompt + max(1, (length - prompt) // 4)].copy()
     alike = prompt + (length - prompt) // 16
+    # The short text leaves the long one a little after the prompt, so that a branch within a response is tried too.
     short[alike:] = (short[alike:] + 1) % vocabulary
     return [(long, prompt), (short, prompt)]
 
@@ -130,6 +134,7 @@ def _expected(model: Any, device: torch.device, tokens: Ints, prompt: int) -> Tr
     """A response that carries the log-probabilities of the model's own forward."""
     ids = to_device(tokens, device)[None]
     tail = (
+        # Logits of all places of a long text are several GiB.
         {"logits_to_keep": len(tokens) - prompt + 1} if "logits_to_keep" in signature(model.forward).parameters else {}
     )
     with _plain_attention(model, len(tokens)):

@@ -30,11 +30,11 @@ class Updates:
 
     policy: list[MiniBatch]
     critic: list[MiniBatch]
-    """Empty without a critic."""
+    """The critic's mini-batches; empty without a critic."""
     epochs: int
     """The policy's epochs."""
     mismatched: MiniBatch
-    """Responses of the batch after prompts that they do not answer, if the loss asks how far those are."""
+    """The batch's responses after prompts that they do not answer, if the loss asks for the KL of those."""
 
     @classmethod
     def of(cls, batch: TrainBatch, stage: Stage, *, hidden_size: int, seed: int) -> Updates:
@@ -49,6 +49,8 @@ class Updates:
                 fix="set algorithm.kl_penalty_place to after",
             )
         trainer = stage.spec.trainer
+        # By members: policy and critic, and epochs without shuffling, have the same mini-batches, and packing one takes
+        # time.
         packed: dict[tuple[int, ...], MiniBatch] = {}
         others: Sequence[TrainSample] = ()
         if LossNeeds.of(stage.objective.policy_loss).reference_kl:
@@ -86,7 +88,7 @@ class Updates:
 
     @property
     def first_epoch(self) -> MiniBatch:
-        """Each sample of the batch once."""
+        """The micro-batches of the first epoch, which hold each sample of the batch once."""
         return [micro for mini in self.policy[: len(self.policy) // self.epochs] for micro in mini]
 
     @property
@@ -109,7 +111,9 @@ def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tup
         order: Sequence[int] = range(len(items))
         if spec.shuffle:
             order = _drawn(len(items), f"{seed}/{batch.step}/{epoch}")
+        # max(1, ...): an empty batch is one empty step, whose version counts.
         for start in range(0, max(1, len(items)), size):
+            # Ascending: shuffling decides which items share a step, and nothing else.
             chosen = sorted(order[start : start + size])
             found.append(tuple(number for item in chosen for number in items[item]))
     return found
@@ -117,6 +121,7 @@ def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tup
 
 def _drawn(count: int, seed: str) -> list[int]:
     """A permutation of the first `count` numbers: the same for ever, whatever the release of a generator."""
+    # By hashes of names, not by a generator: numpy promises no stream of numbers across its releases.
     return sorted(range(count), key=lambda number: xxhash.xxh3_64_intdigest(f"{seed}/{number}".encode()))
 
 
@@ -127,7 +132,7 @@ def _items(batch: TrainBatch) -> list[range]:
 
 
 def _sizes(samples: Sequence[TrainSample]) -> list[int]:
-    """One for each sample, or two for each pair, whose samples follow each other."""
+    """The number of samples of each item: one, or two for a pair, whose samples follow each other."""
     sizes: list[int] = []
     before = -1
     for sample in samples:
