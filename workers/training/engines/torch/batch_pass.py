@@ -99,11 +99,7 @@ def batch_pass(
     before = batch
     if advantages is not None:
         batch = replace(batch, advantages=advantages)
-        metrics |= {
-            "critic/advantages/mean": float(advantages.mean()),
-            "critic/advantages/max": float(advantages.max()),
-            "critic/advantages/min": float(advantages.min()),
-        }
+        metrics |= _advantage_figures(advantages)
     returns = None
     if batch.values is not None and isinstance(objective.token_advantage, ValueAdvantage):
         # What the advantages began from is what the critic learns: before they are whitened.
@@ -123,6 +119,14 @@ def batch_pass(
         returns=returns,
     )
     return BatchPass(columns, starts, metrics)
+
+
+def _advantage_figures(advantages: Tensor) -> dict[str, float]:
+    return {
+        "critic/advantages/mean": float(advantages.mean()),
+        "critic/advantages/max": float(advantages.max()),
+        "critic/advantages/min": float(advantages.min()),
+    }
 
 
 def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch], penalties: Tensor) -> Tensor:
