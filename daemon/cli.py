@@ -22,40 +22,49 @@ class Verb(NamedTuple):
 
 _HERE: Final = "rftd.daemon.verbs"
 VERBS: Final = {
-    "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: log, state, API and workers, in one command."),
-    "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model through the log, in a minute and a half."),
-    "stack": Verb(f"{_HERE}.stack:stack", "A real Kafka and Postgres on this machine, for development."),
-    "submit": Verb(f"{_HERE}.submit:command", "Hand in the experiment of a YAML file."),
-    "fork": Verb(f"{_HERE}.fork:command", "Go on from a step of an experiment, with changes, in a new one."),
+    "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: event log, tables, HTTP API and workers in one command."),
+    "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute and a half."),
+    "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
+    "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),
+    "fork": Verb(f"{_HERE}.fork:command", "Start a new experiment from a step of another one, with changes."),
     "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
-    "get": Verb(f"{_HERE}.get:command", "One page about one experiment."),
+    "get": Verb(f"{_HERE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
     "watch": Verb(f"{_HERE}.watch:command", "Follow an experiment until it ends."),
-    "logs": Verb(f"{_HERE}.logs:command", "Log lines of an experiment's workers, merged by time."),
-    "events": Verb(f"{_HERE}.events:command", "The events of an experiment, from the log."),
+    "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
+    "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
-    "why": Verb(f"{_HERE}.why:command", "What each role of an experiment waits for, and what would unblock it."),
-    "lineage": Verb(f"{_HERE}.lineage:command", "What a thing was made of, and what became of it."),
-    "dlq": Verb(f"{_HERE}.dlq:dlq", "Dead letters: records and tasks that failed; retry or drop them."),
+    "why": Verb(f"{_HERE}.why:command", "Show what each role of an experiment waits for, and what would unblock it."),
+    "lineage": Verb(
+        f"{_HERE}.lineage:command", "Show what a batch, experience or weight version was made from, and what it led to."
+    ),
+    "dlq": Verb(f"{_HERE}.dlq:dlq", "List, retry or drop dead letters: records and tasks that failed."),
     "pause": Verb(f"{_HERE}.transitions:pause", "Pause running experiments."),
-    "resume": Verb(f"{_HERE}.transitions:resume", "Let paused experiments go on."),
-    "cancel": Verb(f"{_HERE}.transitions:cancel", "End experiments; what they produced stays."),
-    "prioritize": Verb(f"{_HERE}.transitions:prioritize", "Change which experiment goes first in the queue."),
-    "archive": Verb(f"{_HERE}.keeping:archive", "Put what has ended into files, and free its folder."),
-    "restore": Verb(f"{_HERE}.keeping:restore", "Put archived files back."),
-    "rm": Verb(f"{_HERE}.keeping:rm", "Remove the files of what has ended; its events stay."),
-    "gc": Verb(f"{_HERE}.gc:command", "Remove files that no event names."),
+    "resume": Verb(f"{_HERE}.transitions:resume", "Resume paused experiments."),
+    "cancel": Verb(f"{_HERE}.transitions:cancel", "Cancel experiments; what they produced is kept."),
+    "prioritize": Verb(f"{_HERE}.transitions:prioritize", "Change the priority of an experiment in the queue."),
+    "archive": Verb(
+        f"{_HERE}.keeping:archive", "Move the files of an experiment that has ended into one archive file."
+    ),
+    "restore": Verb(f"{_HERE}.keeping:restore", "Restore the files of an archived experiment."),
+    "rm": Verb(f"{_HERE}.keeping:rm", "Delete the files of an experiment that has ended; its events stay in the log."),
+    "gc": Verb(f"{_HERE}.gc:command", "Delete files that no event refers to."),
     "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
-    "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast an experiment in virtual time: policy and sizes, before paying."),
-    "doctor": Verb(f"{_HERE}.installation:doctor", "Check this machine, folder and daemon; each finding with its fix."),
-    "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, without a daemon."),
-    "replay": Verb(f"{_HERE}.replay:command", "Train an experiment again from the log, and compare the weights."),
-    "rebuild": Verb(f"{_HERE}.rebuild:command", "Make the state database anew from the log."),
-    "export": Verb(f"{_HERE}.export:command", "Write an experiment, whole, to a file."),
-    "import": Verb(f"{_HERE}.import_:command", "Load an exported experiment into this log."),
-    "explain": Verb(f"{_HERE}.explain:command", "What an error code means and what to do."),
-    "completion": Verb(f"{_HERE}.installation:completion", "Print the completion script of a shell."),
-    "version": Verb(f"{_HERE}.installation:version", "Versions of this program and of the daemon."),
-    "worker": Verb(f"{_HERE}.worker:command", "Run one worker process; the daemon calls it."),
+    "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."),
+    "doctor": Verb(
+        f"{_HERE}.installation:doctor",
+        "Check this machine, the data folder and the daemon; each finding comes with a fix.",
+    ),
+    "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, with or without a daemon."),
+    "replay": Verb(
+        f"{_HERE}.replay:command", "Repeat the training of an experiment from the log, and compare the weights."
+    ),
+    "rebuild": Verb(f"{_HERE}.rebuild:command", "Rebuild the state database from the log."),
+    "export": Verb(f"{_HERE}.export:command", "Export a whole experiment to one file."),
+    "import": Verb(f"{_HERE}.import_:command", "Import an exported experiment into this log."),
+    "explain": Verb(f"{_HERE}.explain:command", "Explain an error code, and what to do about it."),
+    "completion": Verb(f"{_HERE}.installation:completion", "Print the completion script for a shell."),
+    "version": Verb(f"{_HERE}.installation:version", "Show the versions of this program and of the daemon."),
+    "worker": Verb(f"{_HERE}.worker:command", "Run one worker process; usually the daemon starts it."),
 }
 """Every verb, in the order of the help; a new one is one file and one line here."""
 
@@ -90,7 +99,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
+        with formatter.section("Commands"):
             formatter.write_dl([(name, VERBS[name].help) for name in self.list_commands(ctx)])
 
 
@@ -103,7 +112,7 @@ class LazyGroup(click.Group):
 @shared_options
 @click.pass_context
 def rftd(ctx: click.Context) -> None:
-    """Reinforcement fine-tuning of language models, with an event log as the only truth."""
+    """Reinforcement fine-tuning of language models, with an event log as the single source of truth."""
     ctx.obj = current(ctx)
 
 

@@ -24,12 +24,12 @@ _FORMS: Final = "HOST:PORT,... or kafka://..."
 
 def log_option(function: F) -> F:
     """Adds the options to a verb that works without a daemon: its `log_at` is None for the embedded log."""
-    return _with_place(function, f"The log is on this Kafka cluster: {_FORMS}")
+    return _with_place(function, f"Kafka cluster that holds the log: {_FORMS}")
 
 
 def serve_log_option(function: F) -> F:
     """Adds the options to `rftd serve`, in the same way."""
-    return _with_place(function, f"Log on a Kafka cluster: {_FORMS}; else embedded.", empty_is_none=True)
+    return _with_place(function, f"Kafka cluster for the log: {_FORMS} Default: the embedded log.", empty_is_none=True)
 
 
 def worker_log_option(function: F) -> F:

@@ -79,7 +79,7 @@ def data_folder(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
 def postgres_option(function: F) -> F:
     """Adds `--postgres` to a verb that works on the state database without a daemon."""
-    text = "The state is in this PostgreSQL: postgresql://..."
+    text = "PostgreSQL database that holds the tables: postgresql://..."
     return click.option("--postgres", metavar="URL", envvar="RFTD_POSTGRES", help=text)(function)
 
 
@@ -122,14 +122,14 @@ _OPTIONS: Final = (
         metavar="URL",
         expose_value=False,
         callback=_setter("server"),
-        help="The daemon's address; else RFTD_SERVER, else the daemon of --data.",
+        help="Address of the daemon. Default: RFTD_SERVER, else the daemon of --data.",
     ),
     click.option(
         "--data",
         metavar="DIR",
         expose_value=False,
         callback=_setter("data"),
-        help="The daemon's folder; else RFTD_DATA, else ./.rftd.",
+        help="Folder of the daemon. Default: RFTD_DATA, else ./.rftd.",
     ),
     click.option(
         "-o",
@@ -137,18 +137,18 @@ _OPTIONS: Final = (
         type=click.Choice(FORMATS),
         expose_value=False,
         callback=_setter("output"),
-        help="Form of standard output.",
+        help="Output format.",
     ),
-    click.option("--json", is_flag=True, expose_value=False, callback=_json, help="The same as -o json."),
-    click.option("--no-color", is_flag=True, expose_value=False, callback=_no_color, help="Plain text."),
-    click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_quiet, help="Only what was asked for."),
-    click.option("-v", "--verbose", count=True, expose_value=False, callback=_setter("verbosity"), help="Say more."),
+    click.option("--json", is_flag=True, expose_value=False, callback=_json, help="Same as -o json."),
+    click.option("--no-color", is_flag=True, expose_value=False, callback=_no_color, help="Disable colours."),
+    click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_quiet, help="Print only the result."),
+    click.option("-v", "--verbose", count=True, expose_value=False, callback=_setter("verbosity"), help="Print more."),
     click.option(
         "--timeout",
         type=Duration(),
         metavar="TIME",
         expose_value=False,
         callback=_setter("timeout_s"),
-        help="Longest wait for one answer of the daemon (30s).",
+        help="Longest wait for one answer of the daemon. Default: 30s.",
     ),
 )

@@ -65,7 +65,7 @@ def make_app(
     app = FastAPI(
         title="rftd",
         version=services.version,
-        description="Reinforcement fine-tuning of language models, with an event log as the only truth.",
+        description="Reinforcement fine-tuning of language models, with an event log as the single source of truth.",
         docs_url=None,
         redoc_url=None,
         # A missing slash is a wrong path, not a redirect that drops the body.

@@ -17,7 +17,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard o
 
 @click.group("config")
 def config_group() -> None:
-    """Read an experiment file: `show` prints it in the current spelling, `check` says what is wrong."""
+    """Check an experiment file, or print it as the daemon reads it."""
 
 
 @config_group.command("show")
@@ -25,7 +25,7 @@ def config_group() -> None:
 @_SET
 @_JSON
 def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Print FILE as the daemon would read it: current spelling, `${...}` resolved, secrets as `{env: NAME}`."""
+    """Print FILE as the daemon reads it: current field names, `${...}` resolved, secrets as `{env: NAME}`."""
     submission = _load(file, overrides)
     if as_json:
         import json
@@ -42,7 +42,7 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
 @_SET
 @_JSON
 def check(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Say whether FILE can be submitted: `ok` and warnings, or every error at once (exit 2)."""
+    """Check whether FILE can be submitted: prints `ok` and warnings, or all errors at once (exit 2)."""
     submission = _load(file, overrides, as_json=as_json)
     if as_json:
         import json

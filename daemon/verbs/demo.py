@@ -8,23 +8,27 @@ from rftd.daemon.settings import Settings, shared_options
 
 
 @click.command("demo")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the model, the split and the sampling.")
-@click.option("--folder", type=click.Path(), help="Where everything goes; default: a new one below ./out.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the model, the data split and the sampling."
+)
+@click.option("--folder", type=click.Path(), help="Folder for all files. Default: a new one below ./out.")
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a field of the experiment; repeatable.")
-@click.option("--bar", type=float, default=0.4, show_default=True, help="Exit 1 if held-out accuracy rises by less.")
+@click.option(
+    "--bar", type=float, default=0.4, show_default=True, help="Exit 1 unless held-out accuracy rises by this much."
+)
 @click.option(
     "--stack",
     type=click.Choice(["embedded", "kafka"]),
     default="embedded",
     show_default=True,
-    help="Log and state: in files, or on a real Kafka and Postgres, started for the demo.",
+    help="Log and tables in files, or on a real Kafka and Postgres started for the demo.",
 )
 @shared_options
 @click.pass_obj
 def command(
     settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float, stack: str
 ) -> None:
-    """Make a tiny model and a task, train it through the log (SFT, then asynchronous GRPO), show what it learned."""
+    """Make a tiny model and a task, train the model (SFT, then asynchronous GRPO), and show what it learned."""
     import signal
     import sys
     from pathlib import Path

@@ -37,7 +37,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 T = TypeVar("T")
 
 _REASON_CHARACTERS: Final = 80
-WHICH = """ID is one of `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
+WHICH = """ID is an id from `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
 
 
 @click.group("dlq")
@@ -46,17 +46,19 @@ def dlq() -> None:
 
 
 @dlq.command("ls")
-@click.option("--experiment", metavar="NAME", help="Only tasks of this one.")
-@click.option("--all", "everything", is_flag=True, help="Those that were retried or dropped too.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most lines.")
-@click.option("--offset", type=click.IntRange(0), default=0, help="Skip so many.")
+@click.option("--experiment", metavar="NAME", help="Only tasks of this experiment.")
+@click.option("--all", "everything", is_flag=True, help="Include those that were retried or dropped.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
+)
+@click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")
 @log_option
 @shared_options
 @click.pass_obj
 def ls(
     settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, log_at: LogUrl | None
 ) -> None:
-    """List what is open, newest first. Without a daemon the log itself is read."""
+    """List the open dead letters, newest first. Without a daemon, the log itself is read."""
     from rftd.daemon.client.client import Client
     from rftd.ops.errors import UnreachableError
 
@@ -79,13 +81,13 @@ def ls(
         _list(value, settings, everything=everything)
 
 
-@dlq.command("show", help=f"One dead letter, with the record or the attempts behind it.\n\n{WHICH}")
+@dlq.command("show", help=f"Show one dead letter, with the record or the attempts behind it.\n\n{WHICH}")
 @click.argument("id")
 @log_option
 @shared_options
 @click.pass_obj
 def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
-    """One of them."""
+    """Shows one dead letter."""
     from rftd.daemon.client.client import Client
     from rftd.ops.errors import UnreachableError
 
@@ -105,26 +107,30 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
         _page(value, settings)
 
 
-@dlq.command("retry", help=f"Let one take effect after all: a failed task is given out once more.\n\n{WHICH}")
+@dlq.command("retry", help=f"Retry a dead letter: a failed task is given out once more.\n\n{WHICH}")
 @click.argument("id")
-@click.option("--reason", default="", help="Kept with the event.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@click.option("--reason", default="", help="Reason, kept with the event.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
 @shared_options
 @click.pass_obj
 def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
-    """A failed task gets a fresh bound of attempts."""
+    """Retries one; a failed task gets a fresh bound of attempts."""
     body = dead_letters.Decide(id=id, by=_who(), reason=reason)
     _decide(settings, dead_letters.retry, body, request_id)
 
 
-@dlq.command("drop", help=f"Take one from the list: somebody looked at it.\n\n{WHICH}")
+@dlq.command("drop", help=f"Drop a dead letter that needs no more attention.\n\n{WHICH}")
 @click.argument("id")
-@click.option("--reason", required=True, help="Why it needs no more attention; kept with the event.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@click.option("--reason", required=True, help="Reason, kept with the event.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
 @shared_options
 @click.pass_obj
 def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
-    """It stays in the log."""
+    """Drops one from the list; it stays in the log."""
     body = dead_letters.Drop(id=id, by=_who(), reason=reason)
     _decide(settings, dead_letters.drop, body, request_id)
 

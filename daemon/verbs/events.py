@@ -18,17 +18,30 @@ _BRIEF_CHARS: Final = 110
 
 @click.command("events")
 @experiment_argument
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="experiment, weights.published, ...; repeatable.")
-@click.option("--after", metavar="CURSOR", help="Begin where an earlier page ended (its `next`).")
-@click.option("-n", "--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Most events.")
-@click.option("--full", is_flag=True, help="Long lists whole.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens; Ctrl-C ends.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    help="Only this type, or types with this prefix: experiment, weights.published, ...; repeatable.",
+)
+@click.option("--after", metavar="CURSOR", help="Start where an earlier page ended (its `next`).")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    help="Maximum number of events.",
+)
+@click.option("--full", is_flag=True, help="Show long lists whole.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new events; Ctrl-C ends.")
 @shared_options
 @click.pass_obj
 def command(
     settings: Settings, name: str, types: tuple[str, ...], after: str | None, limit: int, full: bool, follow: bool
 ) -> None:
-    """The events of experiment NAME, merged by time; token arrays as their shape."""
+    """Show the events of experiment NAME, merged by time; token arrays are shown by their shape."""
     from rftd.daemon.client.client import Client
 
     items: list[Any] = []

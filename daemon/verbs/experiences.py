@@ -31,19 +31,21 @@ ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
 
 @click.group("experiences")
 def command() -> None:
-    """List an experiment's experiences, show one, or compare the lengths of what was generated and trained."""
+    """List an experiment's experiences, show one, or compare the lengths of generated and trained responses."""
 
 
 @command.command("ls")
 @experiment_argument
 @click.option("--step", metavar="A:B", help="Planned for the steps A to B; also A, A: or :B.")
-@click.option("--reward", metavar="'>0.8'", help="Compared with >, >=, <, <= or =.")
-@click.option("--staleness", metavar="'>4'", help="In versions, when it was planned; compared likewise.")
-@click.option("--state", type=click.Choice(STATES), help="Where it is.")
-@click.option("--stage", type=click.IntRange(0), help="Number of the stage, from 0.")
+@click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
+@click.option("--staleness", metavar="'>4'", help="Only this staleness, in weight versions when it was planned.")
+@click.option("--state", type=click.Choice(STATES), help="Only this state.")
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
 @click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most lines.")
-@click.option("--offset", type=click.IntRange(0), default=0, help="Skip so many.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
+)
+@click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")
 @shared_options
 @click.pass_obj
 def ls(
@@ -58,7 +60,7 @@ def ls(
     limit: int,
     offset: int,
 ) -> None:
-    """List experiences of experiment NAME."""
+    """List the experiences of experiment NAME."""
     from rftd.daemon.client.client import Client
 
     first, last = _span(step)
@@ -93,11 +95,11 @@ def ls(
 @command.command("show")
 @experiment_argument
 @click.argument("id")
-@click.option("--tokens", is_flag=True, help="Token ids, mask and log-probabilities too.")
+@click.option("--tokens", is_flag=True, help="Include token ids, loss mask and log-probabilities.")
 @shared_options
 @click.pass_obj
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
-    """Show experience ID of experiment NAME, with the weight versions that drew it."""
+    """Show experience ID of experiment NAME, with the weight versions that generated it."""
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:
@@ -111,14 +113,16 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
 @experiment_argument
 @click.argument("id")
 @click.argument("priority", type=float)
-@click.option("--reason", default="", help="Kept with the event.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@click.option("--reason", default="", help="Reason, kept with the event.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
 @shared_options
 @click.pass_obj
 def prioritize(settings: Settings, name: str, id: str, priority: float, reason: str, request_id: str | None) -> None:
     """Set the PRIORITY of experience ID of experiment NAME, and of its whole group: the highest is trained first.
 
-    It is the tag that its workflow gave it, 0 by default; a replay buffer's priority function adds to it.
+    The priority is the tag that the workflow set, 0 by default; a replay buffer's priority function adds to it.
     """
     from rftd.daemon.client.client import Client
 
@@ -133,15 +137,18 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
 @command.command("give-up")
 @experiment_argument
 @click.argument("id")
-@click.option("--reason", default="", help="Kept with the event.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@click.option("--reason", default="", help="Reason, kept with the event.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
 @shared_options
 @click.pass_obj
 def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str | None) -> None:
     """Give up experience ID of experiment NAME, whose payload is gone for good.
 
-    It is retired. A batch that holds it and was never executed is abandoned, with those after it: their other
-    experiences return, and are planned anew. What was trained before cannot be given up.
+    The experience is retired. A batch that holds it and was never executed is abandoned, together with the batches
+    after it: their other experiences return to the buffer and are planned again. An experience that was trained cannot
+    be given up.
     """
     from rftd.daemon.client.client import Client
 
@@ -154,14 +161,14 @@ def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str
 
 @command.command("lengths")
 @experiment_argument
-@click.option("--stage", type=click.IntRange(0), help="Of one stage only: its number, from 0.")
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
 @shared_options
 @click.pass_obj
 def lengths(settings: Settings, name: str, stage: int | None) -> None:
-    """Compare the lengths of responses that experiment NAME generated and trained.
+    """Compare the lengths of responses that experiment NAME generated, trained and dropped.
 
-    Long responses take long, grow stale and are dropped first, and then the model learns from short ones. The test of
-    Kolmogorov and Smirnov tells: a p below 0.05 means that what was dropped was not like the rest.
+    Long responses take long to generate, grow stale and are dropped first; the model then learns from short ones. A
+    Kolmogorov-Smirnov p-value below 0.05 means that the dropped responses differ from the rest.
     """
     from rftd.daemon.client.client import Client
 

@@ -30,7 +30,7 @@ _BUG: Final = "RFTD-BUG"
 @shared_options
 @click.pass_obj
 def command(settings: Settings, code: str | None) -> None:
-    """What error CODE means, and how programs see it; without CODE every code in one line each."""
+    """Explain error CODE, and how programs see it; without CODE, list every code."""
     from rftd.ops.errors import NotFoundError
 
     found = codes()

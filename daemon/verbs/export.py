@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("experiment")
-@click.option("-o", "--to", metavar="FILE", type=click.Path(dir_okay=False), help="A new file; else ./NAME.rftd.")
+@click.option("-o", "--to", metavar="FILE", type=click.Path(dir_okay=False), help="New file. Default: ./NAME.rftd.")
 @click.option(
     "--checkpoints",
     type=click.Choice(["newest", "all", "none"]),
     default="newest",
     show_default=True,
-    help="Which of them go along; with `newest`, of an experiment that has not ended, its published weights too.",
+    help="Checkpoints to include; `newest` adds the published weights of an experiment that has not ended.",
 )
-@click.option("--force", is_flag=True, help="Also an experiment that a daemon may be running: as far as it is now.")
+@click.option(
+    "--force", is_flag=True, help="Export an experiment that a daemon may be running too, as far as it has come."
+)
 @log_option
 @shared_options
 @click.pass_obj
 def command(
     settings: Settings, experiment: str, to: str | None, checkpoints: str, force: bool, log_at: LogUrl | None
 ) -> None:
-    """Write the whole log of EXPERIMENT (a name, name@2, an id), its artifacts and checkpoint to one file."""
+    """Export EXPERIMENT (a name, name@2, an id) to one file: its whole log, artifacts and checkpoints."""
     import asyncio
     from pathlib import Path
 

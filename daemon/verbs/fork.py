@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 @click.command("fork")
 @experiment_argument
-@click.option("--at-step", type=click.IntRange(min=0), required=True, metavar="N", help="Go on from weight version N.")
+@click.option(
+    "--at-step", type=click.IntRange(min=0), required=True, metavar="N", help="Weight version to continue from."
+)
 @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one field; repeatable.")
-@click.option("--name", "fork_name", metavar="NAME", help="Name of the fork; else PARENT-fork-N.")
+@click.option("--name", "fork_name", metavar="NAME", help="Name of the fork. Default: PARENT-fork-N.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the fork; repeatable.")
-@click.option("--wait", is_flag=True, help="Follow it to its end; exit 1 if it did not complete.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@click.option("--wait", is_flag=True, help="Follow the fork to its end; exit 1 if it does not complete.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
 @shared_options
 @click.pass_context
 def command(
@@ -33,7 +37,7 @@ def command(
     wait: bool,
     request_id: str | None,
 ) -> None:
-    """Go on from step N of experiment NAME in a new experiment, with its configuration but for what is set."""
+    """Start a new experiment from step N of experiment NAME, with its configuration and the given changes."""
     from rftd.daemon.client.client import Client
     from rftd.daemon.verbs.submit import pair, taken_in
     from rftd.daemon.views import commands

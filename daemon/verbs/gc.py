@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @click.command("gc")
 @click.argument("experiment", required=False)
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @log_option
 @shared_options
 @click.pass_context
 def command(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl | None) -> None:
-    """Remove what a crash left in the folders of EXPERIMENT (default: of all): files of ours that no event names.
+    """Delete what a crash left in the folders of EXPERIMENT (default: all): rftd's files that no event refers to.
 
-    Experiments that a daemon may be running are left out; it sees to them itself.
+    Experiments that a daemon may be running are skipped; the daemon cleans up after them itself.
     """
     import asyncio
     from pathlib import Path

@@ -30,7 +30,7 @@ _LABEL: Final = 14
 @shared_options
 @click.pass_obj
 def command(settings: Settings, name: str) -> None:
-    """One page about experiment NAME (or name@2, its id, or a unique beginning of its id)."""
+    """Show one page about experiment NAME (a name, name@2, an id, or a unique prefix of an id)."""
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:

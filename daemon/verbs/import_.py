@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     "maps",
     multiple=True,
     metavar="OLD=NEW",
-    help="What lay below folder OLD lies below NEW here; repeatable. Else the job's folder goes below --data.",
+    help="Paths below folder OLD become paths below NEW; repeatable. Default: the job folder goes below --data.",
 )
-@click.option("--verify/--no-verify", default=True, help="Fold both, and compare the tables.  [default: verify]")
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Compare the tables of the exported and the imported log.  [default: verify]",
+)
 @log_option
 @shared_options
 @click.pass_context
 def command(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, log_at: LogUrl | None) -> None:
-    """Load the experiment of FILE into the log of --data, or on Kafka, while no daemon runs. Repeating it is safe."""
+    """Import the experiment in FILE into the log of --data, or on Kafka, while no daemon runs. Safe to repeat."""
     import asyncio
     from pathlib import Path
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @shared_options
 @click.pass_context
 def doctor(ctx: click.Context, log_at: LogUrl | None, postgres: str | None) -> None:
-    """Check this machine, the data folder, Kafka, Postgres and the daemon. Exit 1 if a check failed."""
+    """Check this machine, the data folder, Kafka, Postgres and the daemon. Exit 1 if a check fails."""
     from pathlib import Path
 
     from rftd.daemon.doctor.cluster import check_log, check_postgres
@@ -60,7 +60,7 @@ def doctor(ctx: click.Context, log_at: LogUrl | None, postgres: str | None) -> N
 @shared_options
 @click.pass_obj
 def version(settings: Settings) -> None:
-    """Versions of this program and of the daemon, if one answers."""
+    """Show the versions of this program and of the daemon, if one answers."""
     from contextlib import suppress
     from dataclasses import replace
 

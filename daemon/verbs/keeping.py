@@ -24,44 +24,48 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=msgspec.Struct)
 
 _REQUEST_ID = click.option(
-    "--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing."
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
 )
 
 
 @click.command("archive")
 @experiment_argument
-@click.option("--to", metavar="FILE", type=click.Path(dir_okay=False), help="A new file; else one in --data/archives.")
+@click.option(
+    "--to", metavar="FILE", type=click.Path(dir_okay=False), help="New archive file. Default: one in --data/archives."
+)
 @_REQUEST_ID
 @shared_options
 @click.pass_obj
 def archive(settings: Settings, name: str, to: str | None, request_id: str | None) -> None:
-    """Archive experiment NAME: its log, artifacts and checkpoints in one file; its events stay in the log."""
+    """Archive experiment NAME: its log, artifacts and checkpoints go into one file; its events stay in the log."""
     body = commands.To(to=absolute_path(to) if to else "")
     _keep(settings, commands.archive, body, name, target="archived", request_id=request_id)
 
 
 @click.command("restore")
 @experiment_argument
-@click.option("--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="The archive, if it was moved.")
+@click.option(
+    "--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="Archive file, if it was moved."
+)
 @_REQUEST_ID
 @shared_options
 @click.pass_obj
 def restore(settings: Settings, name: str, source: str | None, request_id: str | None) -> None:
-    """Restore experiment NAME from its archive: every file is checked before it is in its place."""
+    """Restore experiment NAME from its archive: every file is checked before it is put in place."""
     body = commands.From(source=absolute_path(source) if source else "")
     _keep(settings, commands.restore, body, name, target="here", request_id=request_id)
 
 
 @click.command("rm")
 @experiment_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--archive", is_flag=True, help="Archive it first, below --data/archives.")
-@click.option("--reason", default="", help="Kept with the event.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--archive", is_flag=True, help="Archive it first, in --data/archives.")
+@click.option("--reason", default="", help="Reason, kept with the event.")
 @_REQUEST_ID
 @shared_options
 @click.pass_context
 def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, request_id: str | None) -> None:
-    """Remove experiment NAME: its checkpoints, weights, artifacts and logs; `rftd ls --all` still shows it."""
+    """Delete the files of experiment NAME: checkpoints, weights, artifacts, logs. `rftd ls --all` still shows it."""
     settings: Settings = ctx.obj
     if not yes:
         # A prompt that nobody reads would hang a script for ever.

@@ -16,19 +16,24 @@ from rftd.storage.lineage.graph import LineageGraph, Link, Node
 @click.command("lineage")
 @click.argument("id")
 @click.option("--direction", type=click.Choice(("both", "up", "down")), default="both", show_default=True)
-@click.option("--depth", type=click.IntRange(0, 1000), default=4, show_default=True, help="How far to go.")
-@click.option("--all", "everything", is_flag=True, help="Everything beside each thing, not the first 20 of a kind.")
+@click.option("--depth", type=click.IntRange(0, 1000), default=4, show_default=True, help="Number of links to follow.")
+@click.option("--all", "everything", is_flag=True, help="Show all neighbours, not the first 20 of each kind.")
 @click.option(
-    "--format", "form", type=click.Choice(("tree", "dot")), default="tree", show_default=True, help="dot: for Graphviz."
+    "--format",
+    "form",
+    type=click.Choice(("tree", "dot")),
+    default="tree",
+    show_default=True,
+    help="A text tree, or dot for Graphviz.",
 )
 @shared_options
 @click.pass_obj
 def command(settings: Settings, id: str, direction: str, depth: int, everything: bool, form: str) -> None:
-    """What ID was made of (up), and what became of it (down).
+    """Show what ID was made from (up), and what it led to (down).
 
-    ID is any id, 8 or more of its hex digits, the name of an experiment, or one of NAME/task/STAGE.SEQUENCE,
-    NAME/batch/STEP, NAME/eval/VERSION, NAME/step/N, NAME/weights/N, NAME/checkpoint/N; the last three may have
-    .GENERATION after them.
+    ID is an id, 8 or more of its hex digits, the name of an experiment, or one of NAME/task/STAGE.SEQUENCE,
+    NAME/batch/STEP, NAME/eval/VERSION, NAME/step/N, NAME/weights/N, NAME/checkpoint/N; the last three may end
+    with .GENERATION.
     """
     from rftd.daemon.client.client import Client
 

@@ -19,17 +19,19 @@ _INTERVAL_S: Final = 0.5
 
 @click.command("logs")
 @experiment_argument
-@click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="The last lines.")
-@click.option("--role", help="Only of one role: explorer or trainer.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of newest lines."
+)
+@click.option("--role", help="Only this role: explorer or trainer.")
 @click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="Only this level and above.")
-@click.option("--grep", metavar="TEXT", help="Only lines that hold TEXT.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written; Ctrl-C ends.")
+@click.option("--grep", metavar="TEXT", help="Only lines that contain TEXT.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines; Ctrl-C ends.")
 @shared_options
 @click.pass_obj
 def command(
     settings: Settings, name: str, lines: int, role: str | None, level: str | None, grep: str | None, follow: bool
 ) -> None:
-    """Log lines of experiment NAME's workers, merged by time."""
+    """Show the log lines of experiment NAME's workers, merged by time."""
     from rftd.daemon.client.client import Client
 
     with Client(settings) as client:

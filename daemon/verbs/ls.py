@@ -19,13 +19,13 @@ STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "ca
 
 
 @click.command("ls")
-@click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only those in a state: {', '.join(STATES)}.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most lines.")
-@click.option("--all", "removed", is_flag=True, help="Also those that were removed.")
+@click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only these states: {', '.join(STATES)}.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
+@click.option("--all", "removed", is_flag=True, help="Include removed experiments.")
 @shared_options
 @click.pass_obj
 def command(settings: Settings, states: str | None, limit: int, removed: bool) -> None:
-    """List the experiments, newest first; a fork below what it was forked from."""
+    """List the experiments, newest first; a fork is shown below its parent."""
     from rftd.daemon.client.client import Client
     from rftd.daemon.views import experiments
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @shared_options
 @click.pass_context
 def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: str | None) -> None:
-    """Fold the log into fresh tables, and put them in place of the old ones."""
+    """Rebuild the tables from the log, and replace the old ones."""
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder

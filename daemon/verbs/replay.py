@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 @click.command("replay")
 @click.argument("experiment")
-@click.option("--to-step", type=click.IntRange(1), metavar="N", help="Up to weight version N; else to the last step.")
-@click.option("--from-checkpoint", is_flag=True, help="Begin at the newest good checkpoint, not at the base model.")
-@click.option("--check", is_flag=True, help="Stop at the first difference with exit status 1.")
-@click.option("--allow-drift", is_flag=True, help="Go on although a library or the machine is another than recorded.")
+@click.option("--to-step", type=click.IntRange(1), metavar="N", help="Weight version to stop at. Default: the last.")
+@click.option("--from-checkpoint", is_flag=True, help="Start at the newest good checkpoint instead of the base model.")
+@click.option("--check", is_flag=True, help="Stop at the first difference, with exit status 1.")
 @click.option(
-    "--into", metavar="FOLDER", type=click.Path(), help="A new folder for the last weights, laid out as a checkpoint."
+    "--allow-drift", is_flag=True, help="Continue although a library or the machine differs from the recorded one."
+)
+@click.option(
+    "--into", metavar="FOLDER", type=click.Path(), help="New folder for the final weights, laid out as a checkpoint."
 )
 @log_option
 @shared_options
@@ -41,7 +43,7 @@ def command(
     into: str | None,
     log_at: LogUrl | None,
 ) -> None:
-    """Train EXPERIMENT (a name, name@2, an id) again from the log, and compare the weights of every step."""
+    """Repeat the training of EXPERIMENT (a name, name@2, an id) from the log; compare the weights of every step."""
     import asyncio
     from pathlib import Path
 

@@ -27,14 +27,14 @@ thread, Python's own 5 ms would be added to each commit."""
     expose_value=False,
     callback=take_daemon_file,
     envvar="RFTD_CONFIG",
-    help="A YAML file with these options; what is given here or in the environment comes first.",
+    help="YAML file with these options; the command line and the environment take precedence.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     envvar="RFTD_HOST",
-    help="Address to listen on; others need RFTD_TOKEN.",
+    help="Address to listen on; any but loopback needs RFTD_TOKEN.",
 )
 @click.option(
     "--port",
@@ -42,14 +42,14 @@ thread, Python's own 5 ms would be added to each commit."""
     default=7070,
     show_default=True,
     envvar="RFTD_PORT",
-    help="0 picks a free one.",
+    help="Port to listen on; 0 picks a free one.",
 )
 @serve_log_option
 @click.option(
     "--postgres",
     metavar="URL",
     envvar="RFTD_POSTGRES",
-    help="State in PostgreSQL: postgresql://...; else a SQLite file.",
+    help="PostgreSQL database for the tables: postgresql://... Default: a SQLite file.",
 )
 @click.option(
     "--workers",
@@ -57,7 +57,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="local",
     show_default=True,
     envvar="RFTD_WORKERS",
-    help="Who starts the workers: the daemon, or somebody else with rftd worker.",
+    help="Who starts the workers: the daemon (local), or you with rftd worker (external).",
 )
 @click.option(
     "--roles",
@@ -65,7 +65,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default="both",
     show_default=True,
     envvar="RFTD_ROLES",
-    help="Whose workers it starts. With explorer alone another daemon on the same log decides.",
+    help="Workers that this daemon starts. With explorer alone, another daemon on the same log decides.",
 )
 @click.option(
     "--slots",
@@ -73,7 +73,7 @@ thread, Python's own 5 ms would be added to each commit."""
     default=1,
     show_default=True,
     envvar="RFTD_SLOTS",
-    help="Experiments that run at once, each with workers of its own; others wait in a queue.",
+    help="Experiments that run at the same time, each with its own workers; the others wait in a queue.",
 )
 @click.option(
     "--payloads",
@@ -81,10 +81,22 @@ thread, Python's own 5 ms would be added to each commit."""
     default="always",
     show_default=True,
     envvar="RFTD_PAYLOADS",
-    help="How long the embedded log keeps the tokens of experiences; without them nothing is replayed or forked.",
+    help="How long the embedded log keeps the tokens of experiences; without them, no replay and no fork.",
 )
-@click.option("--log-format", type=click.Choice(["console", "json"]), default="console", show_default=True)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-format",
+    type=click.Choice(["console", "json"]),
+    default="console",
+    show_default=True,
+    help="Format of the daemon's own log lines.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level of these lines.",
+)
 @click.option(
     "--worker-lost-after",
     "lost_after_s",
@@ -92,28 +104,28 @@ thread, Python's own 5 ms would be added to each commit."""
     default="15s",
     show_default=True,
     metavar="TIME",
-    help="End and restart a worker that is silent for so long; it sends a heartbeat every second.",
+    help="Kill and restart a worker without a heartbeat for this long; one is sent every second.",
 )
 @click.option(
     "--disk-reserve",
     type=Size(),
     metavar="SIZE",
     envvar="RFTD_DISK_RESERVE",
-    help="Experiments pause before less than this is free on a volume; else 1GiB, or 5 % if that is less. 0: never.",
+    help="Space to keep free on each volume: experiments pause before. Default: 1GiB or 5 %, the lesser. 0: none.",
 )
 @click.option(
     "--disk-budget",
     type=Size(),
     metavar="SIZE",
     envvar="RFTD_DISK_BUDGET",
-    help="They pause before --data and their folders together take more than this; else nothing is counted.",
+    help="Most space for --data and all experiments' folders: experiments pause before. Default: no limit.",
 )
 @click.option(
     "--accept-loss",
     "accept_loss",
     multiple=True,
     metavar="EXPERIMENT",
-    help="Let an experiment go on though the log has lost records of it: recorded in the log, with your name. Once.",
+    help="Let an experiment continue although the log lost records of it; recorded, with your name. Repeatable.",
 )
 @shared_options
 @click.pass_obj
@@ -134,7 +146,7 @@ def command(
     disk_budget: int | None,
     accept_loss: tuple[str, ...],
 ) -> None:
-    """Run the daemon: log and state under --data (default ./.rftd), or on Kafka and PostgreSQL by their URLs."""
+    """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
     import asyncio
     import os
     from pathlib import Path
@@ -214,7 +226,8 @@ async def _serve(options: object) -> None:
     from rftd.ops.logs import logger
 
     assert isinstance(options, ServiceOptions)
-    # Before the loop has much on the heap: what is there now is never looked at again by the collector.
+    # Before any thread is started, for arenas are set up with the first allocation of each, and before the folds are
+    # read: the collector freezes what is there now and looks at it no more.
     tune_allocator()
     tune_collector()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

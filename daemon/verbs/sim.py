@@ -32,46 +32,52 @@ _NO_BIAS: Final = 0.05
 
 @click.group("sim")
 def sim_group() -> None:
-    """Try policy and sizes in virtual time."""
+    """Try a staleness policy and sizes in virtual time."""
 
 
 @sim_group.command("async")
-@click.option("--config", "file", type=click.Path(exists=True, dir_okay=False), help="Policy and sizes of this file.")
+@click.option(
+    "--config", "file", type=click.Path(exists=True, dir_okay=False), help="Experiment file with policy and sizes."
+)
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a field of the file; repeatable.")
-@click.option("--units", type=_COUNT, help="Machines, or devices, in all [16].")
+@click.option("--units", type=_COUNT, help="Number of machines or devices [16].")
 @click.option("--slots", type=_COUNT, help="Rollouts that a unit runs at once [32].")
-@click.option("--train-units", type=_COUNT, help="Units that train [as is best]; the others generate.")
-@click.option("--batch", type=_COUNT, help="Experiences of a training step [512].")
-@click.option("--repeat-times", type=_COUNT, help="Rollouts of a group [1].")
+@click.option("--train-units", type=_COUNT, help="Units that train [the best split]; the others generate.")
+@click.option("--batch", type=_COUNT, help="Experiences per training step [512].")
+@click.option("--repeat-times", type=_COUNT, help="Rollouts per group [1].")
 @click.option("--policy", metavar=_POLICY, help="Staleness policy [hard_bound:2].")
-@click.option("--bound", type=click.IntRange(0), help="Most weight versions that an experience may be old [2].")
+@click.option("--bound", type=click.IntRange(0), help="Maximum staleness in weight versions [2].")
 @click.option(
-    "--inflight", "inflight_batches", type=_COUNT, help="Batches that may be under way and waiting [bound + 1]."
+    "--inflight", "inflight_batches", type=_COUNT, help="Maximum number of batches under way or waiting [bound + 1]."
 )
-@click.option("--median", type=_DURATION, default="1s", show_default=True, help="Of a rollout's duration.")
-@click.option("--tail", type=click.FloatRange(1), default=10.0, show_default=True, help="p99 / p50 of it.")
-@click.option("--cut", type=click.FloatRange(1), default=10.0, show_default=True, help="Its longest, in medians.")
-@click.option("--train-time", "train_s", type=_DURATION, help="A training step, if all units trained [2s].")
+@click.option("--median", type=_DURATION, default="1s", show_default=True, help="Median duration of a rollout.")
+@click.option("--tail", type=click.FloatRange(1), default=10.0, show_default=True, help="p99 / p50 of the durations.")
+@click.option("--cut", type=click.FloatRange(1), default=10.0, show_default=True, help="Longest duration, in medians.")
+@click.option("--train-time", "train_s", type=_DURATION, help="Duration of a training step on all units [2s].")
 @click.option(
-    "--step-time", "step_s", type=_DURATION, help="A training step, on the units that train: instead of that."
-)
-@click.option(
-    "--publish-time", "publish_s", type=_DURATION, default="0s", help="From a step's end to its weights at the units."
+    "--step-time", "step_s", type=_DURATION, help="Duration of a step on the training units; replaces --train-time."
 )
 @click.option(
-    "--swap-time", "swap_s", type=_DURATION, default="0s", help="How long a unit stands still to take weights."
+    "--publish-time",
+    "publish_s",
+    type=_DURATION,
+    default="0s",
+    help="Time from the end of a step until its weights reach the units.",
+)
+@click.option(
+    "--swap-time", "swap_s", type=_DURATION, default="0s", help="Time for which a unit stands still to load weights."
 )
 @click.option(
     "--updates",
     type=click.Choice(("inflight", "drain_each", "drain_all")),
     default="inflight",
     show_default=True,
-    help="Units take weights at once, when their rollouts ended, or when everyone's have.",
+    help="When units take weights: at once, when their own rollouts have ended, or when all have.",
 )
-@click.option("--steps", type=click.IntRange(2), default=100, show_default=True, help="Training steps to follow.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the durations.")
-@click.option("--compare", multiple=True, metavar=_POLICY, help="A row for each of these; repeatable.")
-@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.png", help="Draw it, too.")
+@click.option("--steps", type=click.IntRange(2), default=100, show_default=True, help="Training steps to simulate.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the durations.")
+@click.option("--compare", multiple=True, metavar=_POLICY, help="Add a row for this policy; repeatable.")
+@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.png", help="Also draw the forecast.")
 @shared_options
 @click.pass_obj
 def async_command(
@@ -88,10 +94,10 @@ def async_command(
     plot: str | None,
     **asked_for: Any,
 ) -> None:
-    """Forecast throughput, staleness, idle shares and drops of asynchronous training, by the real policy and planner.
+    """Forecast throughput, staleness, idle time and drops of asynchronous training, with the real policy and planner.
 
-    The optimum is the throughput if neither side ever waited: the slower of all slots generating without a pause, and
-    the trainer training without one. Rates leave out the first tenth of the steps, in which the system fills.
+    The optimum is the throughput if neither side ever waited: the slower of explorers that generate without a pause and
+    a trainer that trains without one. Rates leave out the first tenth of the steps, in which the system fills.
     """
     from pathlib import Path
 

@@ -19,16 +19,16 @@ _PORT = click.IntRange(0, 65535)
 
 @click.group("stack")
 def stack() -> None:
-    """A real Apache Kafka and PostgreSQL on loopback, below DIR/stack of --data; needs pip install 'rftd[stack]'."""
+    """Run a real Apache Kafka and PostgreSQL on loopback, in DIR/stack of --data; needs pip install 'rftd[stack]'."""
 
 
 @stack.command("up")
-@click.option("--kafka-port", type=_PORT, default=0, help="Default: the one it had, else a free one.")
-@click.option("--postgres-port", type=_PORT, default=0, help="Default: the one it had, else a free one.")
+@click.option("--kafka-port", type=_PORT, default=0, help="Port. Default: the last one, else a free one.")
+@click.option("--postgres-port", type=_PORT, default=0, help="Port. Default: the last one, else a free one.")
 @shared_options
 @click.pass_obj
 def up(settings: Settings, kafka_port: int, postgres_port: int) -> None:
-    """Start both, wait until they serve, and print the `rftd serve` that uses them. What runs already stays."""
+    """Start both, wait until they serve, and print the matching `rftd serve`. A running server is left alone."""
     from rftd.daemon.stack.pair import Stack
 
     servers = Stack(_folder(settings))
@@ -39,11 +39,11 @@ def up(settings: Settings, kafka_port: int, postgres_port: int) -> None:
 
 
 @stack.command("down")
-@click.option("--delete", is_flag=True, help="Their data too: every topic and every table.")
+@click.option("--delete", is_flag=True, help="Delete their data too: every topic and every table.")
 @shared_options
 @click.pass_obj
 def down(settings: Settings, delete: bool) -> None:
-    """Stop both; their data stays. What does not run is no error."""
+    """Stop both; their data is kept. A server that does not run is no error."""
     from rftd.daemon.stack.pair import Stack
 
     servers = Stack(_folder(settings))
@@ -55,7 +55,7 @@ def down(settings: Settings, delete: bool) -> None:
 @shared_options
 @click.pass_context
 def status(ctx: click.Context) -> None:
-    """Say where each is. Exit 1 unless both run."""
+    """Show the state of both. Exit 1 unless both run."""
     from rftd.daemon.stack.pair import Stack
 
     parts = Stack(_folder(ctx.obj)).parts()
@@ -65,11 +65,11 @@ def status(ctx: click.Context) -> None:
 
 @stack.command("run")
 @click.argument("which", metavar="kafka|postgres", type=click.Choice(["kafka", "postgres"]))
-@click.option("--port", type=_PORT, default=0, help="Default: the one it had, else a free one.")
+@click.option("--port", type=_PORT, default=0, help="Port. Default: the last one, else a free one.")
 @shared_options
 @click.pass_obj
 def run(settings: Settings, which: str, port: int) -> None:
-    """Run one of them until SIGTERM or Ctrl-C, for honcho or systemd."""
+    """Run one of them in the foreground until SIGTERM or Ctrl-C, for honcho or systemd."""
     import asyncio
 
     from rftd.daemon.stack.foreground import run_until_told

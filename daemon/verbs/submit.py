@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the experiment; repeatable.")
-@click.option("--priority", type=int, metavar="N", help="Of those that wait, the highest goes first; 0 by default.")
-@click.option("--wait", is_flag=True, help="Follow it to its end; exit 1 if it did not complete.")
-@click.option("--dry-run", is_flag=True, help="Read and check the file here; send nothing.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, a submission changes nothing.")
+@click.option("--priority", type=int, metavar="N", help="Priority in the queue: the highest goes first. Default: 0.")
+@click.option("--wait", is_flag=True, help="Follow the experiment to its end; exit 1 if it does not complete.")
+@click.option("--dry-run", is_flag=True, help="Check the file and send nothing.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a submission changes nothing."
+)
 @shared_options
 @click.pass_context
 def command(
@@ -35,7 +37,7 @@ def command(
     dry_run: bool,
     request_id: str | None,
 ) -> None:
-    """Hand in the experiment of a YAML FILE (- for standard input)."""
+    """Submit the experiment in a YAML FILE (- for standard input)."""
     from rftd.daemon.client.client import Client
     from rftd.daemon.config.report import say_where
     from rftd.daemon.views import commands

@@ -26,9 +26,11 @@ _COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel"
 def _verb(name: str, text: str) -> click.Command:
     @click.command(name, help=text)
     @experiments_argument
-    @click.option("--reason", default="", help="Kept with the event.")
-    @click.option("--wait", is_flag=True, help=f"Return once it is {_TARGETS[name]}.")
-    @click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+    @click.option("--reason", default="", help="Reason, kept with the event.")
+    @click.option("--wait", is_flag=True, help=f"Return once the experiment is {_TARGETS[name]}.")
+    @click.option(
+        "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+    )
     @shared_options
     @click.pass_context
     def command(ctx: click.Context, names: tuple[str, ...], reason: str, wait: bool, request_id: str | None) -> None:
@@ -39,23 +41,25 @@ def _verb(name: str, text: str) -> click.Command:
     return command
 
 
-pause = _verb("pause", "Pause experiments: what is under way finishes, nothing new begins.")
-resume = _verb("resume", "Let paused experiments go on.")
-cancel = _verb("cancel", "End experiments; what they produced stays.")
+pause = _verb("pause", "Pause experiments: work under way is finished, nothing new starts.")
+resume = _verb("resume", "Resume paused experiments.")
+cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
 
 
 # A negative priority looks like an option to click.
 @click.command("prioritize", context_settings={"ignore_unknown_options": True})
 @experiment_argument
 @click.argument("priority", type=click.IntRange(-commands.MOST_PRIORITY, commands.MOST_PRIORITY))
-@click.option("--reason", default="", help="Kept with the event.")
-@click.option("--request-id", metavar="ID", help="Sent again with the same id, the command changes nothing.")
+@click.option("--reason", default="", help="Reason, kept with the event.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
 @shared_options
 @click.pass_obj
 def prioritize(settings: Settings, name: str, priority: int, reason: str, request_id: str | None) -> None:
-    """Set the PRIORITY of experiment NAME, 0 by default: of those that wait for their turn, the highest goes first.
+    """Set the PRIORITY of experiment NAME, 0 by default: in the queue, the highest goes first.
 
-    What is under way goes on; its priority counts when a daemon with fewer slots takes it up again.
+    A running experiment goes on; its priority counts when a daemon with fewer slots starts again.
     """
     from rftd.daemon.client.client import Client
 

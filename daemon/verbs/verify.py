@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.option("--files", is_flag=True, help="Check checkpoints, published weights and artifacts too: reads them all.")
-@click.option("--index", is_flag=True, help="Check the index of ids and the structure of the embedded log's file too.")
-@click.option("--scratch", metavar="DIR", help="Where the temporary file lies, some 150 bytes for each experience.")
+@click.option("--files", is_flag=True, help="Also check checkpoints, published weights and artifacts; reads them all.")
+@click.option("--index", is_flag=True, help="Also check the index of ids and the file structure of the embedded log.")
+@click.option("--scratch", metavar="DIR", help="Folder for a temporary file of some 150 bytes per experience.")
 @log_option
 @postgres_option
 @shared_options
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 def command(
     settings: Settings, log_at: LogUrl | None, postgres: str | None, files: bool, index: bool, scratch: str | None
 ) -> None:
-    """Check the whole log of the daemon's folder, or on Kafka, against the rules, and against what the folder, the
-    tables and the experiments' folders remember of it. Exit 1 if a promise is broken.
+    """Check the whole log against the rules, and against what the daemon's folder, the tables and the experiments'
+    folders remember of it. Exit 1 if a promise is broken.
 
-    What is damaged is listed, and what lies behind it is checked; exit 70 if the log cannot be read at all.
+    Damaged records are listed, and the records behind them are checked too. Exit 70 if the log cannot be read at all.
     """
     import asyncio
     import sys

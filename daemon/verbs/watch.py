@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @shared_options
 @click.pass_context
 def command(ctx: click.Context, name: str) -> None:
-    """Follow experiment NAME until it ends; exit 1 if it did not complete. Ctrl-C detaches."""
+    """Follow experiment NAME until it ends; exit 1 if it does not complete. Ctrl-C detaches."""
     from rftd.daemon.client.client import Client
 
     with Client(ctx.obj) as client:

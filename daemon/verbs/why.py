@@ -31,9 +31,9 @@ _STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
 @shared_options
 @click.pass_obj
 def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
-    """What each role of experiment NAME does or waits for, since when, and what would unblock it; worst first.
+    """Show what each role of experiment NAME does or waits for, since when, and what unblocks it; worst first.
 
-    Without a daemon the log itself is read, as far as --data or --kafka names one.
+    Without a daemon, the answer comes from the log that --data or --kafka names.
     """
     from pathlib import Path
 

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _log_options(function: F) -> F:
     for option in (
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
-        click.option("--experiment", help="Id of the experiment; without one it joins whatever is under way."),
+        click.option("--experiment", help="Id of the experiment. Default: any that is under way."),
         worker_log_option,
         click.option(
             "--config",
@@ -29,7 +29,7 @@ def _log_options(function: F) -> F:
             expose_value=False,
             callback=take_daemon_file,
             envvar="RFTD_CONFIG",
-            help="A YAML file with these options.",
+            help="YAML file with these options.",
         ),
     ):
         function = option(function)
@@ -44,17 +44,17 @@ def command() -> None:
 @command.command()
 @_log_options
 @click.option(
-    "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="The slot whose leases it takes; any by default."
+    "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="Slot whose leases the worker takes. Default: any."
 )
 def explorer(log_at: LogUrl, experiment: str | None, spine_offset: int, slot: int | None) -> None:
-    """Explore: run rollouts of leased tasks."""
+    """Run rollouts of leased tasks."""
     _run("explorer", log_at, experiment, slot, spine_offset)
 
 
 @command.command()
 @_log_options
 def trainer(log_at: LogUrl, experiment: str | None, spine_offset: int) -> None:
-    """Train: execute planned batches. Where another trainer lives it stands by and takes over."""
+    """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
     _run("trainer", log_at, experiment, -1, spine_offset)
 
 

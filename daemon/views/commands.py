@@ -121,7 +121,7 @@ def receipt_of(experiment: UUID, done: Done) -> Receipt:
 
 @command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG)
 async def submit(daemon: Daemon, body: Submit, key: UUID) -> SubmitReceipt:
-    """Hand in an experiment. It is validated, and in the log when this answers."""
+    """Submit an experiment. It is validated, and in the log when this answers."""
     accepted = await daemon.operations.submit(_with_labels(body), request_id=key)
     return SubmitReceipt(**_taken_in(accepted))
 
