@@ -19,7 +19,7 @@ from rftd.streams.spec import StageSpec
 
 
 def attempts_of(stage: StageSpec) -> int:
-    """How often a group's missing rollouts are leased before they count as failed."""
+    """The number of times that a missing rollout is leased before it counts as failed. Raises ConfigError."""
     if stage.taskset is None:
         raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it anew")
     return stage.taskset.max_retry_times + 1
@@ -31,6 +31,8 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
         return ()
     most = attempts_of(stage)
     under_way = group.under_way
+    # The usual case of a group that was just leased, asked for every open group in every turn: it costs one
+    # comparison.
     if len(under_way) == group.repeat_times:
         return ()
     ended = group.members.keys() | group.failed.keys() | under_way
@@ -47,10 +49,10 @@ def loose_groups(state: RunState, others: Collection[UUID] = ()) -> list[Group]:
 
 
 class GivenUp(NamedTuple):
-    """Why a group is closed before it is over."""
+    """The reason why a group is closed before it is over."""
 
     code: str
-    """One of `GIVEN_UP`."""
+    """A code of `GIVEN_UP`."""
     reason: str
     keep_members: bool
     """The group closes with what is done; otherwise without members."""
@@ -66,6 +68,8 @@ def close_groups(
     """
     for group in loose_groups(state, given_up):
         why = given_up.get(group.id) if given_up else None
+        # Before `why`: a group that is complete closes with all of its members, even where it would have been
+        # given up now.
         if group.terminal:
             if any(lease.reissue for lease in group.leases.values()):
                 yield from _expired(group, "every rollout of its group has ended")
@@ -73,6 +77,8 @@ def close_groups(
         elif why is not None:
             yield from _expired(group, why.reason)
             yield Decision(_given_up(group, why))
+        # While a lease is open its rollouts may still arrive: it expires first, and the group closes in a
+        # later turn.
         elif not group.leases and (stage_over or not leasable(_stage_of(state, group), group)):
             yield Decision(_closed(group, stage_over=stage_over))
 
@@ -122,6 +128,8 @@ def _event(group: Group, members: Mapping[int, Member], code: str, reason: str) 
         group=group.id,
         sequence=group.sequence,
         stage=group.stage,
+        # In the order of their index and not of their arrival: what the event holds must not depend on how
+        # fast each was.
         members=tuple(members[index] for index in sorted(members)),
         failed=group.repeat_times - len(members),
         code=code,

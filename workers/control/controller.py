@@ -41,6 +41,7 @@ class Controller:
             return Decided([experiment.ExperimentStarted()])
         if spine.status not in (Status.RUNNING, Status.PAUSED):
             return Decided((), NoStage())
+        # Before the trouble: what has failed for good needs no pause, and would otherwise fail only after it.
         if (failure := self._failure()) is not None:
             return Decided([failure])
         trouble = trouble or self._refused()
@@ -49,6 +50,8 @@ class Controller:
         if spine.status is Status.PAUSED:
             return self._resumed(trouble, now_ns)
         due = self._next()
+        # What is complete needs nobody any more, so a full disk or a refusing worker is no reason to pause
+        # before the end.
         ends = (experiment.StageCompleted, experiment.ExperimentCompleted)
         if trouble is None or any(isinstance(event, ends) for event in due.events):
             return due
@@ -58,6 +61,7 @@ class Controller:
     def _resumed(self, trouble: Trouble | None, now_ns: int) -> Decided[ControllerHold]:
         """Ends a pause that no command asked for, once nothing stands in the way, or it is time to try."""
         spine = self._state.spine
+        # A pause without a cause was asked for by a command, and only a command ends it.
         if not spine.cause or trouble is not None:
             return Decided((), Paused(spine.cause))
         if spine.cause not in TRIED_AGAIN:
@@ -67,7 +71,7 @@ class Controller:
         return Decided([experiment.ExperimentResumed(reason=f"{spine.cause}: tried again")])
 
     def _next(self) -> Decided[ControllerHold]:
-        """What brings a running experiment from stage to stage, and to its end; or what its stage lacks."""
+        """The event that brings a running experiment to its next stage or its end; or what its stage lacks."""
         spine = self._state.spine
         assert spine.spec is not None
         stages = spine.spec.stages
@@ -94,12 +98,16 @@ class Controller:
                 return GroupsLeft(left_to_collect(state, stage), stage.collect_groups)
         elif spine.version < spine.last_version or not explored(state, stage):
             return StepsLeft(spine.version if spine.generation >= 0 else spine.furthest, spine.last_version)
+        # Before the stage completes: the next one begins on that checkpoint, and an experiment's result is its
+        # last one.
         elif not any(step == spine.last_version for step, _ in state.checkpoints):
             return NoCheckpoint(spine.last_version)
         if state.groups.to_close:
             return GroupsOpen(state.groups.to_close)
         if left := len(state.replay_buffer.waiting) + len(state.replay_buffer.cooling):
             return BooksOpen(left)
+        # Last, for evaluations need the last weights and free explorers; the first that is due names what is
+        # waited for.
         oldest = next(due_evals(state, stage), None)
         return None if oldest is None else EvalDue(*oldest)
 
@@ -113,9 +121,9 @@ class Controller:
         return None
 
     def _refused(self) -> Trouble | None:
-        """What it means that the worker refused its work which left last, of a role that nobody starts here.
+        """The trouble that it means if the last worker of a role that nobody starts here refused; None if it did not.
 
-        While another one of its role is there it means nothing: an error of a worker is its own.
+        While another one of the role is there it means nothing: an error of a worker is its own.
         """
         roster = self._state.roster
         there = {started.role for started in roster.live.values()}
@@ -126,7 +134,7 @@ class Controller:
         return None
 
     def _barren(self) -> str | None:
-        """Why the rollouts of the stage will never make a batch, if so many groups in a row came to nothing."""
+        """The reason why rollouts will never make a batch, once enough groups in a row came to nothing; else None."""
         spine = self._state.spine
         groups = self._state.groups
         if spine.stage < 0 or (stage := spine.stage_spec()).kind == "train":

@@ -22,7 +22,7 @@ from rftd.workers.control.planner import Planner
 
 
 class LastDecided(msgspec.Struct):
-    """What each said last; None before it was asked first, and where it raised instead."""
+    """The last answer of each decider; None before it was asked first, and where it raised instead."""
 
     controller: Decided[ControllerHold] | None = None
     planner: Decided[PlannerHold] | None = None
@@ -30,7 +30,7 @@ class LastDecided(msgspec.Struct):
 
 
 class Deciders:
-    """Pure, on the state, so new ones decide as the old ones would have."""
+    """The three deciders of one experiment: pure, on the state, so new ones decide as the old ones would have."""
 
     def __init__(self, state: RunState, liveness: Liveness, *, starts: frozenset[str]) -> None:
         self._state = state
@@ -46,6 +46,7 @@ class Deciders:
 
     def control(self, trouble: Trouble | None, now_ns: int) -> Sequence[Decision]:
         """The controller's decisions."""
+        # First None: where a decider raises, what it said before that is no reason for anything any more.
         self.said.controller = None
         self.said.controller = self._controller.decide(trouble, now_ns=now_ns)
         return [Decision(event) for event in self.said.controller.events]
@@ -66,7 +67,8 @@ class Deciders:
 def asked(
     state: RunState, liveness: Liveness, *, now_s: float, now_ns: int, starts: frozenset[str] = ROLES
 ) -> LastDecided:
-    """What each would decide now, for those who only look: nothing is written, neither state nor liveness change."""
+    """The decisions that each would take now, for those who only look: neither state nor liveness change."""
+    # The planner empties `touched` when it takes changes in: the real planner's would be lost with it.
     touched = state.touched
     deciders = Deciders(state, copy.deepcopy(liveness), starts=starts)
     try:
@@ -79,7 +81,7 @@ def asked(
 
 
 def _unwritten(said: LastDecided) -> LastDecided:
-    """The same without the holds that come after what a decider would do first."""
+    """The answers without the holds that come after what a decider would do first."""
     planner = said.planner
     dispatcher = said.dispatcher
     if planner is not None and planner.events:

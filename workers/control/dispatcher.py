@@ -56,7 +56,7 @@ from rftd.workers.control.windows import overdue_of
 
 
 def fresh_enough(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> list[WorkerStarted]:
-    """Those whose rollouts would not be given up as soon as they begin: the others have yet to load newer weights."""
+    """The explorers whose rollouts would not be given up as they begin; the others have yet to load newer weights."""
     if has_windows(stage.sync):
         return explorers  # a lease says what to load
     view = view_of(state, stage)
@@ -93,7 +93,7 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
 
 
 def slow_after_s(state: RunState, stage: StageSpec) -> float | None:
-    """How long a lease lasts before it is slow; None if none is, or as long as nothing is known of this stage."""
+    """Seconds that a lease lasts before it is slow; None if none ever is, or while nothing is known of this stage."""
     spec = stage.rollout
     groups = state.groups
     if not spec.reissue_ratio or groups.recent_stage != state.spine.stage or (mean_s := groups.mean_duration_s) is None:
@@ -109,6 +109,7 @@ def lease_stragglers(
     if slow_s is None:
         return
     given = dict.fromkeys(state.groups.open, 0)
+    # Every lease is asked for, also those that are not slow: the first question about a lease starts its clock.
     for lease in [each for each in state.groups.leases.values() if liveness.age_s(each.id, now_s) > slow_s]:
         rollouts = _left(state, stage, lease)
         if not rollouts:
@@ -134,7 +135,7 @@ def _left(state: RunState, stage: StageSpec, lease: Lease) -> tuple[int, ...]:
 
 
 EXPIRY_LOOK_S: Final = 0.1
-"""Between two looks at the deadlines of leases, which are many seconds long; one at once when a worker left."""
+"""Seconds between two looks at the deadlines of leases, which are many seconds long, unless a worker left."""
 
 
 class Dispatcher:
@@ -146,7 +147,7 @@ class Dispatcher:
         self._asked = (-1, -1, -1)
         """The stage, and the steps planned and trained, when the policy was last asked what to abort."""
         self._looked: tuple[int, float] | None = None
-        """How many workers were gone when the deadlines were last looked at, and when that was."""
+        """The number of workers that were gone when the deadlines were last looked at, and the seconds of that look."""
         self._waiting: tuple[tuple[int, int], float] | None = None
         """(Stage, window) that waits for weights, and since when."""
 
@@ -163,6 +164,8 @@ class Dispatcher:
         self._liveness.tick(now_s)
         over = spine.stage_completed or explored(state, stage)
         given_up = {} if over or stage.kind == "train" else self._given_up(stage, now_s)
+        # Expire, close, complete, lease: what an earlier one frees a later one gives out, but only once it is
+        # folded.
         decisions = list(self._expire(over, now_s, given_up)) if over or self._look_due(now_s) else []
         decisions += self._close(over, given_up)
         decisions += complete_evals(state)
@@ -190,6 +193,7 @@ class Dispatcher:
     def _close(self, over: bool, given_up: Mapping[UUID, GivenUp]) -> Iterator[Decision]:
         for decision in close_groups(self._state, stage_over=over, given_up=given_up):
             if isinstance(decision.event, GroupClosed):
+                # Else the clocks of closed groups would be kept for as long as the daemon lives.
                 self._liveness.forget(decision.event.group)
                 for lease in self._state.groups.open[decision.event.group].leases:
                     self._liveness.forget(lease)
@@ -203,6 +207,7 @@ class Dispatcher:
             evals, evaluation = lease_evals(state, stage, heard)
             return Dispatched(decisions + evals, self._over(stage, decisions), evaluation)
         isolation = Isolation(state, stage, heard)
+        # Suspects first: the explorers that are kept free for them are in none of the lists below.
         decisions += lease_alone(state, stage, isolation)
         evals, evaluation = lease_evals(state, stage, isolation.others)
         fresh = fresh_enough(state, stage, isolation.others)
@@ -219,7 +224,7 @@ class Dispatcher:
         return Dispatched(decisions, hold, evaluation)
 
     def _over(self, stage: StageSpec, decisions: Sequence[Decision]) -> DispatcherHold | None:
-        """Why no group is given out in a stage that needs none; unknown while its groups are being closed."""
+        """The hold of a stage that needs no more groups; None while its groups are being closed."""
         if stage.kind == "train":
             return TrainsDataset()
         if decisions:
@@ -227,7 +232,7 @@ class Dispatcher:
         return GroupsOpen(self._state.groups.to_close) if self._state.groups.to_close else StagePlanned()
 
     def _overdue(self, stage: StageSpec, hold: LeaseHold | None, now_s: float) -> list[Decision]:
-        """Says so once if explorers have waited at a sync point for longer than `sync_timeout`."""
+        """The event that explorers have waited longer than `sync_timeout` at a sync point; one for a window at most."""
         if not isinstance(hold, AwaitsAnswer | AwaitsWeights) or hold.timeout_s is None:
             self._waiting = None
             return []
@@ -257,6 +262,8 @@ class Dispatcher:
                 reason = f"no progress within {lease.deadline_s} s"
                 waits = self._waits_for_weights(lease.worker)
                 reason = f"{reason}: its explorer waits for weights" if waits else reason
+                # Excused: while it waited for weights nothing was tried, so no attempt of the group is
+                # spent.
                 expired = TaskExpired(lease=lease.id, slot=lease.slot, reason=reason, excused=waits)
             else:
                 continue
@@ -276,7 +283,7 @@ class Dispatcher:
 def _no_credits(
     heard: list[WorkerStarted], fresh: list[WorkerStarted], isolation: Isolation, credits: Credits
 ) -> NoCredits:
-    """Why nothing is given out, where it is for lack of explorers: those of `heard` that are `fresh` have no room."""
+    """The hold for lack of explorers: those of `heard` that are `fresh` have no room."""
     return (NoneAlone if isolation.waiting else NoCredits)(
         explorers=len(heard),
         rollouts=credits.rollouts,

@@ -19,7 +19,7 @@ from rftd.workers.control.leasing import LEASE_GRACE_S
 
 
 def complete_evals(state: RunState) -> Iterator[Decision]:
-    """eval.completed for each evaluation of which every row is scored."""
+    """An eval.completed for each evaluation of which every row is scored."""
     assert state.spine.spec is not None
     for id, evaluation in state.evals.open.items():
         taskset = _taskset_of(state.spine.spec, evaluation)
@@ -27,6 +27,7 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
             continue  # a stranger answered what nobody asked
         if evaluation.rows_scored() < taskset.rows:
             continue
+        # Chunks may have been answered on weights of several generations: the newest one stands for the whole.
         generation = max(scored.generation for scored in evaluation.scores.values())
         yield Decision(
             EvalCompleted(
@@ -60,6 +61,7 @@ def lease_evals(
     leases: list[Decision] = []
     if not stage.evals:
         return leases, None
+    # One chunk at a time: training goes on beside an evaluation, and must not queue behind all of its rows.
     busy = {lease.worker for evaluation in state.evals.open.values() for lease in evaluation.leases.values()}
     idle = [worker for worker in explorers if worker.worker not in busy]
     oldest: EvalHold | None = None

@@ -25,7 +25,7 @@ class Paused(msgspec.Struct, frozen=True):
     cause: str = ""
     """The obstacle that it paused for by itself; empty if a command asked for it."""
     again_ns: int = 0
-    """When the controller tries to go on, where only that shows whether the obstacle is gone; 0: not by the clock."""
+    """The time at which the controller tries to go on, where only that shows whether the obstacle is gone; 0: none."""
 
 
 class StagePlanned(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class GroupsLeft(msgspec.Struct, frozen=True):
 
     to_give_out: int
     groups: int
-    """All that the stage explores."""
+    """The number of groups that the stage explores."""
 
 
 class StepsLeft(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class StepsAgain(msgspec.Struct, frozen=True):
 
 
 class PlannedAhead(msgspec.Struct, frozen=True):
-    """As many batches as may be are planned and not trained: those of these steps."""
+    """The batches of these steps are planned and not trained, and no more may be."""
 
     first: int
     last: int
@@ -105,16 +105,16 @@ class TooFewExperiences(msgspec.Struct, frozen=True):
 
     step: int
     have: int
-    """What it could hold: ready, and chosen by the stage's policy."""
+    """Experiences that it could hold: ready, and chosen by the stage's policy."""
     need: int
     passed_over: int
     """Ready, and not chosen by the policy."""
     resting: int
     """Used before, and not rested."""
     rested_ns: int | None
-    """When the first of them has rested."""
+    """The time at which the first of them has rested."""
     read_until_ns: int
-    """When `max_read_timeout` has passed: then the batch is planned as it is."""
+    """The time at which `max_read_timeout` has passed: then the batch is planned as it is."""
 
 
 class LastChance(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class LastChance(msgspec.Struct, frozen=True):
 
     step: int
     oldest_version: int
-    """Of the weights that one of them began with."""
+    """The oldest version that one of them began with."""
 
 
 # Of the dispatcher: why no further group is given out.
@@ -190,7 +190,7 @@ class NoCredits(msgspec.Struct, frozen=True):
     kept: int = 0
     """Explorers that are kept for groups whose workers died."""
     suspects: int = 0
-    """Those groups."""
+    """The number of these groups."""
     outdated: int = 0
     """Explorers whose weights are too old for what would begin now."""
 
@@ -210,7 +210,7 @@ class EvalAwaitsWeights(msgspec.Struct, frozen=True):
 
 
 class EvalUnderWay(msgspec.Struct, frozen=True):
-    """Rows of it are with explorers."""
+    """Rows of the evaluation are with explorers."""
 
     version: int
     taskset: int
@@ -222,7 +222,7 @@ class EvalAwaitsExplorer(msgspec.Struct, frozen=True):
     version: int
     taskset: int
     explorers: int
-    """Those that may be given rows."""
+    """Explorers that may be given rows."""
 
 
 StageLacks: TypeAlias = GroupsLeft | StepsLeft | NoCheckpoint | GroupsOpen | BooksOpen | EvalDue
@@ -239,18 +239,18 @@ H = TypeVar("H")
 
 
 class Decided(NamedTuple, Generic[H]):
-    """What a decider says when it is asked."""
+    """The answer of a decider: events, and why there are no more."""
 
     events: Sequence[Event]
     hold: H | None = None
-    """Why there are no more; None only beside events that have to be folded first."""
+    """The rule that stops it; None only beside events that have to be folded first."""
 
 
 class Dispatched(NamedTuple):
-    """What the dispatcher says when it is asked."""
+    """The answer of the dispatcher: decisions, and why no more is given out."""
 
     decisions: Sequence[Decision]
     hold: DispatcherHold | None = None
-    """Why no further group is given out; None only beside decisions that have to be folded first."""
+    """The rule that stops it; None only beside decisions that have to be folded first."""
     evaluation: EvalHold | None = None
-    """How it stands with the oldest evaluation that is due; None if none is, or beside such decisions."""
+    """The state of the oldest evaluation that is due; None if none is, or beside such decisions."""

@@ -23,7 +23,7 @@ def is_suspect(group: Group) -> bool:
 
 
 class Isolation:
-    """Which explorers are kept free of other work: at most half of them, at least one if there is a need."""
+    """The explorers that are kept free of other work: at most half of them, at least one if there is a need."""
 
     def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
         busy = set(state.groups.alone.values())
@@ -37,7 +37,7 @@ class Isolation:
         self.others = explorers
         """Explorers for everything else."""
         self.ready: list[tuple[WorkerStarted, Group]] = []
-        """What can be leased alone now."""
+        """The pairs of explorer and group that can be leased alone now."""
         self.waiting = len(suspects)
         """Groups of these that nothing is given out of now."""
         if not self.suspects:
@@ -50,6 +50,8 @@ class Isolation:
             key=lambda worker: (held[worker.worker], worker.slot, worker.worker),
         )
         alone = len(explorers) - len(free)
+        # Half of them go on with everything else: a single task that kills its workers must not stop the
+        # experiment.
         most = max(1, len(explorers) // 2) - alone
         self.kept = free[: max(0, min(most, len(suspects)))]
         apart = busy | {worker.worker for worker in self.kept}

@@ -27,7 +27,7 @@ from rftd.workers.control.policies.registry import policy_of
 from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
 
 LEASE_GRACE_S = 30.0
-"""What a lease's deadline adds to the rollout's own time-out, which the explorer enforces."""
+"""Seconds that a lease's deadline adds to the rollout's own time-out, which the explorer enforces."""
 
 
 def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
@@ -43,7 +43,7 @@ def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
 
 
 class Credits:
-    """Rollouts that each explorer can still take: its capacity and one group more, so that it never runs dry."""
+    """The rollouts that each explorer can still take: its capacity and one group more, so that it never runs dry."""
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
         self._ahead = ahead
@@ -55,29 +55,30 @@ class Credits:
 
     @property
     def most(self) -> int:
-        """Of the explorer with the most."""
+        """Credits of the explorer with the most."""
         return max(self._free.values(), default=0)
 
     def take(self, rollouts: int) -> WorkerStarted | None:
         """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
+        # Of equals the lowest slot: the choice follows from the state, so a restarted daemon makes the same.
         best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         if best is None or self._free[best] < rollouts:
             return None
         return self._charge(best, rollouts)
 
     def take_idle(self, rollouts: int, *, but: UUID) -> WorkerStarted | None:
-        """The same of the other explorers than `but`, for rollouts that shall begin at once: none that would queue."""
+        """An explorer other than `but` on which the rollouts begin at once, charged for them; None if there is none."""
         elsewhere = [id for id in self._free if id != but and self._free[id] - self._ahead >= rollouts]
         best = max(elsewhere, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         return None if best is None else self._charge(best, rollouts)
 
     @property
     def rollouts(self) -> int:
-        """Leased to explorers, and not ended."""
+        """Rollouts that are leased to explorers, and not ended."""
         return sum(self._load.values()) + self._taken
 
     def none_left(self) -> NoCredits:
-        """Why nobody is given anything more."""
+        """The hold of a dispatcher that finds no room."""
         return NoCredits(len(self._workers), self.rollouts)
 
     def _charge(self, worker: UUID, rollouts: int) -> WorkerStarted:
@@ -87,7 +88,7 @@ class Credits:
 
 
 def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
-    """How many more groups the stage's policy lets start now."""
+    """The number of groups that the stage's policy lets start now."""
     if stage.kind == "explore":
         return left_to_collect(state, stage)
     return policy_of(stage.policy).admit(as_admitted(stage, view))
@@ -170,6 +171,7 @@ def sequences_to_lease(state: RunState) -> Iterator[int]:
     position = state.groups.next_sequence.get(spine.stage, 0)
     if spine.forked is not None and spine.shared_steps:
         yield from (sequence for sequence in spine.forked.redo if sequence >= position)
+        # Behind the shared history, unless the fork itself has gone further.
         position = max(position, spine.forked.next_sequence)
     yield from count(position)
 
@@ -204,8 +206,12 @@ def next_lease(
     """A lease of rollouts of the group, the next of it but `number`."""
     attempt = group.attempts + 1 + number
     timeout_s = attempt_timeout_s(state, stage)
+    # A window's weights may be gone by the time its group is leased anew, where they are no longer kept: then
+    # newer ones do.
     pinned = group.pinned and state.weights.of_version(group.min_version, state.spine) is not None
     event = TaskLeased(
+        # Derived from group and attempt: a daemon that crashed before the write makes the same lease again,
+        # not a second one.
         lease=derive(group.id, "lease", attempt),
         slot=worker.slot,
         worker=worker.worker,
@@ -232,7 +238,7 @@ def next_lease(
 
 
 def held_version(state: RunState, worker: WorkerStarted) -> int:
-    """What the worker loaded last; one that has loaded nothing begins with the newest, or waits for the first."""
+    """The version that the worker loaded last; without one the newest, or the first, for which it waits."""
     loaded = state.weights.activated.get(worker.worker)
     if loaded is not None:
         return loaded[0]

@@ -1,4 +1,4 @@
-"""Who was heard of when: renews leases and finds silent workers. Scheduling only: no safety rests on it (rule 4)."""
+"""`Liveness` knows who was heard of when. It is for scheduling only: no safety rests on it (rule 4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat
 
 LONGEST_LOOK_S = 2 * limits.HEARTBEAT_INTERVAL_S
-"""Of the seconds between two ticks, at most so many count: who did not look has heard nothing."""
+"""The most seconds between two ticks that count: who did not look has heard nothing."""
 
 
 class Liveness:
@@ -26,7 +26,7 @@ class Liveness:
         self._began_s: dict[UUID, float] = {}
         self._pending: list[Heartbeat] = []
         self._looked_s = 0.0
-        """Of this process's life, the part in which it looked."""
+        """The part of this process's life in which it looked."""
         self._ticked_s: float | None = None
 
     def note(self, heartbeat: Heartbeat) -> None:
@@ -52,15 +52,17 @@ class Liveness:
     def silent(self, worker: UUID, now_s: float) -> bool:
         """True if nothing was heard of the worker for `lost_after_s`."""
         looked_s = self._looked(now_s)
+        # The first question starts the count: after a restart nobody is lost before a whole deadline was
+        # looked through.
         return looked_s - self._heard_s.setdefault(worker, looked_s) > self.lost_after_s
 
     def quiet_s(self, worker: UUID, now_s: float) -> float | None:
-        """For how long nothing was heard of the worker, while looking; None if it was never looked for."""
+        """Seconds of looking in which nothing was heard of the worker; None if it was never looked for."""
         heard_s = self._heard_s.get(worker)
         return None if heard_s is None else self._looked(now_s) - heard_s
 
     def unheard(self, worker: UUID, now_s: float) -> bool:
-        """The same as `silent`, for those who only look."""
+        """True under the condition of `silent`, without starting the count: for those who only look."""
         return (self.quiet_s(worker, now_s) or 0.0) > self.lost_after_s
 
     def overdue(self, lease: UUID, deadline_s: float, now_s: float) -> bool:
@@ -69,7 +71,7 @@ class Liveness:
         return looked_s - self._renewed_s.setdefault(lease, looked_s) > deadline_s
 
     def age_s(self, lease: UUID, now_s: float) -> float:
-        """For how long the lease is under way, while looking, since the first such question."""
+        """Seconds of looking since this was first asked about the lease."""
         looked_s = self._looked(now_s)
         return looked_s - self._began_s.setdefault(lease, looked_s)
 
@@ -81,4 +83,5 @@ class Liveness:
     def _looked(self, now_s: float) -> float:
         if self._ticked_s is None:
             return self._looked_s
+        # Capped: a process that was stopped for an hour would otherwise find every worker an hour silent.
         return self._looked_s + min(now_s - self._ticked_s, LONGEST_LOOK_S)

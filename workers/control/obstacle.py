@@ -1,4 +1,4 @@
-"""`Obstacle`: what an experiment pauses for by itself; and what is no obstacle but the end of it."""
+"""`Obstacle` is what an experiment pauses for by itself; here is told, too, what is the end of it instead."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PART_MISSING: Final = "part_missing"
 WORKER_FAILS: Final = "worker_fails"
 """A worker ended again and again without progress; it is tried anew after a while."""
 REFUSED: Final = "refused"
-"""Its workers refuse: a model, dataset or artifact is missing, damaged, or not as it was accepted."""
+"""The experiment's workers refuse: a model, dataset or artifact is missing, damaged, or not as it was accepted."""
 ERROR: Final = "error"
-"""What decides on it in the daemon raised an error: a part of a third party, or of ours."""
+"""A decider in the daemon raised an error: in a part of a third party, or of ours."""
 
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
-"""Whether these are over shows only by going on: that is tried after a while, later each time."""
+"""Causes of which only going on shows whether they are over: that is tried after a while, later each time."""
 
 _MENDED_BY_A_PERSON: Final = frozenset(
     kind.code for kind in (DataError, NotFoundError, LogCorruptError, DeviceMemoryError)
@@ -50,20 +50,20 @@ REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """Why it must not go on, and what helps; it goes on without being asked once this is gone."""
+    """A reason to pause, and what helps; the experiment goes on without being asked once it is gone."""
 
     cause: str
-    """One of the names above."""
+    """A name of those above."""
     reason: str
     fix: str
 
 
 Trouble: TypeAlias = Obstacle | ExperimentFailed
-"""What stands in the way of an experiment, or why it has come to its end."""
+"""An obstacle in the way of an experiment, or the event that ends it."""
 
 
 def of_error(role: str, error: BaseException) -> Obstacle:
-    """What an error means that one of an experiment's roles in the daemon raised."""
+    """The obstacle that an error means, where a role of an experiment raised it in the daemon."""
     reason = f"{error.code}: {error.what}" if isinstance(error, RftdError) else explain(error)
     fix = (error.fix or "") if isinstance(error, RftdError) else ""
     fix = fix or "see the daemon's log for where it was raised, and correct that part, or what it was given"
@@ -71,14 +71,16 @@ def of_error(role: str, error: BaseException) -> Obstacle:
 
 
 def of_decision(role: str, error: BaseException) -> Trouble:
-    """The same of one that it raised while it decided; what no record can hold it will never be able to decide."""
+    """The trouble that an error means, where a role raised it while it decided."""
+    # A decision that no record can hold would be the same the next time: trying again cannot help.
     if type(error) is not CodecError:
         return of_error(role, error)
     return ExperimentFailed(code=error.code, reason=f"what the {role} decided: {explain(error)}", role=role)
 
 
 def of_refusal(gone: Gone, *, ours: bool) -> Trouble:
-    """What it means that the only workers of a role refuse; `ours`: they were started here, as the file says."""
+    """The trouble that it means if the only workers of a role refuse; `ours`: they were started here."""
+    # A worker that somebody else started may be the wrong one for this experiment: another may suit it.
     if gone.code in _HOPELESS or (ours and gone.code in _UNFIT):
         return ExperimentFailed(code=gone.code, reason=gone.reason, role=gone.role)
     reason, _, fix = gone.reason.partition("; fix: ")
@@ -88,6 +90,6 @@ def of_refusal(gone: Gone, *, ours: bool) -> Trouble:
 
 
 def over_at_ns(spine: Spine) -> int:
-    """When a pause that is `TRIED_AGAIN` is over: later the more of them there were since the last new step."""
+    """The end of a pause that is `TRIED_AGAIN`: later the more of them there were since the last new step."""
     delay_s = limits.PAUSE_BACKOFF_S[min(max(spine.pauses, 1), len(limits.PAUSE_BACKOFF_S)) - 1]
     return spine.status_ns + round(delay_s * 1e9)

@@ -70,11 +70,12 @@ class Planner:
         self._judge = Judge()
 
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
-        """What to retire or the next batches to plan, and why there are no more.
+        """The events that retire or plan what is due, and why there are no more.
 
         `positions` is how far the state was folded; `now_ns` is raised to the last recorded reading (rule 9).
         """
         spine = self._state.spine
+        # Before the pause is looked at: an experiment may have paused because of what is given up here.
         if self._state.replay_buffer.given_up and (
             given_up := given_up_events(self._state, self._judge, positions, now_ns)
         ):
@@ -83,6 +84,8 @@ class Planner:
             return Decided((), Paused(spine.cause))
         if spine.status is not Status.RUNNING or spine.stage < 0 or spine.stage_completed:
             return Decided((), NoStage())
+        # The clock of the machine may have been set back since the last record: what rested once has rested
+        # (rule 9).
         now_ns = max(now_ns, spine.recorded_ns)
         stage = spine.stage_spec()
         step = max(spine.planned, spine.first_version) + 1
@@ -90,6 +93,8 @@ class Planner:
             return self._close_books(stage, positions, now_ns)
         if not spine.caught_up:
             return Decided((), NoTrainer() if spine.generation < 0 else StepsAgain(spine.version + 1, spine.furthest))
+        # Plans ahead of the trainer keep it busy; more of them would only fix early what newer experiences
+        # could fill.
         last = min(spine.version + plan_ahead(stage.policy), spine.last_version)
         if step > last:
             return Decided((), PlannedAhead(spine.version + 1, spine.planned))
@@ -102,7 +107,7 @@ class Planner:
         return self._explored(stage, step, last, positions, now_ns)
 
     def _after_plan(self, step: int) -> PlannedAhead | None:
-        """Why no batch is planned after that of `step`, the last that may be; the stage's last one ends its books."""
+        """The hold after the plan of `step`, the last that may be made; None after the last one of the stage."""
         spine = self._state.spine
         return PlannedAhead(spine.version + 1, step) if step < spine.last_version else None
 
@@ -115,6 +120,7 @@ class Planner:
         in each turn than a full buffer holds, nothing would ever be planned otherwise. What becomes stale for a later
         one is retired when that is the first.
         """
+        # Before `of`, which takes the changes in: afterwards nothing is fresh any more.
         retired = unfit(self._state, stage, self._judge, self._stage_buffer.fresh())
         policy, buffer = self._stage_buffer.of(stage, now_ns)
         view = self._without(retired, view_of(self._state, stage))
@@ -152,7 +158,7 @@ class Planner:
     def _too_few(
         self, stage: StageSpec, step: int, buffer: BufferIndex, have: int, decided_ns: int | None
     ) -> TooFewExperiences | None:
-        """Why the batch of `step` is not planned; `decided_ns` is when events before it were decided, if there are any.
+        """The hold before the batch of `step`; `decided_ns` is when events before it were decided, if there are any.
 
         There is no hold where what these events hold rests, and comes back to the buffer once they are folded.
         """
@@ -178,7 +184,7 @@ class Planner:
         return view.without(gone)
 
     def _waits(self, step: int, version: int | None) -> LastChance | None:
-        """Why the batch of `step` is not planned, if groups are under way that began with `version` or an older one."""
+        """The hold before the batch of `step`, if groups are under way that began with `version` or an older one."""
         if version is None:
             return None
         oldest = self._oldest_flight()

@@ -1,4 +1,4 @@
-"""What no batch may hold: groups from which nothing can be learnt, what was given up, and the events that say so."""
+"""The experiences that no batch may hold: of groups that teach nothing, or given up; and the events that say so."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class StageBuffer:
         self._taken: list[BufferEntry] = []
 
     def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, BufferIndex]:
-        """Policy and pool of the stage under way, as the replay buffer is and the clock reads now."""
+        """Policy and index of the stage under way, as the replay buffer is and the clock reads now."""
         state = self._state
         if self._policy is None or self._buffer is None or self._stage != state.spine.stage:
             self._policy = make_policy(stage.policy)
@@ -35,12 +35,14 @@ class StageBuffer:
         else:
             self._buffer.change(self._changes())
         self._taken = []
+        # From now on the state notes what changes; None meant that nobody asked, so that folding a history
+        # costs nothing here.
         state.touched = {}
         self._buffer.awake(now_ns)
         return self._policy, self._buffer
 
     def fresh(self) -> Iterator[BufferEntry]:
-        """What the buffer has not taken in yet: all that waits, or what changed since it was last asked for."""
+        """The experiences that the index has not taken in yet: all that wait, or that changed since it was asked."""
         state = self._state
         if self._buffer is None or self._stage != state.spine.stage:
             yield from state.replay_buffer.waiting.values()
@@ -48,7 +50,7 @@ class StageBuffer:
             yield from (entry for entry in self._changes().values() if entry is not None)
 
     def _changes(self) -> Changes:
-        """What the buffer has not taken in yet; what it left out for a decision that nobody wrote is as it was."""
+        """The changes that the index has not taken in yet; what it left out for an unwritten decision is as it was."""
         touched = self._state.touched or {}
         taken = self._taken
         left = {id: entry for entry in taken if (id := entry.member.experience) not in touched}
@@ -58,4 +60,6 @@ class StageBuffer:
         """Leaves these out of the buffer until it is asked for again: then they are what the replay buffer says."""
         assert self._buffer is not None
         self._buffer.take(chosen)
+        # The caller may fail to write its plans: what was taken for them is put back when the buffer is asked
+        # for again.
         self._taken += chosen

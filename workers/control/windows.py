@@ -1,4 +1,4 @@
-"""On which weights the next group begins: the schedule of synchronisation, held against what was begun and announced.
+"""The weights on which the next group begins: the schedule, held against what was begun and announced.
 
 Which version a window runs on is in its leases, so recovering is folding and no restart decides it anew.
 """
@@ -26,11 +26,11 @@ class Ask(NamedTuple):
 
     window: int
     number: int = 0
-    """Of the request that is due."""
+    """The number of the request that is due."""
 
 
 class Begin(NamedTuple):
-    """How a group begins."""
+    """The weights and the window with which a group begins."""
 
     version: int
     window: int = -1
@@ -41,7 +41,7 @@ class Begin(NamedTuple):
 def beginnings(
     state: RunState, stage: StageSpec, view: PolicyView, *, outstanding: int | None = None
 ) -> Iterator[Begin | Ask | WindowHold]:
-    """How the next groups begin, one after the other, up to the first that cannot; endless if there is none.
+    """The beginnings of the next groups, one after the other, up to the first that cannot; endless if there is none.
 
     `outstanding` groups are under way, unless given as many as the state holds.
     """
@@ -58,7 +58,7 @@ def beginnings(
 
 
 def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
-    """What a policy admits on: the trainer's newest weights are announced once explorers ask, if that is the style."""
+    """The view that a policy admits on: with `explorer_driven` the newest weights are announced when asked for."""
     if stage.sync.style != "explorer_driven":
         return view
     return msgspec.structs.replace(view, published_version=view.version)
@@ -85,7 +85,7 @@ def request_of(state: RunState, ask: Ask) -> WeightsRequested:
 def overdue_of(
     state: RunState, stage: StageSpec, view: PolicyView, hold: AwaitsAnswer | AwaitsWeights, waited_s: float
 ) -> WeightsOverdue:
-    """What becomes of a window that waited for `sync_timeout`: it runs on the newest weights, if it can."""
+    """The event that ends the wait of a window after `sync_timeout`: it runs on the newest weights, if it can."""
     bound = stage.policy.max_staleness_versions
     version_wanted = hold.version if isinstance(hold, AwaitsWeights) else -1
     at_most = version_wanted - 1 if stage.sync.style == "fixed" else None
@@ -107,7 +107,7 @@ def overdue_of(
 
 
 class _Announced:
-    """What explorers can load, looked up once for all groups that are given out together."""
+    """The versions that explorers can load, looked up once for all groups that are given out together."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -127,7 +127,7 @@ class _Announced:
 
 
 class _Next:
-    """One decision: about the group that feeds stage step `step`, after the group that began `last`."""
+    """The decision about the group that feeds stage step `step`, after the group that began `last`."""
 
     def __init__(
         self,
@@ -156,6 +156,8 @@ class _Next:
         number = self._window()
         if last is not None and number == last.number and self.can_use(last.version):
             return Begin(last.version, number, last.place + 1)
+        # A new window begins on other weights, which explorers load when nothing runs: the last window is
+        # finished first.
         if last is not None and self._outstanding:
             return SyncPoint(number, self._outstanding)
         chosen = self._version(number)
@@ -173,7 +175,7 @@ class _Next:
         return fits and self._announced.has(version)
 
     def _window(self) -> int:
-        """The one that the group belongs to, which is the last or a new one: windows do not come back."""
+        """The window that the group belongs to, which is the last or a new one: windows do not come back."""
         last = self._last
         sync = self._stage.sync
         if sync.style == "fixed":
@@ -185,9 +187,11 @@ class _Next:
         return last.number + 1 if full or not self.can_use(last.version) else last.number
 
     def _version(self, number: int) -> int | Ask | WindowHold:
-        """What a window runs on that begins now."""
+        """The version that a window runs on if it begins now; or the question or hold before it."""
         state = self._state
         style = self._stage.sync.style
+        # A time-out was decided before: its version stands, for the window may have begun on it, and history
+        # is not made anew.
         late = state.spine.overdue.get((state.spine.stage, number), -1)
         if late >= 0 and self.can_use(late):
             return late
@@ -202,7 +206,7 @@ class _Next:
         return self._awaits(self._oldest_usable(), number)
 
     def _answered(self, number: int) -> int | Ask | WindowHold:
-        """What the trainer answers; it is asked again if it has gone on since and its answer is too old by now."""
+        """The version that the trainer answers; it is asked again if it has gone on and its answer is too old."""
         spine = self._state.spine
         request = self._state.spine.request
         answer = self._state.weights.answer
@@ -228,6 +232,7 @@ class _Next:
         spine = self._state.spine
         assert spine.spec is not None
         overdue = spine.overdue.get((spine.stage, number))
+        # A deterministic run waits for ever: what it trains on must not depend on how long something took.
         counts = overdue is None and not spine.spec.deterministic
         return self._stage.sync.timeout_s if counts else None, overdue == -1
 

@@ -1,4 +1,4 @@
-"""How far explorers may run ahead, and what may be trained on: pure objects, no I/O, no clock, no randomness.
+"""Policies say how far explorers may run ahead and what is trained on: pure objects, no I/O, no clock, no chance.
 
 policy       the seam: what a policy sees (`PolicyView`) and what it answers
 buffer_index what may be trained, in the order of a policy: an index of ids, priorities and versions

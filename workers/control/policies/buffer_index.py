@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Buckets(Generic[T]):
-    """Many things share a number, and few numbers are in use: what is ordered are these."""
+    """Things ordered by a number: many share one and few numbers are in use, so that the numbers are sorted alone."""
 
     def __init__(self) -> None:
         self._buckets: SortedDict = SortedDict()
@@ -29,7 +29,7 @@ class Buckets(Generic[T]):
         return int(self._buckets.keys()[0]) if self._buckets else None
 
     def move(self, thing: T, old: int | None, new: int | None) -> None:
-        """From one number to another; None: it is under none."""
+        """Moves a thing from one number to another; None: it is under none."""
         if old == new:
             return
         if old is not None:
@@ -41,7 +41,7 @@ class Buckets(Generic[T]):
             self._buckets.setdefault(new, {})[thing] = None
 
     def below(self, number: int) -> Iterator[T]:
-        """All under smaller numbers, the smallest first. Nothing may be moved meanwhile."""
+        """The things under smaller numbers, the smallest first. Nothing may be moved meanwhile."""
         for each, bucket in self._buckets.items():
             if each >= number:
                 return
@@ -61,28 +61,28 @@ class ReadyGroup(msgspec.Struct, eq=False):
 
     group: UUID
     offset: int
-    """Of its `group.closed`: groups that closed earlier have smaller ones."""
+    """The offset of its `group.closed`: groups that closed earlier have smaller ones."""
     sequence: int
-    """Its place in the dataset."""
+    """The place of its task in the order of the dataset."""
     priority: float
     """The highest of its experiences'."""
     oldest_version: int
     entries: list[BufferEntry]
-    """In the order of the group."""
+    """Entries in the order of the group."""
     order: Order = ()
 
 
 class _Group(msgspec.Struct, eq=False):
-    """All experiences of one group, and where the buffer has it."""
+    """A group with all of its experiences, and its places in the buffer."""
 
     id: UUID
     entries: dict[int, BufferEntry] = {}
-    """By the number of the experience's id: Python hashes and compares it ten times as fast as the id."""
+    """Entries by the number of the experience's id."""
     ready: ReadyGroup | None = None
-    """In the buffer's order; None if all of them rest."""
+    """The group as it is ordered; None if all of its experiences rest."""
     oldest_version: int | None = None
     rests_until_ns: int | None = None
-    """When the next of those that rest has rested."""
+    """The time at which the next of those that rest has rested."""
 
 
 class BufferIndex:
@@ -97,9 +97,13 @@ class BufferIndex:
     ) -> None:
         self._order = order
         self._priority = priority
+        # Numbers and not UUIDs as keys, here and below: Python hashes and compares an int ten times as fast as
+        # a UUID.
         self._group_of: dict[int, _Group] = {}
-        """By the number of an experience's id."""
+        """Groups by the numbers of their experiences' ids."""
         self._groups: dict[int, _Group] = {}
+        # A group that changes is taken out under its old order and put in under the new one: a key must not
+        # change in the list.
         self._ordered: SortedKeyList = SortedKeyList(key=attrgetter("order"))
         self._by_version: Buckets[_Group] = Buckets()
         self._resting: Buckets[_Group] = Buckets()
@@ -113,12 +117,12 @@ class BufferIndex:
 
     @property
     def size(self) -> int:
-        """All of them, those that rest too."""
+        """The number of all experiences, those that rest too."""
         return len(self._group_of)
 
     @property
     def next_eligible_ns(self) -> int | None:
-        """When the next one has rested; None if none rests."""
+        """The time at which the next one has rested; None if none rests."""
         return self._resting.first
 
     @property
@@ -164,22 +168,24 @@ class BufferIndex:
         self.change({experience: None})
 
     def awake(self, now_ns: int) -> None:
-        """Those that have rested by then may be planned; where a clock was set back, some of them rest again."""
+        """Lets those be planned that have rested by then; where a clock was set back, some of them rest again."""
+        # Every group is looked at again then: the buckets tell who has rested since, and not who rests once
+        # more.
         back = now_ns < self._now_ns
         self._now_ns = now_ns
         self._settle(list(self._groups.values()) if back else list(self._resting.below(now_ns + 1)))
 
     def in_order(self, without: frozenset[UUID] = frozenset()) -> Iterator[BufferEntry]:
-        """Those that may be planned now, the first first."""
+        """The experiences that may be planned now, the first first."""
         entries = chain.from_iterable(map(_entries, self._ordered))
         return (entry for entry in entries if entry.member.experience not in without) if without else entries
 
     def lowest(self) -> Iterator[BufferEntry]:
-        """The same from the last group on."""
+        """The experiences that may be planned now, from the last group on."""
         return chain.from_iterable(map(_entries, reversed(self._ordered)))
 
     def older_than(self, version: int) -> Iterator[BufferEntry]:
-        """Those that began with older weights, whether they rest or not."""
+        """The experiences that began with older weights, whether they rest or not."""
         for group in self._by_version.below(version):
             yield from (entry for entry in group.entries.values() if entry.member.oldest_version < version)
 
@@ -212,6 +218,7 @@ class BufferIndex:
                 self._awake += len(awake)
             elif not entries:
                 del self._groups[group.id.int]
+        # All at once: the list sorts many in one go faster than it finds the place of each.
         self._ordered.update(moved)
 
     def _ready(self, group: UUID, entries: list[BufferEntry]) -> ReadyGroup:
@@ -225,6 +232,8 @@ class BufferIndex:
     def _urgency(self, entries: list[BufferEntry]) -> float:
         """The highest priority; what is no number is last, for no order has a place for it."""
         priorities = list(map(self._priority, entries))
+        # NaN is neither smaller nor larger than anything, so a sorted list that holds one finds nothing any
+        # more.
         if any(map(math.isnan, priorities)):
             priorities = [-math.inf if math.isnan(each) else each for each in priorities]
         return max(priorities)

@@ -22,7 +22,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     published_version: int
     """The newest that is announced to explorers."""
     starting_version: int | None = None
-    """Which a group that starts now begins on; None: the schedule of synchronisation says."""
+    """The version that a group which starts now begins on; None: the schedule of synchronisation says."""
     total_steps: int
     planned_steps: int
     """Batches of this stage planned so far."""
@@ -31,7 +31,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     repeat_times: int
     """Rollouts of one group."""
     planned_experiences: int
-    """Of this stage, planned at least once."""
+    """Experiences of this stage that were planned at least once."""
     waiting_experiences: int
     """Never planned so far."""
     cooling_experiences: int = 0
@@ -50,11 +50,13 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
         return self.planned_experiences + self.waiting_experiences + self.inflight_rollouts
 
     def groups_below(self, most_experiences: int) -> int:
-        """How many more groups may start, so that the supply stays within so many but for the last group's rest."""
+        """The number of groups that may start; the supply then stays within so many, but for the last group's rest."""
+        # Rounded up: a batch that is no multiple of the group size would otherwise never be filled.
         return max(0, -((self.supply - most_experiences) // self.repeat_times))
 
     def after(self, chosen: Sequence[BufferEntry]) -> PolicyView:
         """The view once `chosen` are planned as the next batch."""
+        # What is used again was counted at its first use: the supply is of different experiences.
         first = sum(1 for entry in chosen if not entry.uses)
         return msgspec.structs.replace(
             self,
@@ -78,31 +80,31 @@ class Flight(msgspec.Struct, frozen=True):
 
     group: UUID
     oldest_version: int
-    """Of the weights that one of its rollouts began with."""
+    """The oldest version that one of its rollouts began with."""
 
 
 class Retirement(msgspec.Struct, frozen=True):
-    """What no later batch can hold, and why."""
+    """Experiences that no later batch can hold, and why."""
 
     reason: str
     entries: Sequence[BufferEntry]
 
 
 class StalenessPolicy(Protocol):
-    """Answers from view and pool alone, so that recovering is folding and a decision can be replayed."""
+    """A policy answers from view and buffer alone, so that recovering is folding and a decision can be replayed."""
 
     def admit(self, view: PolicyView) -> int:
-        """How many more groups may start now."""
+        """The number of groups that may start now."""
         ...
 
     def order(self, ready: ReadyGroup) -> Order:
-        """Where a group stands among those that may be trained: the smallest is first."""
+        """The key of a group among those that may be trained: the smallest is first."""
         ...
 
     def select(
         self, view: PolicyView, buffer: BufferIndex, size: int, without: frozenset[UUID]
     ) -> Sequence[BufferEntry]:
-        """At most `size` experiences for the next batch, in training order, none of those `without` it."""
+        """The experiences of the next batch, at most `size`, in training order, none of those `without` it."""
         ...
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterable[Retirement]:
@@ -110,9 +112,9 @@ class StalenessPolicy(Protocol):
         ...
 
     def waits_for(self, view: PolicyView) -> int | None:
-        """If a version: no batch is formed while a group is under way that began with it or an older one."""
+        """The version for which batches wait: none is formed while a group of it, or of an older one, is under way."""
         ...
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
-        """Those of which nothing could be trained any more."""
+        """The groups under way of which nothing could be trained any more."""
         ...

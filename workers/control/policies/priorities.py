@@ -1,4 +1,4 @@
-"""Who is trained first: functions of an experience and of how often it was used (the guide, "replay_buffer").
+"""Priority functions say who is trained first, from an experience and its uses (the guide, "replay_buffer").
 
 Third parties add one through the entry-point group `rftd.priorities`: a factory that takes the arguments of the
 experiment file and returns a function of `BufferEntry`. It must depend on that alone: it is asked again on recovery.
@@ -43,7 +43,7 @@ def linear_decay(decay: float = 2.0) -> Priority:
 
 
 def decay_limit_randomization(decay: float = 2.0, use_count_limit: int = 3, sigma: float = 0.0) -> Priority:
-    """The same with a normal deviate of width sigma for each use. The limit is the policy's `max_uses`."""
+    """`linear_decay` with a normal deviate of width sigma for each use. The limit is the policy's `max_uses`."""
     if decay < 0 or sigma < 0 or use_count_limit < 0:
         raise ConfigError("decay, sigma and use_count_limit are 0 or more")
 
@@ -62,4 +62,5 @@ def _deviate(entry: BufferEntry) -> float:
     """N(0, 1), the same whenever it is asked: it follows from the experience and its uses."""
     # Of an id's last 64 bits the first two are always the same.
     fraction = (derive(entry.member.experience, "priority", entry.uses).int % 2**62 + 0.5) / 2**62
+    # Half a unit above 0 and below 1: inv_cdf raises at either end.
     return NormalDist().inv_cdf(fraction)

@@ -27,7 +27,7 @@ POLICIES: Final = Plugins[StalenessPolicy]("staleness policy", group="rftd.polic
 
 _MOST_MADE: Final = 64
 _made: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
-"""By the identity of the spec, which is kept so that no other has it."""
+"""Policies by the identity of their spec."""
 
 
 def built_in(kind: str) -> type[Paced] | None:
@@ -47,10 +47,13 @@ def make_policy(spec: PolicySpec) -> StalenessPolicy:
 
 
 def policy_of(spec: PolicySpec) -> StalenessPolicy:
-    """The same one each time that it is asked for: a policy keeps nothing, so one serves all who decide."""
+    """The policy of a spec, made once: a policy keeps nothing, so one serves all who decide."""
+    # By identity, for a spec holds a mapping and has no hash. It is kept beside its policy: an id is used again
+    # once its object is gone.
     known = _made.get(id(spec))
     if known is None or known[0] is not spec:
         if len(_made) >= _MOST_MADE:
+            # All at once: few specs are in use at a time, and a policy is made again in no time.
             _made.clear()
         known = _made[id(spec)] = spec, make_policy(spec)
     return known[1]

@@ -1,4 +1,4 @@
-"""From what a user asked for to stages and machines: an experiment's stage or none, and what was said beside it."""
+"""`Asked` holds the options of `rftd sim async`; here they become stages and machines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
-    """One stage for each policy to compare, or one for the only policy. Raises UsageError for what makes no sense."""
+    """The stages, one for each policy to compare. Raises UsageError for options that make no sense together."""
     base = stage or StageSpec(
         name="sim",
         kind="both",
@@ -93,6 +93,7 @@ def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTa
         updates=asked.updates,
     )
     if asked.step_s is None:
+        # Without an experiment the split is not given: the best one flatters every policy alike.
         return system if train_units is not None else system.best_split(batch, lengths.mean_s)
     if train_units is None:
         raise UsageError(
@@ -100,6 +101,7 @@ def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTa
             field="step_time",
             fix="add --train-units, or say with --train-time how long it takes if all units train",
         )
+    # `train_s` is of a step on all units: on k of n units a step takes n / k as long.
     return msgspec.structs.replace(system, train_s=asked.step_s * train_units / units)
 
 
@@ -110,6 +112,7 @@ def _policy(given: PolicySpec, text: str | None, bound: int | None, inflight: in
         kind, bound, args = _parsed(text, bound)
         changes = {"kind": kind, "args": args, "bounded": keeps_bound(kind)}
     if bound is not None:
+        # As the resolver has it for `fully_async`: what runs ahead is what makes experiences old.
         changes |= {"max_staleness_versions": bound, "max_inflight_batches": bound + 1}
     if inflight is not None:
         changes["max_inflight_batches"] = inflight

@@ -66,19 +66,20 @@ class Clerk:
         return self.state.spine.version
 
     def view(self, inflight_rollouts: int) -> PolicyView:
-        """What the policy sees."""
+        """The view of the policy, with the rollouts that the simulation has under way."""
         return msgspec.structs.replace(view_of(self.state, self.stage), inflight_rollouts=inflight_rollouts)
 
     def admit(self, view: PolicyView) -> int:
-        """How many more groups may start."""
+        """The number of groups that may start."""
         return self._policy.admit(as_admitted(self.stage, view))
 
     def beginnings(self, view: PolicyView, outstanding: int) -> Iterator[Begin | Ask | WindowHold]:
-        """How the next groups begin, if the schedule has sync points; so many are under way."""
+        """The beginnings of the next groups, if the schedule has sync points; so many groups are under way."""
         return beginnings(self.state, self.stage, view, outstanding=outstanding)
 
     def begun(self, begin: Begin) -> None:
         """A group was begun so."""
+        # A real run folds this from the lease, which nobody writes here.
         self.state.groups.windows[0] = GroupWindow(begin.window, begin.place, begin.version)
 
     def ask(self, ask: Ask, now_s: float) -> WeightsRequested:
@@ -102,6 +103,8 @@ class Clerk:
     def decide(self, now_s: float) -> bool:
         """Retires and plans all that is due; True if anything was."""
         anything = False
+        # Until it holds: a real planner is asked again after each turn, at the same reading of the clock or a
+        # later one.
         while events := self._planner.decide(self._offsets, _now_ns(now_s)).events:
             for event in events:
                 assert isinstance(event, BatchPlanned | ExperienceRetired)
@@ -134,10 +137,11 @@ class Clerk:
             version=version, generation=0, stage=0, method="", path="", manifest="", checksum="", size_bytes=0
         )
         self._write(_WEIGHTS, event, now_s)
+        # As a real channel that keeps so many: a window on weights that are gone must not begin.
         self.state.weights.published.pop((version - 1 - self._kept, 0), None)
 
     def stuck(self, now_s: float) -> WorkError:
-        """What to say when nothing is under way and nothing can begin."""
+        """The error of a simulation in which nothing is under way and nothing can begin."""
         books = self.state.replay_buffer.books
         return WorkError(
             f"nothing can go on after step {self.version}, {now_s:.1f} s: policy {self.stage.policy.kind!r} admits "

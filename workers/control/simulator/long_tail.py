@@ -1,4 +1,4 @@
-"""How long rollouts take: a log-normal distribution with a given tail, cut off where a response is."""
+"""`LongTail` is the distribution of rollouts' durations: log-normal with a given tail, cut off where a response is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LongTail(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sigma(self) -> float:
-        """Of the logarithm."""
+        """The standard deviation of the logarithm."""
         return math.log(self.tail) / _P99
 
     @property
@@ -35,11 +35,12 @@ class LongTail(msgspec.Struct, frozen=True, kw_only=True):
         if sigma == 0:
             return self.median_s * min(1.0, self.cut)
         reach = math.log(self.cut)
+        # E[min(X, c)] of a log-normal X with median 1: the part below the cut, and c for everything beyond it.
         below = math.exp(sigma * sigma / 2) * _NORMAL.cdf((reach - sigma * sigma) / sigma)
         return self.median_s * (below + self.cut * (1 - _NORMAL.cdf(reach / sigma)))
 
     def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-        """So many durations, in seconds."""
+        """`count` durations, in seconds."""
         multiples: npt.NDArray[np.float64] = np.exp(self.sigma * random.standard_normal(count))
         durations: npt.NDArray[np.float64] = self.median_s * np.minimum(multiples, self.cut)
         return durations

@@ -1,4 +1,4 @@
-"""What came out of a forecast."""
+"""`SimulationOutcome` holds the figures of one simulated policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.workers.control.simulator.long_tail import LongTail
 from rftd.workers.control.simulator.system import System
 
 WARM_UP_SHARE = 0.1
-"""Of the steps: the first ones, in which the system fills, are in no rate and no idle share."""
+"""Share of the steps that are in no rate and no idle share: the first ones, in which the system fills."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window:
-    """What is noted while it runs."""
+    """The notes that a simulation takes while it runs."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.staleness_versions: list[Sequence[int]] = []
-        """Of each item of each step."""
+        """The staleness of each item of each step."""
         self.produced: list[float] = []
         """Lengths of experiences of closed groups, in seconds."""
         self.trained: list[float] = []
@@ -53,13 +53,13 @@ class Window:
 
 
 class Staleness(msgspec.Struct, frozen=True, kw_only=True):
-    """Of trained experiences, in weight versions."""
+    """The staleness of trained experiences, in weight versions."""
 
     mean: float
     p95: float
     max: int
     counts: dict[int, int]
-    """How many experiences had each."""
+    """Experiences by their staleness."""
     over_bound: int
     """Experiences trained that were older than the policy's bound, the first steps included."""
 
@@ -68,7 +68,7 @@ class DropBias(msgspec.Struct, frozen=True, kw_only=True):
     """Are the lengths that were trained those that were generated?"""
 
     statistic: float
-    """Of the two-sample KS test."""
+    """The statistic of the two-sample KS test."""
     p: float
     """Below 0.05: what was dropped was not like the rest."""
     generated_mean_s: float
@@ -76,10 +76,10 @@ class DropBias(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one system. Rates and idle shares are of the steps after the warm-up."""
+    """The figures of one policy on one system. Rates and idle shares are of the steps after the warm-up."""
 
     policy: str
-    """Its kind, and its own arguments where they are not the usual ones."""
+    """The policy's kind, and its own arguments where they are not the usual ones."""
     bound: int
     system: System
     steps: int
@@ -87,7 +87,7 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     throughput_per_s: float
     """Experiences trained per second."""
     optimum_per_s: float
-    """If neither side ever waited: `System.optimum_per_s` of this split."""
+    """The throughput if neither side ever waited: `System.optimum_per_s` of this split."""
     of_optimum: float
     staleness: Staleness
     idle_explorers: float
@@ -108,6 +108,7 @@ def outcome_of(
     window: Window, stage: StageSpec, system: System, lengths: LongTail, books: BufferBooks
 ) -> SimulationOutcome:
     """The figures of a run."""
+    # At least the first step: it begins with empty slots, and its length is that of the longest rollouts.
     first = max(1, round(len(window.steps) * WARM_UP_SHARE)) if len(window.steps) > 1 else 0
     begin = window.steps[first - 1] if first else Step(step=0, end_s=0.0, busy_slots_s=0.0, training_s=0.0, waiting=0)
     end = window.steps[-1]
@@ -145,6 +146,7 @@ def _staleness(batches: Sequence[Sequence[int]], first: int, bound: int) -> Stal
         p95=float(np.quantile(values, 0.95)),
         max=int(values.max()),
         counts=dict(zip(found.tolist(), counts.tolist(), strict=True)),
+        # Of all steps, the warm-up too: a bound that holds, holds from the first step on.
         over_bound=sum(each > bound for batch in batches for each in batch),
     )
 

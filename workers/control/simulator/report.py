@@ -24,9 +24,9 @@ class Synchronous(msgspec.Struct, frozen=True, kw_only=True):
     """Generate a batch, train it, publish, and so on, never both at once."""
 
     colocated: SimulationOutcome
-    """All units generate, then all train."""
+    """The mode in which all units generate, then all train."""
     disaggregated: SimulationOutcome
-    """Some generate while the others wait, then these train; the best split of the units."""
+    """The mode in which some units generate while the others wait, then these train; by the best split."""
 
     @property
     def best(self) -> SimulationOutcome:
@@ -51,11 +51,12 @@ def synchronous(stage: StageSpec, system: System, lengths: LongTail, *, steps: i
 
 
 def _best_split(stage: StageSpec, system: System, lengths: LongTail, seed: int) -> System:
-    """The split with the shortest step, by a trial of a few batches on each."""
+    """The split with the shortest step, by a trial of a few batches on each split."""
     batches = lengths.draw(np.random.default_rng(seed), _TRIAL_BATCHES * stage.train_batch_size)
     trials = np.split(batches, _TRIAL_BATCHES)
 
     def step_s(split: System) -> float:
+        # A whole simulation of every split would take longer than those of all policies together.
         slots = split.rollout_units * split.slots
         return float(np.mean([_makespan_s(trial.tolist(), slots) for trial in trials])) + split.step_s
 
@@ -63,7 +64,7 @@ def _best_split(stage: StageSpec, system: System, lengths: LongTail, seed: int) 
 
 
 def _makespan_s(durations_s: list[float], slots: int) -> float:
-    """When the last of them ends, if each begins as soon as a slot is free."""
+    """Seconds until the last of them ends, if each begins as soon as a slot is free."""
     ends = durations_s[:slots]
     heapq.heapify(ends)
     latest = max(ends)
@@ -75,12 +76,12 @@ def _makespan_s(durations_s: list[float], slots: int) -> float:
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `rftd sim async` prints."""
+    """The figures that `rftd sim async` prints."""
 
     system: System
     lengths: LongTail
     mean_s: float
-    """Of a rollout."""
+    """Mean duration of a rollout."""
     batch: int
     """Experiences of a training step."""
     repeat_times: int
@@ -90,10 +91,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     best_optimum_per_s: float
     synchronous: Synchronous
     runs: tuple[SimulationOutcome, ...]
-    """One for each policy, in the order in which they were asked for."""
+    """Outcomes of the policies, in the order in which they were asked for."""
 
     def speed_up(self, run: SimulationOutcome) -> float:
-        """Its throughput over that of the better synchronous mode."""
+        """The run's throughput over that of the better synchronous mode."""
         return run.throughput_per_s / self.synchronous.best.throughput_per_s
 
 

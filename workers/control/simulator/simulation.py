@@ -31,7 +31,7 @@ _TOKENS_PER_MEDIAN: Final = 1000
 
 
 class Simulation:
-    """One simulated stage. `run` it once."""
+    """A simulated stage. `run` it once."""
 
     def __init__(self, stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> None:
         """The first `steps` of a stage that goes on: its end, where explorers run dry, is in no figure."""
@@ -55,7 +55,7 @@ class Simulation:
         """Parts of open groups, for one lease each, that no unit had room for yet."""
         self._groups = self._open_groups = self._inflight = self._running = 0
         self._asked: WeightsRequested | None = None
-        """What the trainer has not answered yet."""
+        """The question that the trainer has not answered yet."""
         self._busy_s = self._trained_s = 0.0
         self._step_began_s: float | None = None
         self._drawn: list[float] = []
@@ -65,12 +65,13 @@ class Simulation:
         self._window = Window()
 
     def run(self) -> SimulationOutcome:
-        """What came out. Raises WorkError if policy and sizes bring everything to a standstill."""
+        """The outcome of the stage. Raises WorkError if policy and sizes bring everything to a standstill."""
         self._dispatch()
         while self._clerk.version < self._steps:
             if not self._events:
                 raise self._clerk.stuck(self._now_s)
             at_s, _, happens = heapq.heappop(self._events)
+            # Before the event: so many slots were busy since the one before.
             self._busy_s += self._running * (at_s - self._now_s)
             self._now_s = at_s
             happens()
@@ -78,6 +79,8 @@ class Simulation:
 
     def _at(self, at_s: float, happens: Callable[[], None]) -> None:
         self._order += 1
+        # The running number orders events of the same time as they were made: results do not depend on how a
+        # heap sorts.
         heapq.heappush(self._events, (at_s, self._order, happens))
 
     # Rollouts
@@ -135,6 +138,8 @@ class Simulation:
         while unit.queue and unit.free:
             group, index = unit.queue[0]
             if not unit.may_begin(group):
+                # A unit takes the weights of a window only when it is empty: what runs on it is pinned
+                # to others.
                 if unit.running or unit.draining or not group.pinned:
                     return
                 self._take_weights(unit, group.min_version)
@@ -152,6 +157,8 @@ class Simulation:
         end_s = max(self._now_s, unit.ready_s) + duration_s
 
         def ended() -> None:
+            # Its end was reckoned when it began; the unit may have stood still since, and the event cannot
+            # be moved in the heap.
             if end_s + (late_s := unit.stood_still_s - stood_still_s) > self._now_s:
                 self._at(end_s + late_s, ended)  # it stood still meanwhile
                 return
@@ -192,6 +199,7 @@ class Simulation:
         """Plans what is due, and lets the trainer go on."""
         if self._clerk.decide(self._now_s):
             wait_s = self._stage.max_read_timeout_s
+            # Without another event an incomplete batch that times out would never be looked at.
             self._at(self._now_s + wait_s, self._look_again)
         if self._step_began_s is None and (plan := self._clerk.next_plan()) is not None:
             self._step_began_s = self._now_s

@@ -10,14 +10,14 @@ from rftd.ops.errors import UsageError
 
 
 class SimulatedUpdates(StrEnum):
-    """How units take new weights."""
+    """The ways in which units take new weights."""
 
     INFLIGHT = "inflight"
-    """At once: what runs goes on with them."""
+    """Units take them at once: what runs goes on with them."""
     DRAIN_EACH = "drain_each"
     """Each unit when its last rollout has ended; it begins none before."""
     DRAIN_ALL = "drain_all"
-    """All together, as a collective transfer needs it: when the last rollout of any has ended."""
+    """Units take them all together, as a collective transfer needs it: when the last rollout of any has ended."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +30,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     train_s: float = 1.0
     """A training step, if every unit trained; on k of n units it takes n / k as long."""
     publish_s: float = 0.0
-    """From the end of a step until its weights are at the units. The trainer goes on meanwhile."""
+    """Seconds from the end of a step until its weights are at the units. The trainer goes on meanwhile."""
     swap_s: float = 0.0
-    """How long a unit's rollouts stand still while it takes new weights."""
+    """Seconds that a unit's rollouts stand still while it takes new weights."""
     updates: SimulatedUpdates = SimulatedUpdates.INFLIGHT
     colocated: bool = False
     """Every unit generates, and every unit trains: of use to a policy that never does both at once."""
@@ -56,12 +56,13 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         return self.train_s if self.colocated else self.train_s * self.units / self.train_units
 
     def split(self, train_units: int) -> System:
-        """The same machines, divided otherwise."""
+        """The system with its units divided otherwise."""
         return msgspec.structs.replace(self, train_units=train_units, colocated=False)
 
     def optimum_per_s(self, batch: int, mean_s: float) -> float:
         """Experiences per second if neither side ever waited, stood still or dropped anything: the slower one's."""
         generated = self.rollout_units * self.slots / mean_s
+        # A step that takes no time is a trainer that never holds anybody up.
         return generated if self.step_s == 0 else min(generated, batch / self.step_s)
 
     def best_split(self, batch: int, mean_s: float) -> System:

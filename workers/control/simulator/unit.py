@@ -16,13 +16,13 @@ class SimulatedGroup:
     repeat_times: int
     min_version: int
     pinned: bool
-    """If so, its rollouts run on exactly `min_version`."""
+    """True: its rollouts run on exactly `min_version`."""
     members: list[Member] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Unit:
-    """Its slots, what waits for them, and the weights that it has."""
+    """An explorer without a model: its slots, what waits for them, and the weights that it has."""
 
     credits: int
     """Rollouts that it can still be given: its free slots and one group more, so that it never runs dry."""
@@ -32,7 +32,7 @@ class Unit:
     ready_s: float = 0.0
     """It stands still until then, for weights are being taken."""
     stood_still_s: float = 0.0
-    """How long it ever did, up to `ready_s`."""
+    """Seconds that it ever stood still, up to `ready_s`."""
     draining: bool = False
     """It begins nothing until its last rollout has ended; then it takes the newest weights."""
     queue: deque[tuple[SimulatedGroup, int]] = field(default_factory=deque)
@@ -46,14 +46,14 @@ class Unit:
         return self.version == group.min_version if group.pinned else self.version >= group.min_version
 
     def stand_still(self, now_s: float, pause_s: float) -> None:
-        """All that runs here, and what begins meanwhile, ends that much later."""
+        """Delays all that runs here, and what begins meanwhile, by `pause_s`."""
         began_s = max(now_s, self.ready_s)
         self.ready_s = began_s + pause_s
         self.stood_still_s += pause_s
 
 
 class Flights:
-    """What is in the air. A group that has landed, whole, is none."""
+    """The groups under way, by the oldest weights that each may have begun with."""
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
@@ -69,12 +69,12 @@ class Flights:
             self._counts[held] += 1
 
     def land(self, group: SimulatedGroup) -> None:
-        """Its last rollout has ended."""
+        """Forgets a group whose last rollout has ended."""
         self._forget(self._versions.pop(group.number))
 
     @property
     def oldest_version(self) -> int | None:
-        """Of any group under way; None if none is."""
+        """The oldest version of any group under way; None if none is."""
         return min(self._counts, default=None)
 
     def _forget(self, version: int | None) -> None:
