@@ -1,4 +1,4 @@
-"""Where time comes from. Nothing else in rftd reads a clock."""
+"""`Clock`, the source of time. Nothing else in rftd reads a clock."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ class RecordedClock:
         self._clock = clock
         self._recorded_ns = recorded_ns
         self._ahead_ns: int | None = None
-        """By how much a recorded reading was ahead of the monotonic clock when it was first seen, at most."""
+        """The largest lead of a recorded reading over the monotonic clock, at the moment when it was first seen."""
 
     def now_ns(self) -> int:
         passed_ns = int(self._clock.monotonic_s() * 1e9)
+        # The largest lead is kept: a reading that was seen later than it was written must not set time back.
         if recorded_ns := self._recorded_ns():
             ahead_ns = recorded_ns - passed_ns
             self._ahead_ns = ahead_ns if self._ahead_ns is None else max(self._ahead_ns, ahead_ns)
@@ -78,7 +79,7 @@ class ManualClock:
         return self._now_ns + self._set_ns
 
     def monotonic_s(self) -> float:
-        return self._now_ns / 1e9
+        return self._now_ns / 1e9  # without `_set_ns`: setting the wall clock moves no monotonic one
 
     def advance(self, delay_s: float) -> None:
         """Moves the clock forward by `delay_s`."""
@@ -91,7 +92,7 @@ class ManualClock:
 
     async def sleep(self, delay_s: float) -> None:
         self.advance(max(0.0, delay_s))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, as every real sleep is: else a loop of sleeps starves all others
 
 
 def iso(time_ns: int) -> str:
@@ -102,5 +103,6 @@ def iso(time_ns: int) -> str:
 
 def time_ns_of(text: str) -> int:
     """The Unix time in nanoseconds of an ISO-8601 text with a time zone, to the microsecond. Raises ValueError."""
+    # Integers all the way: the seconds since 1970 as floats are 240 ns apart.
     passed = datetime.fromisoformat(text) - datetime.fromtimestamp(0, UTC)
     return passed // timedelta(microseconds=1) * 1000

@@ -6,15 +6,17 @@ import ctypes
 import gc
 from typing import Final
 
-_M_ARENA_MAX: Final = -8
+_M_ARENA_MAX: Final = -8  # the numbers of glibc's malloc.h
 _ARENAS: Final = 2
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_SIZE_BYTES: Final = 256 * 1024
+"""The size from which on a block is mapped by itself, and unmapped when it is freed."""
 
 
 def tune_collector() -> None:
-    """Looks for cyclic garbage seldom: folds keep hundreds of thousands of objects alive and make hardly a cycle."""
-    gc.freeze()
+    """Makes looks for cyclic garbage rare: folds keep hundreds of thousands of objects alive, with hardly a cycle."""
+    gc.freeze()  # modules and classes live as long as the process: no look at them finds anything
+    # A full collection walks every object that is alive, with the event loop and the log's threads standing still.
     gc.set_threshold(50_000, 20, 100)
 
 
@@ -24,7 +26,8 @@ def tune_allocator() -> None:
     By default each thread has an arena of its own that keeps the most that it ever held, SQLite's pages for one, and
     what is "large" grows with use, until the buffers of one page of an API's answer leave holes that nothing fits in.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it; musl and macOS do not
     if mallopt is not None:
+        # The second setting also ends glibc's own raising of that threshold after each large block that is freed.
         mallopt(_M_ARENA_MAX, _ARENAS)
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_SIZE_BYTES)

@@ -1,7 +1,7 @@
 """Decoders of plain data, each made once and one at a time. All of rftd reads JSON and msgpack through them.
 
-What msgspec knows of a class it writes into the class when the first decoder of it is made, and for a moment that is
-half there: another thread that reads data of this class meanwhile ends the process with a segmentation fault (0.22).
+msgspec writes its knowledge of a class into the class when the first decoder of it is made, and for a moment only half
+of it is there: another thread that reads data of this class then ends the process with a segmentation fault (0.22).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
 
 def converted(value: object, kind: type[T], *, strict: bool = True) -> T:
     """Plain lists, dicts and scalars as `kind`. Raises msgspec.ValidationError."""
-    json_decoder(kind)  # from here on the class is known
+    json_decoder(kind)  # `convert` would write into the class too, outside of the lock
     return msgspec.convert(value, kind, strict=strict)
 
 
@@ -39,7 +39,9 @@ def type_info_of(kind: type[object]) -> msgspec.inspect.Type:
     return cast("msgspec.inspect.Type", _made(msgspec.inspect.type_info, cast(Hashable, kind)))
 
 
+# `cache` lets two threads that come first both call this, one after the other behind the lock: the second finds the
+# class complete, and its decoder takes the first one's place.
 @cache
 def _made(make: Callable[[Any], Any], kind: Hashable) -> Any:
-    with _making:
+    with _making:  # reentrant: a class may ask for a decoder of its own while it is looked at
         return make(kind)

@@ -10,17 +10,19 @@ def make_durable_folder(folder: Path) -> None:
     """Makes the folder and its parents so that they survive a power cut."""
     missing = [part for part in (folder, *folder.parents) if not part.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    # A new name lies in its parent: fsync of the folder itself keeps what is in it, and not that it is there.
     for part in missing:
         sync_folder(part.parent)
 
 
 def write_durable(path: Path, data: bytes) -> None:
     """Writes the file, whole or not at all, and durable when this returns. Its folder must be there."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # beside it: a rename is atomic within one file system only
     with temporary.open("wb") as file:
         file.write(data)
-        file.flush()
+        file.flush()  # Python's buffer to the kernel, then the kernel's to the disk
         os.fsync(file.fileno())
+    # Only now: a file system may make the new name durable before the bytes, and leave an empty file in its place.
     temporary.replace(path)
     sync_folder(path.parent)
 

@@ -1,4 +1,4 @@
-"""Two names of one file system that change places at once: nobody ever sees one of them missing."""
+"""`exchange`: two names of one file system that change places at once, so that nobody ever sees one of them missing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Final
 _HERE: Final = -100
 """AT_FDCWD: relative paths are relative to the process's folder."""
 _EXCHANGE: Final = 2
+# A kernel before 3.15, a file system without it, one that a container forbids it to: callers then rename twice.
 _UNKNOWN: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swaps two files or folders. False, nothing done, where the system or the file system cannot.
+    """Swaps two files or folders. Returns False, nothing done, where the system or the file system cannot.
 
     Raises FileNotFoundError, nothing done, if one of them is not there.
     """
@@ -33,6 +34,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     try:
+        # `use_errno` keeps a copy of errno per thread: the real one may be another call's by the time it is read.
         call: Callable[[int, bytes, int, bytes, int], int] = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return None

@@ -113,6 +113,7 @@ class Faults:
 
 def _strike(name: str, armed: _Armed) -> None:
     if armed.action == "kill":
+        # Not `sys.exit` nor `os.abort`: no handler, `finally` or buffer gets a chance, as in a crash.
         os.kill(os.getpid(), signal.SIGKILL)
     elif armed.action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -127,7 +128,7 @@ def _first(once: Path | None) -> bool:
     if once is None:
         return True
     try:
-        once.touch(exist_ok=False)
+        once.touch(exist_ok=False)  # O_EXCL: of several processes that come at once one makes the file
     except FileExistsError:
         return False
     return True

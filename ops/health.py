@@ -18,7 +18,7 @@ from rftd.ops.errors import RftdError
 CHECK_TIMEOUT_S: Final = 2.0
 
 Check = Callable[[], Awaitable[str | None]]
-"""None if all is well, a `Note` if something is to be known, else the reason why not; raising counts as failing."""
+"""A check answers None if all is well, a `Note` to be told, else the reason of its failure; raising is failing."""
 
 
 class Note(str):
@@ -26,12 +26,12 @@ class Note(str):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found."""
+    """The answer of one check."""
 
     name: str
     ok: bool
     reason: str = ""
-    """Why not, or what is to be known."""
+    """The reason of its failure, or the text of a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Diagnosis:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What all checks of one kind found."""
+    """The findings of all checks of one kind."""
 
     ok: bool
     checks: tuple[Finding, ...]
@@ -67,14 +67,15 @@ class Health:
             self._live[name] = check
 
     async def live(self) -> Verdict:
-        """Whether the process should go on as it is."""
+        """The verdict on liveness: `ok` if the process should go on as it is."""
         return await self._run(self._live)
 
     async def ready(self) -> Verdict:
-        """Whether requests can be served."""
+        """The verdict on readiness: `ok` if requests can be served."""
         return await self._run(self._ready)
 
     async def _run(self, checks: dict[str, Check]) -> Verdict:
+        # At once, each with its own time-out: a probe takes as long as the slowest check, and not as their sum.
         findings = await asyncio.gather(*(self._ask(name, check) for name, check in checks.items()))
         return Verdict(ok=all(finding.ok for finding in findings), checks=tuple(findings))
 

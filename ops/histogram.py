@@ -1,4 +1,4 @@
-"""`Histogram`: how many values were at most so large, by labels, for Prometheus; takes many values at once."""
+"""`Histogram`: counts of values up to each bound, by labels, for Prometheus; takes many values at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Histogram(Collector):
-    """Like that of `prometheus_client`, which takes a lock for each value; this one belongs to one thread."""
+    """A histogram like that of `prometheus_client`, but of one thread: that one takes a lock for each value."""
 
     def __init__(
         self,
@@ -70,10 +70,11 @@ class Spread:
 
     def observe(self, values: Sequence[float]) -> None:
         """Takes in some values. One that is not a number is in no bucket."""
+        # Left of an equal bound: `le` of Prometheus includes it. NaN sorts above infinity, into the one place beyond.
         places = np.searchsorted(self._bounds, np.asarray(values, dtype=np.float64))
         self._counts += np.bincount(places, minlength=len(self._counts))
         self.total += float(sum(values))
 
     def up_to(self) -> list[float]:
-        """For each bound how many values are not above it."""
+        """The number of values that are not above each bound."""
         return [float(count) for count in self._counts.cumsum()[:-1]]

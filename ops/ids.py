@@ -1,4 +1,4 @@
-"""Where identity comes from: UUIDv7 for what is new, UUIDv5 for what follows from a cause."""
+"""The source of identity: UUIDv7 for what is new, UUIDv5 for what follows from a cause (RFC 9562)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from uuid import UUID, SafeUUID
 from rftd.ops.clock import Clock
 
 NAMESPACE = UUID("6f6e6520-6c6f-5f67-8000-726674640000")
-"""Namespace of every derived id; changing it would make retries look new."""
+"""The namespace of every derived id; changing it would make retries look new."""
 _BEGUN = sha1(NAMESPACE.bytes, usedforsecurity=False)
-"""Of every derived id's digest: five are made for each rollout."""
+"""The digest with which every derived id's begins, made once: five ids are derived for each rollout."""
 _UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
-"""All but the bits of version and variant."""
+"""The mask of all bits but those of version and variant."""
 _MARKED: Final = 0x5 << 76 | 0b10 << 62
 _UNKNOWN: Final = SafeUUID.unknown
 # A UUID refuses to be set, but its slots do not.
@@ -41,6 +41,7 @@ class SystemIds:
         self._last = 0
 
     def new(self) -> UUID:
+        # Never below the last one: ids keep the order in which they were made, also when the wall clock is set back.
         self._last = max(self._last + 1, (self._clock.now_ns() // 1_000_000) << 12)
         return _v7(self._last, int.from_bytes(os.urandom(8), "big"))
 
@@ -67,7 +68,7 @@ def _v7(ticks: int, noise: int) -> UUID:
 
 
 def _uuid(value: int) -> UUID:
-    """The same as UUID(int=value), whose constructor costs as much as the rest of an id."""
+    """An equal of UUID(int=value), whose constructor costs as much as the rest of an id."""
     made = object.__new__(UUID)
     _set_int(made, value)
     _set_is_safe(made, _UNKNOWN)
@@ -87,6 +88,7 @@ def derive(cause: UUID, *parts: str | int) -> UUID:
 def derive_each(cause: UUID, *parts: str | int, numbers: Iterable[int]) -> list[UUID]:
     """`derive(cause, *parts, number)` for each number; what they have in common is digested once."""
     begun = _BEGUN.copy()
+    # The text must be that of `derive`, to the last slash: the same thing named through either has one id.
     begun.update("/".join((cause.hex, *map(str, parts), "")).encode())
     made = []
     for number in numbers:

@@ -10,9 +10,9 @@ MIB: Final = 1024 * 1024
 RECORD_SIZE_BYTES: Final = 2 * MIB
 """Largest encoded record; topics allow as much."""
 PLAN_EXPERIENCES: Final = 16_384
-"""Of one batch: 82 bytes each at most, with a group of its own, so that the record of the plan holds them."""
+"""The experiences of one batch: at most 82 bytes each, with a group of its own, so that one record holds the plan."""
 PLAN_ROWS: Final = 50_000
-"""Of one batch, beside its experiences: 12 bytes each at most."""
+"""The dataset rows of one batch, beside its experiences: 12 bytes each at most."""
 GROUP_MEMBERS: Final = 16_384
 """Rollouts of one task: 96 bytes each at most in the record that closes their group."""
 INLINE_ARRAY_SIZE_BYTES: Final = 1 * MIB
@@ -20,13 +20,13 @@ INLINE_ARRAY_SIZE_BYTES: Final = 1 * MIB
 APPEND_RECORDS: Final = 4096
 """Most records in one append."""
 APPEND_SIZE_BYTES: Final = 16 * MIB
-"""What is larger is appended in parts, as far as its writer follows `append_when_space`."""
+"""The largest append of `append_when_space`, which cuts a larger one into parts."""
 APPEND_QUEUE_RECORDS: Final = 16384
 """Records waiting for the log's writer before producers wait."""
 GROUP_COMMIT_RECORDS: Final = 2048
 """Most records in one transaction of the embedded log."""
 APPEND_QUEUE_SIZE_BYTES: Final = 64 * MIB
-"""Likewise, in bytes."""
+"""Bytes waiting for the log's writer before producers wait."""
 GROUP_COMMIT_SIZE_BYTES: Final = 16 * MIB
 """Most bytes in one transaction of the embedded log; a larger append is cut."""
 LOG_RING_SIZE_BYTES: Final = 32 * MIB
@@ -41,7 +41,7 @@ LOG_CONNECTIONS: Final = 256
 STARTUP_VERIFY_SIZE_BYTES: Final = 256 * MIB
 """The chain of this many newest bytes is recomputed before the embedded log opens."""
 ORPHAN_GRACE_S: Final = 10.0
-"""A worker retries the log for this long after it lost it, then exits."""
+"""A worker retries the log for this long after it lost it, then exits. Longer than a daemon takes to start again."""
 
 # Experiments.
 CONFIG_SIZE_BYTES: Final = 1 * MIB
@@ -83,13 +83,13 @@ RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 RESTARTS_IN_A_ROW: Final = 8
 """Restarts of one worker without progress before the experiment pauses for it."""
 STALLED_BACKOFF_S: Final = (10.0, 20.0, 40.0, 60.0)
-"""How long it pauses then until the worker is tried anew: what it depends on may come back by itself."""
+"""The pause then, until the worker is tried anew: what it depends on may come back by itself."""
 LEFTOVER_GRACE_S: Final = 2.0
-"""What a worker's end left running is asked to end, and after this long it is killed; its successor waits for that."""
+"""Processes that a worker left running are asked to end, and killed after this long; its successor waits for that."""
 CONDEMNED_S: Final = 30.0
 """An explorer that refuses what others of its experiment do is started again after so long."""
 PAUSE_BACKOFF_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0)
-"""After so long an experiment goes on that paused for what shows only when it does; the longest again and again."""
+"""The waits after which a paused experiment is tried anew, where only that shows whether its cause is gone."""
 LOSSES_BEFORE_ALONE: Final = 2
 """Workers that died with a group among others before it is leased alone."""
 LOSSES_ALONE: Final = 3
@@ -100,30 +100,30 @@ KILL_TIMEOUT_S: Final = 5.0
 PLAN_AHEAD_BATCHES: Final = 2
 """Batches planned and not yet trained; one trains while the next waits."""
 PLAN_AHEAD_MOST_BATCHES: Final = 32
-"""The same where the staleness bound is wide: an eighth of it, but no more than this."""
+"""Batches planned and not yet trained where the staleness bound is wide: an eighth of it, but no more than this."""
 ROOM_AHEAD_VERSIONS: Final = 8
 """Buffers and kept weights have room for so many versions ahead of the trainer, where nothing says less or more."""
 SNAPSHOT_RECORDS: Final = 20_000
 """A fold is written to a file after so many records, and with each checkpoint."""
 SNAPSHOT_INTERVAL_S: Final = 2.0
-"""But not more often than this."""
+"""The least time between two snapshots."""
 REUSED_RECORDS_SIZE_BYTES: Final = 128 * MIB
 """Records of experiences that may be used again, kept by the trainer; what is older is read from the log anew."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Newest published versions whose files stay; older ones are retired once nothing pins them."""
 
 DISK_RESERVE_SIZE_BYTES: Final = 1024 * MIB
-"""Stays free on each volume that the daemon writes to, or 5 % of it if that is less."""
+"""The space that stays free on each volume that the daemon writes to, or 5 % of the volume if that is less."""
 
 # State database.
 WRITER_CACHE_KIB: Final = 16 * 1024
-"""Pages that the connection keeps which follows the log, if the tables are in a SQLite file."""
+"""The page cache of the connection that follows the log, if the tables are in a SQLite file."""
 BULK_CACHE_KIB: Final = 64 * 1024
-"""The same of one that fills tables from the log's first records, and lets go of them then."""
+"""The page cache of a connection that fills tables from the log's first records, and lets go of it then."""
 REBUILD_RECORDS: Final = 8 * FETCH_RECORDS
 """Records of one transaction of a rebuild: keys are random, so a page that many rows meet is written once."""
 STATE_WAL_SIZE_BYTES: Final = 64 * 1024 * 1024
-"""Of the write-ahead file of the tables in SQLite; a longer one is emptied."""
+"""The longest write-ahead file of the tables in SQLite; a longer one is emptied."""
 DATABASE_POOL_CONNECTIONS: Final = 8
 """Most connections of one process to Postgres, the projector's among them."""
 DATABASE_POOL_WAIT_S: Final = 10.0
@@ -131,7 +131,8 @@ DATABASE_POOL_WAIT_S: Final = 10.0
 DATABASE_CONNECT_TIMEOUT_S: Final = 5.0
 DATABASE_STATEMENT_TIMEOUT_S: Final = 30.0
 DATABASE_LOCK_TIMEOUT_S: Final = 10.0
+"""Shorter than a statement's: a projector that meets another one's lock says so, instead of a time-out."""
 PROJECTOR_RIVAL_S: Final = 5.0
 """A projector waits for this long until the one before it has let go of the database."""
 STATE_CHARS: Final = 256
-"""Of the state that a step of a rollout began in: a hash, not the state itself."""
+"""The longest text for the state in which a step of a rollout began: a hash, not the state itself."""

@@ -13,7 +13,7 @@ from rftd.ops.redaction import redact
 
 
 class Logger(Protocol):
-    """What a component logs to: an event name and fields, never a sentence with values inside."""
+    """The log of a component: an event name and fields, never a sentence with values inside."""
 
     def debug(self, event: str, **fields: Any) -> Any: ...
     def info(self, event: str, **fields: Any) -> Any: ...
@@ -30,12 +30,12 @@ def configure(*, level: str = "INFO", as_json: bool = True) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             structlog.processors.format_exc_info,
-            _mask,
+            _mask,  # last before the renderer: what the processors above added is masked too
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(_Lossy(sys.stderr)),  # type: ignore[arg-type]
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=False,  # a logger that was used before this call would keep its old settings
     )
 
 
@@ -46,7 +46,7 @@ def logger(**fields: Any) -> Logger:
 
 
 class _Lossy:
-    """A stream whose lines may be lost: a full disk must not end who only wanted to say so."""
+    """A stream whose lines may be lost: a full disk must not end a process that only wanted to say so."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -191,14 +191,14 @@ class Metrics:
 
 
 class StreamTotals(Collector):
-    """What the log holds and what the tables have of it, told at the moment of a scrape."""
+    """The records that the log holds and that the tables have, told at the moment of a scrape."""
 
     def __init__(self) -> None:
         self._produced: dict[str, int] = {}
         self._consumed: dict[str, int] = {}
 
     def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
-        """Remembers how many records each stream has taken, and how many of them the projector has applied."""
+        """Remembers the number of records of each stream, and of those that the projector has applied."""
         self._produced = dict(produced)
         self._consumed = dict(consumed)
 
@@ -220,6 +220,7 @@ class StreamTotals(Collector):
             taken.add_metric([stream], total)
             if done is not None:
                 applied.add_metric([stream, "projector"], done)
+                # Both numbers were read at different moments: the projector may be ahead of the older one.
                 lag.add_metric([stream, "projector"], max(0, total - done))
         behind.add_metric(["all"], sum(max(0, self._produced.get(s, 0) - done) for s, done in self._consumed.items()))
         yield from (taken, applied, lag, behind)

@@ -1,4 +1,4 @@
-"""Paths that people write, as every verb and every event holds them: one way, so that equal folders are equal text."""
+"""The one form of paths that people write, in every verb and every event, so that equal folders are equal text."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def absolute_path(text: str | Path, *, below: Path | None = None) -> str:
 
 def plain_path(text: str) -> str:
     """An absolute path, perhaps of another machine, in the same form."""
-    normal = os.path.normpath(text)
+    normal = os.path.normpath(text)  # POSIX lets two leading slashes mean something else, so this keeps them
     return "/" + normal.lstrip("/") if normal.startswith("//") else normal

@@ -20,14 +20,15 @@ class Declaration:
     """Names, types and bounds of arguments. `Annotated[int, msgspec.Meta(ge=1)]` is an int of at least 1."""
 
     kind: type[msgspec.Struct]
-    """A field for each argument; none of them has to be there."""
+    """A struct with a field for each argument, none of which has to be there."""
     required: tuple[str, ...]
 
     def wrong(self, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """(name, what is wrong with it) of known arguments whose values do not fit, and of those that are missing."""
+        """(name, fault) of known arguments whose values do not fit, and of those that are missing."""
         for name, value in given.items():
             if name not in self.kind.__struct_fields__:
                 continue
+            # One at a time: msgspec stops at the first value that does not fit, and people want all of them.
             try:
                 converted({name: value}, self.kind)
             except msgspec.ValidationError as error:
@@ -38,7 +39,7 @@ class Declaration:
 
 @cache
 def declared(factory: Callable[..., Any]) -> Declaration | None:
-    """What a class or function says of its arguments; None if it takes any, or does not say.
+    """The arguments that a class or function declares; None if it takes any, or does not say.
 
     An argument without a type, or with one that no plain data has, takes any value.
     """

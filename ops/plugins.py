@@ -1,4 +1,4 @@
-"""Named extensions: ours from an explicit table, third parties' from an entry-point group. Nothing is imported early.
+"""`Plugins`, named extensions: ours from a table, third parties' from an entry-point group, none imported early.
 
 A third party needs no packaging tool: a folder on PYTHONPATH with a module and a `<name>-0.dist-info` folder that
 holds METADATA and entry_points.txt is enough.
@@ -25,7 +25,7 @@ class Plugins(Generic[T]):
     def __init__(
         self, kind: str, *, group: str, table: Mapping[str, str], extras: Mapping[str, tuple[str, str]] | None = None
     ) -> None:
-        """`extras`: the module that one of ours needs, and the extra of rftd that installs it."""
+        """`extras` has the module that one of ours needs, and the extra of rftd that installs it."""
         self.kind = kind
         self.group = group
         self._table = dict(table)
@@ -40,7 +40,7 @@ class Plugins(Generic[T]):
         return name in self._table
 
     def origin(self, name: str) -> str:
-        """Where a third party's comes from: `package 1.2 (module:name)`; empty if it is not installed, or ours."""
+        """The origin of a third party's: `package 1.2 (module:name)`; empty if it is not installed, or ours."""
         point = self._third_parties().get(name)
         if point is None or self.builtin(name):
             return ""
@@ -75,7 +75,7 @@ class Plugins(Generic[T]):
                 return self._third_parties()[name].load()
             module, _, attribute = self._table[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
-        except Exception as error:
+        except Exception as error:  # a third party's module may raise anything while it is imported
             raise ConfigError(
                 f"{self.kind} {name!r} cannot be imported: {type(error).__name__}: {error}",
                 fix="install what it needs in the environment of the workers",

@@ -1,4 +1,4 @@
-"""How many threads a process may use."""
+"""The number of threads that a process may use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import Final
 
 ALL: Final = 0
-"""In the place of a number of threads: as many as this process has processors."""
+"""Stands for as many threads as this process has processors."""
 
 
 def threads_of(asked: int) -> int:
-    """The number that was asked for, `ALL` counted out here."""
+    """The number that was asked for, `ALL` counted out on this machine."""
     if asked != ALL:
         return asked
+    # In a container or under taskset a process may have fewer processors than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

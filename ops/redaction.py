@@ -58,6 +58,7 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, Secret) or (isinstance(value, str) and value and is_secret_field(name)):
         return MASK
     if isinstance(value, str) and has_url_credentials(value):
+        # The user stays: it tells people which account is wrong, and is no secret.
         parts = urlsplit(value)
         host = parts.netloc.rpartition("@")[2]
         return parts._replace(netloc=f"{parts.username or ''}:{MASK}@{host}").geturl()

@@ -1,4 +1,4 @@
-"""Which releases of programs and libraries run here."""
+"""The installed releases of programs and libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do two samples come from one distribution? The two-sample test of Kolmogorov and Smirnov."""
+"""`ks_test`, the two-sample test of Kolmogorov and Smirnov: do two samples come from one distribution?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ _TERMS: Final = 100
 
 
 class KsTest(NamedTuple):
-    """`statistic`: the largest gap between the two distribution functions. `p`: how likely one at least so large is."""
+    """The outcome of a test."""
 
     statistic: float
+    """The largest gap between the two empirical distribution functions, 0 to 1."""
     p: float
+    """The probability of a gap at least so large if both samples come from one distribution."""
 
 
 def ks_test(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
@@ -31,7 +33,7 @@ def ks_test(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
 
 
 def ks_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
-    """The same of two histograms: how often each sample has each of the same values, which are in order."""
+    """The test of two histograms: the counts of the same values, in ascending order, in each sample."""
     a = np.cumsum(np.asarray(first, dtype=np.int64))
     b = np.cumsum(np.asarray(second, dtype=np.int64))
     if not a.size or not a[-1] or not b[-1]:

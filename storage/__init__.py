@@ -1,7 +1,7 @@
-"""What can be rebuilt from the log, and the large bytes that cannot. In reading order:
+"""The tables, which can be rebuilt from the log, and the large bytes that cannot. In reading order:
 
 tables/       the tables, one file for each noun
-upserts       which columns an event type owns, and the statement that writes them
+upserts       the columns that an event type owns, and the statement that writes them
 pairs         rows that two event types change, written once
 projections/  pure functions from events to row changes
 fold          records to row changes, positions and dead letters; pure
@@ -15,17 +15,17 @@ migrations/   the revisions of the tables, for both databases
 rebuild       folds again from nothing and compares, by canonical digests of the tables
 names         an experiment by its name, id or prefix
 queries/      what the CLI, the API and the page read
-lineage/      where a thing comes from, and what became of it
-disk          what is free, and what folders take up
+lineage/      the origin of a thing, and its fate
+disk          the free space of volumes, and the space that folders take up
 artifacts     files by their sha256
 checkpoints   folders of checkpoints, registered in place
-workplace     where a trainer prepares what it renames; its successor takes it away
+workplace     the folder in which a trainer prepares what it renames; its successor takes it away
 unreferenced  files of an experiment that no event names
-checkpoint_witness what a checkpoint's folder remembers of the log
-outside_files what events name, and is missing or damaged
-shared_memory where weights lie that workers of one machine map
+checkpoint_witness  heads of the log that a checkpoint's folder remembers
+outside_files files that events name, and that are missing or damaged
+shared_memory the folder of weights that the workers of one machine map
 snapshots     folds in files, believed only where the log agrees
 resume        a follower that goes on from the newest snapshot of its fold
-survivors     who remembers a log that was shortened, and what
+survivors     witnesses of a log that was shortened, and the heads that each remembers
 portable/     one experiment, whole, in a file: out of a log, into a log, and its files away
 """

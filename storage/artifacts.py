@@ -29,8 +29,10 @@ class ArtifactStore:
         """The sha256 (hex) of `data`, which is on disk when this returns. Idempotent."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path_of(sha256)
+        # Equal bytes have one name, so nobody can overwrite anything else: writers need no lock.
         if not self._renews(path, len(data)):
             make_durable_folder(path.parent)
+            # A name of its own in the same folder: another process may be writing the same artifact.
             with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
                 try:
                     file.write(data)
@@ -68,15 +70,18 @@ class ArtifactStore:
         return self.path_of(sha256).is_file()
 
     def path_of(self, sha256: str) -> Path:
-        """Where the artifact is or would be. Raises UsageError for what is no sha256."""
+        """The path at which the artifact is or would be. Raises UsageError for a text that is no sha256."""
+        # Names come from events and URLs: nothing but 64 digits ever becomes part of a path.
         if not _NAME.fullmatch(sha256):
             raise UsageError(f"{sha256!r} is no sha256", fix="use 64 hexadecimal digits in lower case")
         return self.root / sha256[:2] / sha256
 
     @staticmethod
     def _renews(path: Path, size_bytes: int) -> bool:
-        """True if the file is there. It may be nobody's so far: from now on it is as young as one written now."""
+        """True if the file is there, whole; it then counts as written now."""
         try:
+            # Before the look: the removal of artifacts that no event names spares young ones, and no event may name
+            # this one yet.
             os.utime(path)
             return path.stat().st_size == size_bytes
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a checkpoint's folder remembers of the log: heads of every partition, and the digest of the spine.
+"""`CheckpointWitness`: the log as a checkpoint's folder remembers it, by heads of all partitions and the spine's digest.
 
     <job_dir>/global_step_N/log.json
 
@@ -31,20 +31,20 @@ class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[HeadRef, ...]
     spine: SpineMark | None
     sha256: str = ""
-    """Of everything else that the file says; empty in those of older releases."""
+    """The digest of everything else in the file; empty in files of older releases."""
 
 
 def write_witness(folder: Path, witness: CheckpointWitness) -> None:
-    """Writes it into a folder that is made durable afterwards."""
+    """Writes the witness into a folder that the caller makes durable afterwards."""
     said = msgspec.json.decode(msgspec.json.encode(witness))
     text = msgspec.json.encode({**said, "sha256": _digest(said)})
     (folder / NAME).write_bytes(msgspec.json.format(text, indent=1))
 
 
 def read_witness(folder: Path) -> CheckpointWitness | None:
-    """What the folder remembers; None for a checkpoint without it, of an older release, or a damaged one.
+    """The witness of a folder; None for a checkpoint of an older release, without one, and for a damaged file.
 
-    A bit that is wrong in here must not pass for records that the log has lost: that stops an experiment.
+    A wrong bit in the file must not pass for records that the log has lost: that stops an experiment.
     """
     try:
         text = (folder / NAME).read_bytes()
@@ -56,6 +56,6 @@ def read_witness(folder: Path) -> CheckpointWitness | None:
 
 
 def _digest(said: dict[str, Any]) -> str:
-    """Of what the file says, in its order, however it is laid out and whatever other releases add."""
+    """The digest of the file's fields, in their order, however they are laid out and whatever other releases add."""
     rest = {name: value for name, value in said.items() if name != "sha256"}
     return sha256(msgspec.json.encode(rest)).hexdigest()

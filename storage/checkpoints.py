@@ -33,9 +33,9 @@ class Staged(NamedTuple):
 
     temporary: Path
     replaced: Path
-    """Where a folder of that name goes meanwhile, if the two cannot change places at once."""
+    """The path to which a folder of that name gives way, if the two cannot change places at once."""
     files: tuple[FileRef, ...]
-    """By path."""
+    """Its files, ordered by path."""
 
     def clear(self) -> None:
         """Removes what was replaced."""
@@ -44,7 +44,7 @@ class Staged(NamedTuple):
 
 
 def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef, ...]:
-    """Runs `write` on a folder beside `folder`, makes it durable and renames it; returns its files, by path.
+    """Runs `write` on a folder beside `folder`, makes it durable and renames it. Returns its files, ordered by path.
 
     A folder of that name, left by an earlier generation, is replaced. If `write` fails, nothing is left.
     """
@@ -55,9 +55,9 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
 
 
 def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | None = None) -> Staged:
-    """The first half: everything but the names. Written beside `folder`, or `within` a trainer's own workplace.
+    """The first half: everything but the names, written beside `folder` or `within` a trainer's own workplace.
 
-    What one before left half-written there is removed.
+    A half-written folder that a predecessor left there is removed.
     """
     make_durable_folder(folder.parent)
     if within is None:
@@ -71,6 +71,7 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | 
         write(temporary)
         files = files_of(temporary)
         faults.point("checkpoint.before_sync")
+        # Everything below is durable before the name is: a checkpoint that is visible is whole, after a power cut too.
         fsync_tree(temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -79,9 +80,9 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | 
 
 
 def place_folder(staged: Staged, folder: Path) -> None:
-    """The second half: the folder becomes visible. Only for whoever holds the trainer's role: it replaces another's.
+    """The second half: the folder becomes visible. Only for the holder of the trainer's role: it replaces another's.
 
-    Raises FencedError if a successor took away what was staged; what that one placed stays.
+    Raises FencedError if a successor took away what was staged; the successor's folder stays.
     """
     faults.point("checkpoint.before_rename")
     try:
@@ -94,12 +95,14 @@ def place_folder(staged: Staged, folder: Path) -> None:
 
 def _place(staged: Staged, folder: Path) -> None:
     """Raises FileNotFoundError, `folder` being as it was, if what was staged is gone."""
+    # A rename cannot replace a folder that holds files, as it replaces a file: hence the exchange.
     if not folder.exists():
         staged.temporary.rename(folder)
         return
     faults.point("checkpoint.before_exchange")
     if exchange(staged.temporary, folder):
         return
+    # Two renames, with a moment in which the name is nobody's: `put_back` mends that after a crash.
     if not staged.temporary.exists():
         raise FileNotFoundError(staged.temporary)
     folder.rename(staged.replaced)
@@ -120,7 +123,7 @@ def _taken_over(folder: Path) -> FencedError:
 
 
 def _beside(path: Path, within: Path | None, kind: str) -> Path:
-    """Where something is prepared that will be `path`."""
+    """The path at which something is prepared that will be `path`."""
     if within is not None:
         return within / (path.name if kind == "tmp" else f"{path.name}.{kind}")
     return path.with_name(f".{path.name}.{kind}")
@@ -153,11 +156,12 @@ def verify(folder: Path, files: Sequence[FileRef]) -> None:
     """Raises DataError, naming the first damaged file, unless every file is there with its size and digest."""
     for file in files:
         path = folder / file.path
+        # The list comes from an event, which may have been imported from a stranger.
         if not path.resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{file.path!r} lies outside of the checkpoint", where=str(folder))
         if not path.is_file():
             raise _damaged(path, "is missing")
-        if path.stat().st_size != file.size_bytes:
+        if path.stat().st_size != file.size_bytes:  # before its bytes are read: they may be many gigabytes
             raise _damaged(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
         if _digest(path)[1] != file.sha256:
             raise _damaged(path, "has other bytes than were committed")
@@ -180,6 +184,7 @@ def stage_markers(job_dir: Path, stage_step: int, *, within: Path | None = None)
 
 def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
     """The second half. Raises FencedError if a successor took away what was staged: the markers are its own by then."""
+    # Weights first: a crash in between leaves the marker that resuming goes by on the older, whole checkpoint.
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
         faults.point("workplace.before_marker")
         try:
@@ -191,9 +196,9 @@ def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
 
 
 def mend_markers(job_dir: Path, kept: Collection[str]) -> None:
-    """Lets markers that name what is gone and not in `kept` name the newest of `kept` that is there; else they go.
+    """Moves markers of checkpoints that are gone to the newest of `kept` that is there; removes them without one.
 
-    For a folder to which no trainer comes back. A marker of what was committed and taken away by somebody is left.
+    For a folder to which no trainer comes back. The marker of a checkpoint in `kept` that a person took away is left.
     """
     try:
         gone = [str(path) for path in _marked(job_dir) if not path.is_dir()]

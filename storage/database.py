@@ -102,7 +102,7 @@ async def widen(connection: AsyncConnection, *, bulk: bool) -> None:
 
 
 async def narrow(connection: AsyncConnection) -> None:
-    """Gives it that of one that reads."""
+    """Gives a connection to a SQLite file the page cache of one that reads."""
     await connection.exec_driver_sql(f"PRAGMA {_NARROW}")
     await connection.rollback()
 
@@ -110,7 +110,8 @@ async def narrow(connection: AsyncConnection) -> None:
 def _tune(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _record: object) -> None:
-        # Transactions begin where SQLAlchemy says, so that several reads see one snapshot.
+        # Transactions begin where SQLAlchemy says, so that several reads see one snapshot: Python's own driver would
+        # begin one before the first write only.
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in _PRAGMAS:

@@ -1,4 +1,4 @@
-"""`Disk`: what is free on the volumes, and what folders take up."""
+"""`Disk`: the free space of volumes, and the space that folders take up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import msgspec
 
 _BLOCK_SIZE_BYTES: Final = 512
-"""Of `st_blocks`, whatever the file system's own is."""
+"""The unit of `st_blocks`, whatever the file system's own block size is."""
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,18 +18,18 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
 
     size_bytes: int
     free_bytes: int
-    """For this user; what is held back for root is not."""
+    """The free space for this user, without what is held back for root."""
 
 
 class Disk(Protocol):
-    """Where files go. Both calls block, and raise OSError if the file system does not answer."""
+    """The file systems that files are written to. Calls block, and raise OSError if one does not answer."""
 
     def volume(self, folder: Path) -> Volume:
         """The file system that `folder` lies on, or would."""
         ...
 
     def used_bytes(self, folders: Sequence[Path]) -> int:
-        """What the files below `folders` take up, each once."""
+        """The space that the files below `folders` take up, each counted once."""
         ...
 
 
@@ -40,6 +40,7 @@ class LocalDisk:
         """See `Disk.volume`."""
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
         status = os.statvfs(there)
+        # In units of f_frsize; f_bsize is only the size that the file system likes to be read in.
         return Volume(size_bytes=status.f_blocks * status.f_frsize, free_bytes=status.f_bavail * status.f_frsize)
 
     def used_bytes(self, folders: Sequence[Path]) -> int:
@@ -64,8 +65,10 @@ def _entry_bytes(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> int:
         status = entry.stat(follow_symlinks=False)
     except OSError:
         return 0
-    if (key := (status.st_dev, status.st_ino)) in seen:
+    key = (status.st_dev, status.st_ino)
+    if key in seen:  # a hard link, or a folder below another one of those that were asked for
         return 0
     seen.add(key)
     below = _used_bytes(entry.path, seen) if entry.is_dir(follow_symlinks=False) else 0
+    # Blocks, not the file's length: a sparse file takes up less.
     return status.st_blocks * _BLOCK_SIZE_BYTES + below

@@ -1,4 +1,4 @@
-"""The pure half of the projector: records to row changes, positions and dead letters."""
+"""`TableFold`, the pure half of the projector: records to row changes, positions and dead letters."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ class FenceState:
 
 @dataclass
 class Folded:
-    """What some records change, to be written in one transaction."""
+    """The changes of some records, to be written in one transaction."""
 
     before: Heads = field(default_factory=dict)
-    """Where each touched partition stood."""
+    """The position of each touched partition before them, which the tables must still have."""
     after: Heads = field(default_factory=dict)
+    """The position of each touched partition after them."""
     rows: dict[Upsert | Pair, list[Values]] = field(default_factory=dict)
     applied: int = 0
     void: int = 0
@@ -60,7 +61,10 @@ class Folded:
 
 
 class TableFold:
-    """Positions and fences, and the functions of the projections. A record below its position changes nothing."""
+    """The fold of the log into tables: positions, fences, and the functions of the projections.
+
+    A record below its partition's position changes nothing.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class TableFold:
         projections: Iterable[Projection] = PROJECTIONS,
         once: Iterable[tuple[Partition, bytes]] = (),
     ) -> None:
-        """Taken up where tables stand: `once` are ids of events that must not count again, the newest last."""
+        """Goes on where the tables stand: `once` are the ids of events that must not count again, the newest last."""
         self.positions: dict[Partition, Mark] = dict(positions)
         self._fences = FenceView(
             FenceOwner(
@@ -102,7 +106,7 @@ class TableFold:
         for record in records:
             last = newest.get(record.partition)
             start = self.positions.get(record.partition, _START).next_offset if last is None else last.offset + 1
-            if record.offset < start:
+            if record.offset < start:  # read again after a failed commit, or by another subscription
                 continue
             newest[record.partition] = record
             self._apply(record, folded, changes)

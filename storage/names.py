@@ -1,4 +1,4 @@
-"""An experiment of the tables by what a person types."""
+"""`resolve_experiment`: an experiment of the tables by the text that a person types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment's checkpoints and artifacts against what its events name: `rftd verify --files`."""
+"""An experiment's checkpoints and artifacts, held against the events that name them: `rftd verify --files`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rftd.streams.topics import Partition
 from rftd.streams.verify.outside import Memory, Missing, Outside
 
 _REMEMBERED_ARTIFACTS: Final = 1 << 17
-"""So many digests are remembered, for the file of arrays that are equal is read once."""
+"""The digests that are remembered: equal arrays share one file, which is read once."""
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
 
 
@@ -30,7 +30,7 @@ def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
 
 
 def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
-    """Folders of a run that has ended which no event names: what named them is gone, or a crash left them."""
+    """The folders of an ended run that no event names: their event is gone, or a crash left them."""
     named = {event.path for event in outside.checkpoints}
     for path in _folders(outside) if outside.ended else ():
         if str(path) not in named:
@@ -39,7 +39,7 @@ def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
 
 
 def memories(outside: Outside) -> list[Memory]:
-    """What folders of checkpoints remember of the log, be they named by an event or not; the newest last. Blocks."""
+    """The memories of all folders of checkpoints, be they named by an event or not; the newest last. Blocks."""
     found = []
     for path in _folders(outside):
         witness = read_witness(path)

@@ -1,4 +1,4 @@
-"""Rows that two event types change, written once: where both come in one transaction."""
+"""`Pair`: rows that two event types change, written once where both come in one transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pair:
         return rows
 
     def joined(self, rows: dict[Upsert | Pair, list[Values]]) -> None:
-        """Makes one row of each two with the same key."""
+        """Makes one row of each two that have the same key."""
         first, second = self.parts
         ones = rows.get(first)
         others = rows.get(second)
@@ -59,7 +59,7 @@ class Pair:
 
 
 def joined(rows: dict[Upsert, list[Values]], pairs: Iterable[Pair]) -> dict[Upsert | Pair, list[Values]]:
-    """The same changes with as few rows as may be."""
+    """The changes with as few rows as may be."""
     found: dict[Upsert | Pair, list[Values]] = dict(rows.items())
     for pair in pairs:
         pair.joined(found)

@@ -1,4 +1,4 @@
-"""Connections to Postgres through asyncpg: bounded waits, our own schema, and errors that say what to do."""
+"""Connections to Postgres through asyncpg: bounded waits, a schema of rftd's own, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.ops import limits
 from rftd.ops.errors import RftdError, UnreachableError, UsageError
 
 SCHEMA: Final = "rftd"
-"""Where our tables lie in the database, apart from those of others."""
+"""The schema of the tables in the database, apart from the tables of others."""
 
 _SETTINGS: Final = {
     "application_name": "rftd",
@@ -25,7 +25,7 @@ _SETTINGS: Final = {
     "tcp_keepalives_count": "3",
     # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
     "synchronous_commit": "off",
-    "jit": "off",
+    "jit": "off",  # compiling a statement takes longer than any of these short ones runs
 }
 _CLIENT_GRACE_S: Final = 5.0
 """The server ends a slow statement first; this much later the connection counts as lost."""
@@ -52,7 +52,7 @@ def connector(url: URL) -> Callable[[], Awaitable[Any]]:
 
 
 def refusal(error: BaseException, url: URL) -> RftdError:
-    """What a failed connection means; it names the server and never the password."""
+    """The error of rftd for a failed connection; it names the server and never the password."""
     where = _place(url)
     user = url.username or "(of this process)"
     match getattr(error, "sqlstate", None):
@@ -75,7 +75,7 @@ def refusal(error: BaseException, url: URL) -> RftdError:
             )
         case "57P03" | "57P01":
             return UnreachableError("Postgres is starting or stopping", where=where, fix="wait; it is tried again")
-        case None if isinstance(error, TimeoutError):
+        case None if isinstance(error, TimeoutError):  # before OSError, of which it is a kind
             waited = f"within {limits.DATABASE_CONNECT_TIMEOUT_S:g} s"
             return UnreachableError(f"Postgres does not answer {waited}", where=where, fix=_ADDRESS)
         case None if isinstance(error, OSError):
@@ -86,7 +86,7 @@ def refusal(error: BaseException, url: URL) -> RftdError:
 
 
 def forbidden(url: URL) -> RftdError:
-    """The user may not do what must be done."""
+    """The error for a user that has no right to make the tables."""
     user = url.username or "USER"
     name = url.database or "DATABASE"
     return UnreachableError(

@@ -1,4 +1,4 @@
-"""The projector: follows the log and keeps the tables, rows and position in one transaction."""
+"""`Projector`: it follows the log and keeps the tables, with rows and positions in one transaction."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import TRUTH, Partition
 
 _TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, UsageError)
-"""The database or the log does not answer or refuses us, or another projector was faster: read the positions back and
-try again, for somebody may put it right."""
+"""Errors after which the positions are read back and all is tried again, for somebody may put it right: the database or
+the log does not answer or refuses, or another projector was faster."""
 _LINGER_S: Final = 0.15
-"""After a batch, so that many small appends become few transactions; none if somebody waits for a record. The tables
-are to be less than a quarter of a second late."""
+"""The pause after a batch, so that many small appends become few transactions; none if somebody waits for a record. The
+tables are to be less than a quarter of a second late."""
 
 _logger = logging.getLogger("rftd.projector")
 
 
 class Projector:
-    """Keeps the tables of one database equal to the fold of one log. Counters are of this object's life."""
+    """The process that keeps the tables of one database equal to the fold of one log. It counts over its own life."""
 
     def __init__(
         self,
@@ -53,12 +53,13 @@ class Projector:
         """`report` writes pointers to records that could not be used: awaited before the position passes them."""
         self.applied_records = 0
         self.void_records = 0
-        """Without effect: a fence came before them."""
+        """Records without effect, because a fence came before them."""
         self.repeated_records = 0
-        """Without effect: the same event was in the partition before."""
+        """Records without effect, because the same event was in the partition before."""
         self.dead_records = 0
+        """Records that could not be used."""
         self.last_error: str | None = None
-        """Of the database or the log, while they do not answer."""
+        """The error of the database or the log, while they do not answer."""
         self._log = log
         self._sole = SoleWriter(engine, clock=clock)
         self._clock = clock
@@ -71,7 +72,7 @@ class Projector:
         self._committed: Heads = {}
         self._moved = asyncio.Event()
         self._wanted = 0
-        """Who waits for records."""
+        """The number of callers that wait for a record."""
         self._hurry = asyncio.Event()
         self._running = False
 
@@ -86,7 +87,7 @@ class Projector:
         return sum(heads[p].next_offset - self.positions.get(p, 0) for p in TRUTH if p in heads)
 
     async def open(self) -> None:
-        """Makes the tables if need be and takes up the stored positions, checked against the log.
+        """Makes the tables if need be and goes on at the stored positions, checked against the log.
 
         Raises LogLossError, naming the position, if the log lost records that the tables hold; UnreachableError if the
         database does not answer or refuses us; ConflictError if it is of a newer release or another projector's.
@@ -96,6 +97,7 @@ class Projector:
             positions = await read_positions(connection)
             fences = await read_fences(connection)
             once = await read_once(connection)
+        # Before the first write: tables that hold more than the log are a witness of its loss, and stay as they are.
         await self._log.check_heads(positions)
         self._fold = TableFold(positions, fences, self._projections, once)
         self._committed = {}
@@ -126,7 +128,7 @@ class Projector:
                 try:
                     await self._follow()
                 except _TRANSIENT as error:
-                    end_if_cancelled()
+                    end_if_cancelled()  # a cancelled statement may end in an error of SQLAlchemy's: see there
                     failures = 1 if self.applied_records > before else failures + 1
                     self.last_error = str(error).partition("\n")[0]
                     _logger.warning("projections wait: %s", self.last_error)
@@ -134,7 +136,7 @@ class Projector:
                     await self._clock.sleep(delays[min(failures, len(delays)) - 1])
         finally:
             self._running = self._sole.keeps = False
-            self._wake()
+            self._wake()  # callers of `catch_up` wait for moves of this run, and go on by themselves now
             await self.close()
 
     async def catch_up(self, until: Heads | None = None) -> None:
@@ -180,10 +182,11 @@ class Projector:
     async def _overlap(
         self, before: tuple[Sequence[Record], Folded] | None, records: Sequence[Record]
     ) -> tuple[Sequence[Record], Folded] | None:
-        """Commits what was folded `before` while `records` are folded; what is to be committed next."""
+        """Commits what was folded `before` while `records` are folded. Returns what is to be committed next."""
         fold = await self._opened()
         sent = asyncio.Event()
         writing = self._commit(before[1] if before is not None else Folded(), sent)
+        # Both must end before anything else happens: a fold that still ran would change positions under its successor.
         results = await asyncio.gather(writing, self._take(fold, records, sent), return_exceptions=True)
         folded = results[1]
         failures = [result for result in results if isinstance(result, BaseException)]
@@ -253,7 +256,7 @@ class Projector:
         try:
             await self._commit(await asyncio.to_thread(fold.take, records))
         except BaseException as error:
-            # What was committed is not known, so the next use reads it back.
+            # The outcome of the commit is unknown, and the fold is ahead of it: the next use reads the positions back.
             self._fold = None
             if not is_refused(error):
                 raise
@@ -275,7 +278,7 @@ class Projector:
                 await self._commit(fold.bury(record, refused))
 
     async def _commit(self, folded: Folded, sent: asyncio.Event | None = None) -> None:
-        """`sent` is set when the database has its work, or none."""
+        """Writes the changes; `sent` is set when the database has its work, or none."""
         try:
             if folded.after:
                 await self._write(folded, sent or asyncio.Event())
@@ -284,6 +287,8 @@ class Projector:
                 sent.set()
 
     async def _write(self, folded: Folded, sent: asyncio.Event) -> None:
+        # Before the position passes them: after a crash in between they are reported again, which is harmless, and the
+        # other way round they would be reported never.
         if folded.letters and self._report is not None:
             await self._report(folded.letters)
         async with self._sole.transaction() as connection:
@@ -304,7 +309,7 @@ class Projector:
 
     def _wake(self) -> None:
         self._moved.set()
-        self._moved = asyncio.Event()
+        self._moved = asyncio.Event()  # a new one for the next move: who waits on the old one is awake
 
 
 def _size_of(records: Sequence[Record]) -> int:

@@ -1,4 +1,4 @@
-"""Folds the log from nothing into fresh tables, and compares them with the live ones by canonical digests.
+"""`rebuild`: the log folded from nothing into fresh tables, compared with the live ones by canonical digests.
 
 Equal tables have equal digests, on SQLite and on Postgres.
 """
@@ -29,7 +29,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Digests(msgspec.Struct, frozen=True):
-    """sha256 of each table at some positions of the log."""
+    """The sha256 of each table at some positions of the log."""
 
     positions: Heads
     tables: dict[str, str]
@@ -72,11 +72,11 @@ def _canonical(row: Iterable[Any], floats: Sequence[int]) -> list[Any]:
 
 
 class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rebuild found."""
+    """The outcome of a rebuild."""
 
     rebuilt: Digests
     live: Digests | None = None
-    """At the same positions; None if there was nothing to compare with."""
+    """The live tables' digests at the same positions; None if there was nothing to compare with."""
 
     @property
     def different(self) -> tuple[str, ...]:

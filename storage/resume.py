@@ -1,4 +1,4 @@
-"""A follower that goes on from the newest snapshot of its fold."""
+"""`resumed_follower`: a follower that goes on from the newest snapshot of its fold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=SpineParts)
 
 
 def snapshots_of(spec: ExperimentSpec) -> SnapshotFolder:
-    """Where the daemon keeps the folds of an experiment."""
+    """The folder in which the daemon keeps the folds of an experiment."""
     return SnapshotFolder(Path(spec.job_dir) / FOLDER)
 
 
@@ -43,9 +43,8 @@ async def resumed_follower(
 ) -> Follower:
     """A follower of the partitions that begins where the newest snapshot ends, whose parts `adopt` was given.
 
-    Of partitions that no snapshot covers `also` says where they are followed from.
-
-    Without one that can be believed it begins at the beginning. The `owner` of the snapshots discards the others.
+    It begins at the experiment's beginning if no snapshot can be believed; the `owner` of the snapshots discards those
+    that cannot. `also` has the offsets from which partitions are followed that no snapshot covers.
     """
     positions = {partition: beginning.positions.get(partition, 0) for partition in partitions}
     snapshot = await believed(
@@ -60,8 +59,10 @@ async def resumed_follower(
     if snapshot is None:
         return Follower(log, fold, experiment=experiment, positions={**positions, **(also or {})}, clock=clock)
     adopt(snapshot.parts)
+    # A partition that this release follows and the one that wrote the snapshot did not begins at the beginning.
     found = snapshot.positions
     positions = {partition: found.get(partition, start) for partition, start in positions.items()}
+    # Fences come with the parts: a role's owner who fenced below these positions is not read again.
     owners = [each for each in snapshot.fences if Partition(each.stream, each.partition) in positions]
     return Follower(
         log,

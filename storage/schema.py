@@ -25,7 +25,7 @@ _meta: Final = table_of(Meta)
 
 
 async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
-    """Makes or upgrades the tables in the caller's transaction; True if they are empty and must be filled.
+    """Makes or upgrades the tables in the caller's transaction. Returns True if they are empty and must be filled.
 
     If a projection has another version than the tables were filled with, all of them are made anew: they share one
     position in the log. Raises ConflictError for a database of a newer release, with foreign tables under our names, of
@@ -72,6 +72,7 @@ def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
     if stored is not None and connection.scalar(_value("projections")) == wanted:
         return False
     if stored is not None:
+        # All of them, not only the projection's own: they share one position per partition, which goes back to 0.
         _drop(connection)
         _upgrade(connection)
     names = msgspec.json.encode(sorted(_ours())).decode()
@@ -118,7 +119,7 @@ def _value(name: str) -> Select[tuple[Any]]:
 
 
 def _drop_old(connection: Connection) -> None:
-    """Tables of a release that knew no revisions."""
+    """Drops the tables of a release that knew no revisions: the log fills new ones."""
     if inspect(connection).has_table("meta") and connection.scalar(_value("schema")) is not None:
         _drop(connection)
 
@@ -132,7 +133,7 @@ def _refuse_foreign(connection: Connection) -> None:
 
 
 def _drop(connection: Connection) -> None:
-    """Only tables that are ours by name, now or when they were made: others are left alone."""
+    """Drops the tables that are ours by name, now or when they were made; others are left alone."""
     names = {*_ours(), VERSION_TABLE}
     if inspect(connection).has_table("meta") and (stored := connection.scalar(_value("tables"))) is not None:
         names.update(json_decoder(list[str]).decode(stored))

@@ -1,6 +1,7 @@
-"""Folds in files: written beside, made durable, renamed; the newest two stay. Believed only where the log agrees.
+"""Snapshots: folds in files, of which the newest two stay, and which are believed only where the log agrees.
 
-One that remembers more than the log holds, or another experiment, is a witness: it is put aside and never removed.
+A snapshot that remembers more than the log holds, or another experiment, is a witness: it is put aside and never
+removed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 FOLDER: Final = "snapshots"
 KEPT: Final = 2
+"""The snapshots that stay: the newest may be damaged, and then the one before it saves most of the folding."""
 ASIDE: Final = ".aside"
 _NAME: Final = re.compile(r"[0-9]{16}\.fold")
 
@@ -50,12 +52,13 @@ class SnapshotFolder:
         temporary.replace(path)
         sync_folder(self.folder)
         faults.point("snapshot.after_rename")
+        # Only after the new one is durable: a crash at any moment leaves at least one whole snapshot.
         for old in self.newest_first()[KEPT:]:
             old.unlink(missing_ok=True)
         return path
 
     def newest_first(self) -> list[Path]:
-        """The files. Blocks."""
+        """The snapshots, the one of most records first. Blocks."""
         try:
             return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
@@ -74,8 +77,9 @@ async def believed(
 ) -> Snapshot[P] | None:
     """The newest snapshot that is whole, of this experiment, and whose heads are in the log; None if there is none.
 
-    Only `partitions` are compared, if they are given. Why another is passed over is logged; its owner takes it away, so
-    that it takes no better one's place: what cannot be read is removed, what remembers something is put aside.
+    Only `partitions` are compared, if they are given. A snapshot that is passed over is logged with the reason. With
+    `discard`, its owner's, it is taken away, so that it takes no better one's place: removed if it cannot be read, put
+    aside if it remembers heads.
     """
     wanted = None if partitions is None else dict.fromkeys(partitions, 0)
     for path in await asyncio.to_thread(source.newest_first):
@@ -89,7 +93,7 @@ async def believed(
         except (OSError, CodecError, LogLossError, LogCorruptError) as error:
             reason = error.what if isinstance(error, CodecError | LogLossError | LogCorruptError) else str(error)
             logger.warning("snapshot.ignored", path=str(path), reason=reason)
-            if discard and not isinstance(error, OSError):
+            if discard and not isinstance(error, OSError):  # a disk that does not answer says nothing of the file
                 await asyncio.to_thread(_put_aside if await asyncio.to_thread(_remembers, path) else _remove, path)
             continue
         logger.info("snapshot.used", path=str(path), records=sum(mark.next_offset for mark in snapshot.marks))
@@ -98,7 +102,7 @@ async def believed(
 
 
 def _remembers(path: Path) -> bool:
-    """True if it tells of the log's heads, be it of another version."""
+    """True if the file tells of the log's heads, be it of another version."""
     try:
         return bool(_read(path, Snapshot[Nothing]).marks)
     except (OSError, CodecError):
@@ -110,10 +114,10 @@ def _remove(path: Path) -> None:
 
 
 def put_memory_aside(job_dir: Path) -> Path | None:
-    """Moves what the folder of an experiment remembers of a log out of the way of another one; where it lies then.
+    """Moves an experiment's memories of its former log aside. Returns their new folder; None if there are none.
 
-    The experiment goes on in the log that it is imported into: what it remembers of the former one is kept, and says
-    nothing here. None if there is nothing. Blocks.
+    The experiment goes on in the log that it is imported into: its memories of the former one are kept, and say nothing
+    here. Blocks.
     """
     folder = job_dir / FOLDER
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -129,7 +133,7 @@ def put_memory_aside(job_dir: Path) -> Path | None:
 
 
 def _put_aside(path: Path) -> None:
-    """Under a name that is no snapshot's and nobody's before; whoever looks for survivors reads it too."""
+    """Renames a snapshot to a free name that is no snapshot's; the search for survivors reads it too."""
     aside = path.with_name(path.name + ASIDE)
     number = 0
     while aside.exists():

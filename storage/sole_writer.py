@@ -1,7 +1,7 @@
-"""The one connection that writes: on Postgres a lock of the session keeps a second projector out.
+"""`SoleWriter`, the one connection that writes: on Postgres a lock of the session keeps a second projector out.
 
-To a SQLite file it alone has a large page cache: with one for each connection that ever read, the daemon would keep the
-newest part of the file several times.
+It alone has a large page cache, where the tables are in a SQLite file: with one for each connection that ever read, the
+daemon would keep the newest part of the file several times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rftd.storage.database import BUSY_TIMEOUT, narrow, widen
 from rftd.storage.postgres import forbidden
 
 _LOCK: Final = 0x72667464
-"""Of the sessions of one database."""
+"""The key of the advisory lock, which the sessions of one database share."""
 _POLL_S: Final = 0.25
 _SHORTEN_WAIT_MS: Final = 3000
 _SHORTEN_WAIT_MOST_MS: Final = 60_000
@@ -35,9 +35,9 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 
 
 class SoleWriter:
-    """Transactions of the only projector of a database. What goes wrong in one ends the connection and its lock.
+    """The transactions of the only projector of a database. An error in one ends the connection, and with it its lock.
 
-    (A SQLite file is kept by the lock of the daemon's folder.)
+    (The lock of the daemon's folder keeps a SQLite file.)
     """
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock) -> None:
@@ -47,11 +47,11 @@ class SoleWriter:
         self._wal = Path(f"{engine.url.database}-wal") if engine.dialect.name == "sqlite" else None
         self._shorten_at_s = 0.0
         self.keeps = False
-        """True: a connection to a SQLite file is kept between transactions, with its cache, until `close`."""
+        """True while a connection to a SQLite file is kept between transactions, with its cache, until `close`."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Commits at the end of the block.
+        """A transaction that is committed at the end of the block.
 
         Raises ConflictError while another projector uses the database, and for a SQLite file that is damaged or none.
         """
@@ -60,6 +60,8 @@ class SoleWriter:
             if self._held is None:
                 self._held = await self._engine.connect()
                 await (self._lock(self._held) if served else widen(self._held, bulk=not self.keeps))
+            # The lock is the session's, not the transaction's: it lasts over all of them, and ends with the connection
+            # however that ends.
             async with self._held.begin():
                 yield self._held
             if (lengths := self._wal_lengths()) > 1 and self._clock.monotonic_s() >= self._shorten_at_s:
@@ -75,16 +77,17 @@ class SoleWriter:
             await self.close()
 
     def _wal_lengths(self) -> float:
-        """How often the bound goes into the write-ahead file."""
+        """The size of the write-ahead file in units of its bound."""
         try:
             return self._wal.stat().st_size / limits.STATE_WAL_SIZE_BYTES if self._wal is not None else 0.0
         except OSError:
             return 0.0  # of a database in memory, for one
 
     async def _shorten(self, connection: AsyncConnection, lengths: float) -> None:
-        """Empties the write-ahead file. SQLite's own checkpoints wait for nobody, so while somebody always reads it
-        would grow for ever; this one waits for those who read now, the longer the file is the more patiently, and is
-        tried again later.
+        """Empties the write-ahead file.
+
+        SQLite's own checkpoints wait for nobody, so the file would grow for ever while somebody always reads. This one
+        waits for the present readers, the more patiently the longer the file is, and is tried again later.
         """
         wait_ms = min(round(_SHORTEN_WAIT_MS * lengths), _SHORTEN_WAIT_MOST_MS)
         self._shorten_at_s = self._clock.monotonic_s() + _SHORTEN_AGAIN_S
@@ -99,7 +102,7 @@ class SoleWriter:
         await self._end(sound=True)
 
     async def _end(self, *, sound: bool) -> None:
-        """A connection that a statement failed on, or was cancelled on, is used for nothing else."""
+        """Ends the connection; one on which a statement failed or was cancelled is used for nothing else."""
         held = self._held
         self._held = None
         if held is None:
@@ -120,6 +123,7 @@ class SoleWriter:
         while not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             holder = (await connection.execute(text(_HOLDER), {"lock": _LOCK})).first()
             await connection.rollback()
+            # A daemon that was killed a moment ago: its server process may need some seconds to notice.
             if asked >= limits.PROJECTOR_RIVAL_S:
                 who = f": process {holder.pid} of the server, client {holder.client_addr or 'local'}" if holder else ""
                 raise ConflictError(

@@ -1,4 +1,4 @@
-"""Who survives a log that was shortened, and what each remembers of it: the data folder, the tables, the jobs' folders.
+"""Witnesses that survive a log that was shortened: the data folder, the tables and the jobs' folders.
 
     <data>/log/log.heads                      what the embedded log acknowledged last
     <data>/losses.json                        what was noticed before, in the words of that time
@@ -16,7 +16,6 @@ Heads that lie in the log itself, in fences and checkpoints, are read from there
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops.clock import Clock
 from rftd.ops.decoding import json_decoder
-from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.durable import make_durable_folder, write_durable
 from rftd.ops.errors import CodecError
 from rftd.storage.checkpoint_witness import NAME, read_witness
 from rftd.storage.snapshots import FOLDER
@@ -60,18 +59,18 @@ class Job(NamedTuple):
 
 
 def of_log_folder(folder: Path) -> list[Witness]:
-    """What the embedded log's own file remembers. Blocks."""
+    """The heads that the embedded log's own file remembers. Blocks."""
     heads = read_heads(folder / FILE_NAME)
     return [Witness(str(folder / FILE_NAME), heads)] if heads else []
 
 
 def of_jobs(jobs: Iterable[Job]) -> list[Witness]:
-    """What the folders of experiments remember. Blocks."""
+    """The heads that the folders of experiments remember. Blocks."""
     return [witness for job in jobs for witness in _of_job(job)]
 
 
 async def of_tables(engine: AsyncEngine) -> list[Witness]:
-    """How far the projections had come; nothing if there are none."""
+    """The positions of the projections; none without tables."""
     async with engine.connect() as connection:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(table_of(Positions).name)):
             return []
@@ -84,7 +83,7 @@ async def _of_positions(connection: AsyncConnection) -> list[Witness]:
 
 
 def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
-    """Writes down what a worker has read of a log that does not hold it any more. Blocks."""
+    """Writes down the heads that a worker has read of a log that does not hold them any more. Blocks."""
     folder = Path(job_dir) / FOLDER
     make_durable_folder(folder)
     file = HeadsFile(folder / f"{FILE_NAME}.{who}")
@@ -93,12 +92,12 @@ def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
 
 
 def of_registry(folder: Path) -> list[Witness]:
-    """What the daemon's own list of experiments remembers. Blocks."""
+    """The heads that the daemon's own list of experiments remembers. Blocks."""
     return _of_folds(folder, "the list of experiments")
 
 
 def of_fold(state: RunState) -> list[Witness]:
-    """What each checkpoint that one experiment keeps remembers, by its event; of others, by their folders. Blocks.
+    """The heads that an experiment's checkpoints remember: by their events, and of others by their folders. Blocks.
 
     A folder that an event names is left out: it may have come from elsewhere, with an import.
     """
@@ -114,7 +113,7 @@ def of_fold(state: RunState) -> list[Witness]:
 
 
 def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str] = ()) -> list[Witness]:
-    """What the folders of an experiment's checkpoints remember, but for those that are `named`. Blocks.
+    """The heads that the folders of an experiment's checkpoints remember, but for those that are `named`. Blocks.
 
     A checkpoint that its trainer was still writing is heard too: it may be all that is left of what was acknowledged.
     """
@@ -128,9 +127,9 @@ def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str
 
 
 def put_workplaces_aside(folders: Iterable[Path]) -> None:
-    """Lets no checkpoint that a trainer had not finished in one of these folders speak of a log any more. Blocks.
+    """Silences the unfinished checkpoints of trainers in these folders: they remember a log that is not theirs. Blocks.
 
-    The experiment goes on in another one. What was under its name before may be put back there, and stays whole.
+    The experiment goes on in another log. A checkpoint that was under its name before may be put back, and stays whole.
     """
     for folder in folders:
         for path in _worked_on(folder):
@@ -141,19 +140,19 @@ def put_workplaces_aside(folders: Iterable[Path]) -> None:
 
 
 def _worked_on(folder: Path) -> Iterator[Path]:
-    """What lies in the workplaces of trainers."""
+    """The things in the workplaces of trainers."""
     for workplace in sorted(each for each in folder.glob(".*") if epoch_of(each.name)):
         yield from left_in(workplace)
 
 
 class LossesFile:
-    """Losses as they were when they were first noticed, before anything was appended over them. Blocks."""
+    """The losses as they were first noticed, before anything was appended over them. Reads and writes block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> list[Loss]:
-        """All of them. Raises CodecError for a file that is damaged: it is to be looked at, not written over."""
+        """All losses. Raises CodecError for a damaged file: a person is to look at it before it is written over."""
         try:
             return json_decoder(list[Loss]).decode(self._path.read_bytes())
         except FileNotFoundError:
@@ -168,17 +167,11 @@ class LossesFile:
     def write(self, losses: Sequence[Loss]) -> None:
         """Replaces the list, durably."""
         make_durable_folder(self._path.parent)
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(losses)))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        sync_folder(self._path.parent)
+        write_durable(self._path, msgspec.json.format(msgspec.json.encode(losses)))
 
 
 class JobMemory:
-    """Keeps what the daemon read last of the log in a file of the job's folder, where an older log does not reach."""
+    """The heads that the daemon read last, kept in the job's folder, where a restored older log does not reach."""
 
     def __init__(self, folder: Path, follower: Follower, clock: Clock) -> None:
         self._folder = folder
@@ -194,7 +187,7 @@ class JobMemory:
             await self.remember()
 
     async def remember(self) -> None:
-        """Remembers now. A folder that cannot be written is told by others."""
+        """Remembers now. A folder that cannot be written is no error here: others tell of it."""
         self._next_s = self._clock.monotonic_s() + REMEMBER_S
         if self._follower.folded != self._folded:
             self._folded = self._follower.folded
@@ -235,6 +228,7 @@ def _of_folds(folder: Path, whose: str) -> list[Witness]:
         return []
     for path in paths:
         try:
+            # Without the parts: the heads of a snapshot can be read though its fold is of another release.
             found.append(Witness(f"{path} of {whose}", unpack(path.read_bytes(), Snapshot[Nothing]).heads()))
         except (OSError, CodecError):
             continue

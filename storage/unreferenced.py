@@ -40,9 +40,9 @@ from rftd.streams.topics import partition_of
 _PARTIAL: Final = "-partial"
 _REPLACED: Final = "checkpoint-replaced"
 _LEFT: Final = "workplace-left"
-"""In a trainer's workplace: what it meant to rename."""
+"""The kind of a thing in a trainer's workplace that it meant to rename."""
 _WORKPLACE: Final = "workplace-partial"
-"""One in which nothing is left."""
+"""The kind of a workplace in which nothing is left."""
 
 _MARKERS: Final = f"({re.escape(LATEST_CHECKPOINT)}|{re.escape(LATEST_WEIGHTS)})"
 _IN_STAGE: Final = (
@@ -75,7 +75,7 @@ _IN_SNAPSHOTS: Final = (
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 
 GRACE_S: Final = 600.0
-"""What was written so recently may be a worker's that nobody has told to stop yet."""
+"""The age below which a file may be that of a worker that nobody has told to stop yet."""
 
 OF_TRAINERS: Final = frozenset(
     {
@@ -90,14 +90,13 @@ OF_TRAINERS: Final = frozenset(
         _WORKPLACE,
     }
 )
-"""What a trainer writes, and nobody beside it."""
+"""The kinds that only a trainer writes."""
 
 OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint", _LEFT, _WORKPLACE}
-"""Whose names are one trainer's alone: one after it may remove them if no event names them.
+"""The kinds whose names are one trainer's alone: its successor may remove them if no event names them.
 
-A `global_step_N` that no event names may be its successor's by then; whoever saves that step again replaces it.
+A `global_step_N` that no event names may be the successor's own by then; the next save of that step replaces it.
 """
-
 
 LEFT_BEHIND: Final = frozenset(
     {
@@ -113,7 +112,7 @@ LEFT_BEHIND: Final = frozenset(
         "artifact-partial",
     }
 )
-"""What is never left once the folder of an experiment that has ended was tidied: snapshots go last."""
+"""The kinds that are never left once the folder of an ended experiment was tidied: snapshots go last."""
 
 
 class OwnFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,25 +122,26 @@ class OwnFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     size_bytes: int
     modified_ns: int
-    """Of its newest file."""
+    """The time at which its newest file was written, Unix time in nanoseconds."""
     epoch: int = 0
-    """Of the trainer that wrote it, if its name says so."""
+    """The epoch of the trainer that wrote it, if its name tells."""
 
 
 class Referenced(msgspec.Struct, frozen=True, kw_only=True):
-    """What events name."""
+    """The files and folders that an experiment's events name."""
 
     checkpoints: frozenset[str]
-    """Folders."""
+    """The folders of its checkpoints."""
     weights: frozenset[str]
+    """The folders or files of its weights."""
     artifacts: frozenset[str] | None
-    """sha256 each; None: not known, so all are kept."""
+    """The sha256 of each artifact; None if they are not known, so that all are kept."""
     snapshots: bool
     """False once nobody will fold the experiment again, nor generate with its weights."""
 
 
 class Unreferenced(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may go, and why."""
+    """Something that may go, and the reason."""
 
     path: str
     size_bytes: int
@@ -149,7 +149,7 @@ class Unreferenced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def referenced_by(state: RunState, artifacts: frozenset[str] | None = None) -> Referenced:
-    """What the events of an experiment name."""
+    """The files that the folded events of an experiment name."""
     retired = state.weights.retired
     status = state.spine.status
     return Referenced(
@@ -163,11 +163,12 @@ def referenced_by(state: RunState, artifacts: frozenset[str] | None = None) -> R
 def unreferenced(
     found: Iterable[OwnFile], kept: Referenced, *, before_ns: int, now_ns: int | None = None
 ) -> Iterator[Unreferenced]:
-    """What is named by no event, of the things that nobody has written to since `before_ns`. Pure.
+    """The things that no event names and that nobody has written to since `before_ns`. Pure.
 
     With `now_ns` artifacts have to be older than `GRACE_S` too: no fence keeps a worker on another machine, which was
     given up and wakes, from naming one that it has just written.
     """
+    # Age protects what is on its way: every file is written before the event that names it.
     found = list(found)
     there = {each.path for each in found}
     young_ns = before_ns if now_ns is None else min(before_ns, now_ns - int(GRACE_S * 1e9))
@@ -196,12 +197,12 @@ def ours(spec: ExperimentSpec) -> list[OwnFile]:
 
 
 def stage_folders(spec: ExperimentSpec) -> set[Path]:
-    """Where its checkpoints lie."""
+    """The folders of its checkpoints."""
     return {Path(spec.job_dir), *(Path(stage.folder) for stage in spec.stages if stage.folder)}
 
 
 def work_folders(spec: ExperimentSpec) -> set[Path]:
-    """Where its trainers have had workplaces."""
+    """The folders in which its trainers have had workplaces."""
     return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_shared(spec)}
 
 
@@ -209,7 +210,7 @@ def remove(paths: Iterable[str]) -> None:
     """Removes files and folders, and workplaces that become empty; what is gone already is no error. Blocks."""
     for path in map(Path, paths):
         faults.point("garbage.before_removal")
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir() and not path.is_symlink():  # a link goes, what it leads to is not ours
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
@@ -235,7 +236,7 @@ def remove_empty(spec: ExperimentSpec) -> None:
     stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
     for folder in (*inner, *stages, job):
         try:
-            folder.rmdir()
+            folder.rmdir()  # which the system refuses for one that is not empty: no look and removal can race
         except OSError:
             continue  # it holds what is not ours, or is gone
 
@@ -277,7 +278,7 @@ def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> It
 
 
 def _worked(folder: Path) -> Iterator[OwnFile]:
-    """What trainers left in their workplaces."""
+    """The things that trainers left in their workplaces, and the empty workplaces."""
     with contextlib.suppress(OSError):
         for path in sorted(each for each in folder.iterdir() if epoch_of(each.name)):
             left = list(left_in(path))
@@ -287,7 +288,7 @@ def _worked(folder: Path) -> Iterator[OwnFile]:
 
 
 def _place_of(left: Path) -> str:
-    """Whence something in a workplace came, or where it was to go."""
+    """The path from which a thing in a workplace came, or to which it was to go."""
     folder = next(above for above in left.parents if not epoch_of(above.name))
     return str(folder / original_of(left.name))
 
@@ -298,7 +299,7 @@ def _found(kind: str, path: Path, epoch: int) -> OwnFile:
 
 
 def _weight(path: Path) -> tuple[int, int]:
-    """Bytes of a file or of all files below a folder, and when the newest was written."""
+    """The bytes of a file, or of all files below a folder, and the time at which the newest was written (ns)."""
     size_bytes = modified_ns = 0
     for each in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
         try:
@@ -311,7 +312,7 @@ def _weight(path: Path) -> tuple[int, int]:
 
 
 def _shared(spec: ExperimentSpec) -> set[Path]:
-    """Where its weights may lie in memory, by the stages that ask for that."""
+    """The folders in memory in which its weights may lie, by the stages that ask for them."""
     asked = {stage.sync.memory_dir for stage in spec.stages if stage.sync.method == "memory"}
     return {shared_folder(spec.job_dir, memory_dir) for memory_dir in asked}
 
@@ -324,9 +325,10 @@ def _folders(folder: Path) -> list[Path]:
 
 
 async def referenced_in(log: EventLog, experiment: UUID, *, artifacts: bool) -> Referenced:
-    """What the experiment's events name, as far as the log goes now; of artifacts only if they are asked for."""
+    """The files that the experiment's events name, as far as the log goes now; artifacts only if they are asked for."""
     named = OutsideNames()
     own = OwnRecords(log, experiment)
+    # Artifacts are named by experiences, which are nearly all of the log; everything else by a few keyed partitions.
     few = {partition_of(name, experiment) for name in topics.KEYED}
     until = await closed_heads(log)
     for partition in topics.TRUTH:

@@ -1,4 +1,4 @@
-"""Row changes: which columns an event type owns, and the one SQL statement that writes them.
+"""`Upsert`: the columns that an event type owns, and the one SQL statement that writes them.
 
 Each event type writes only columns that it owns, and of two events that claim the same columns of the same row the one
 with the lower place in the log wins (`FIRST`) or the higher (`LAST`). So the tables do not depend on how partitions
@@ -46,7 +46,7 @@ Columns = ReadOnlyColumnCollection[str, Any]
 _LOWEST: Final = -(1 << 63)
 _HIGHEST: Final = (1 << 63) - 1
 _INDEXED_SIZE_BYTES: Final = 2000
-"""Longest text in a key or an index: Postgres refuses entries of more than 2.7 KB."""
+"""The longest text in a key or an index: Postgres refuses entries of more than 2.7 KB."""
 _ELEMENTS: Final[dict[type, TypeEngine[Any]]] = {
     bytes: LargeBinary(),
     str: String(),
@@ -57,7 +57,7 @@ _ELEMENTS: Final[dict[type, TypeEngine[Any]]] = {
 
 
 class Rule(Enum):
-    """Which of two events keeps the columns that both own."""
+    """The rule by which one of two events keeps the columns that both own."""
 
     FIRST = "first"
     LAST = "last"
@@ -123,7 +123,8 @@ class Upsert:
         return condition & open_yet
 
     def reduced(self, rows: list[Values]) -> list[Values]:
-        """Of the rows with equal keys the one that the statement, run for each in turn, would leave."""
+        """The rows with one for each key: that which the statement, run for each in turn, would leave."""
+        # Postgres refuses a statement that would change one row twice; SQLite runs it once for each row.
         if len(set(map(self._key_of, rows))) == len(rows):
             return rows
         kept: dict[Value | Values, Values] = {}
@@ -148,7 +149,7 @@ class Upsert:
         return decoded.partition.number, decoded.offset, decoded.head.time_ns
 
     def sound(self, rows: list[Values]) -> list[Values]:
-        """The rows, where one database would keep a value and another refuse it made equal.
+        """The rows, with values that one database would keep and the other refuse made equal.
 
         NaN becomes NULL, as SQLite stores it; NUL characters, which Postgres refuses, become U+FFFD. Raises
         OverflowError for an integer of more than 64 bits, and for text that no index takes.
@@ -159,12 +160,13 @@ class Upsert:
             if min(known, default=0) < _LOWEST or max(known, default=0) > _HIGHEST:
                 raise OverflowError(f"{self.table.name}.{self.columns[index]} holds 64 bits, not {max(known)}")
         for index in self._reals:
-            if isnan(sum(_known(columns[index]))):
+            if isnan(sum(_known(columns[index]))):  # one sum instead of a test of each; inf - inf is looked at in vain
                 rows = [row if row[index] == row[index] else _replaced(row, index, None) for row in rows]
         for index in self._texts:
             texts = _known(columns[index])
             if "\x00" in "".join(texts):
                 rows = [_replaced(row, index, _without_nul(row[index])) for row in rows]
+            # A character takes four bytes of UTF-8 at most: only longer texts need to be encoded to be measured.
             if index in self._indexed and max(map(len, texts), default=0) > _INDEXED_SIZE_BYTES // 4:
                 self._check_indexed(rows, index)
         return rows

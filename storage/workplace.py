@@ -1,13 +1,13 @@
-"""`Workplace`: where one holder of the trainer's role prepares what it renames; its successor takes it away (rule 2).
+"""`Workplace`: the folder in which a holder of the trainer's role prepares what it renames (rule 2).
 
     <folder>/.trainer-eN/NAME        is written there, then renamed to <folder>/NAME
     <folder>/.trainer-eN/NAME.old    made room for another of its name
     <folder>/.trainer-eN/NAME.gone   is on its way out
 
-N is the epoch of the holder's fence, which no other ever has. Whatever changes a name that others see is a rename out
-of this folder or into it: it is made first, then the lease is confirmed, then comes the rename. A successor takes the
-folder away, at one blow, before it looks at anything. So a holder that was stopped in between and wakes finds neither
-source nor destination, and what it renamed before that is seen by its successor, who undoes it.
+N is the epoch of the holder's fence, which no other ever has. Every change of a name that others see is a rename out of
+this folder or into it: the folder is made first, then the lease is confirmed, then comes the rename. A successor takes
+the folder away, at one blow, before it looks at anything. So a holder that was stopped in between and wakes finds
+neither source nor destination, and its earlier renames are seen by its successor, who undoes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Workplace:
         self.path = folder / f".trainer-e{epoch}"
 
     def open(self) -> None:
-        """Makes it, durable; to be called before the lease is confirmed, and never between that and a rename."""
+        """Makes the folder; to be called before the lease is confirmed, and never between that and a rename."""
         make_durable_folder(self.folder)
         self.path.mkdir(exist_ok=True)
 
@@ -50,21 +50,23 @@ class Workplace:
         Raises FencedError if a successor has taken the workplace away.
         """
         for path in paths:
+            # A rename, not a removal: it is one step, which a holder that was stopped takes whole or, its workplace
+            # gone, not at all; a removal goes on file by file, whoever holds the role by then.
             target = self.path / f"{path.name}{GONE}"
             _remove(target)
             faults.point("workplace.before_discard")
             try:
                 path.rename(target)
             except FileNotFoundError:
-                if not self.path.is_dir():
+                if not self.path.is_dir():  # the destination is missing, not the source
                     raise taken_over(path) from None
             faults.point("workplace.after_discard")
         sync_folder(self.folder)
 
     def take_over(self, wanted: Mapping[str, Sequence[FileRef]]) -> list[Path]:
-        """Takes away the workplaces of those before, and undoes what they left half done; the paths that it put back.
+        """Takes away the workplaces of predecessors and undoes what they left half done. Returns the paths put back.
 
-        `wanted`: what events name, by path, with its files where they are known. Only for who holds the role now.
+        `wanted` has what events name, by path, with its files where they are known. Only for the holder of the role.
         """
         if not self.folder.is_dir():
             return []
@@ -82,6 +84,7 @@ class Workplace:
     def _put_back(self, left: Path, wanted: Mapping[str, Sequence[FileRef]]) -> Path | None:
         place = self.folder / original_of(left.name)
         files = wanted.get(str(place))
+        # Without a list of files only something that had its name before (GONE) is known to be whole.
         half = not files and not left.name.endswith(GONE)
         if files is None or half or not _whole(left, files) or _whole(place, files):
             return None
@@ -93,7 +96,7 @@ class Workplace:
         return place
 
     def close(self) -> None:
-        """Removes it with all that is in it; to be called once the lease was confirmed after the last rename."""
+        """Removes the folder with all that is in it, once the lease was confirmed after the last rename."""
         faults.point("workplace.before_close")
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -105,7 +108,7 @@ def epoch_of(name: str) -> int:
 
 
 def left_in(workplace: Path) -> Iterator[Path]:
-    """What lies in a workplace, and in those of others that it took away."""
+    """The things in a workplace, and in those of predecessors that it took away."""
     try:
         entries = sorted(workplace.iterdir())
     except OSError:

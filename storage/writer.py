@@ -1,4 +1,4 @@
-"""Writes what was folded: positions first, then rows, in the caller's transaction; and reads them back at a start."""
+"""`TableWriter`: folded changes written in the caller's transaction, positions first, and positions read at a start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MADE: Final = insert(_positions).values({column.name: bindparam(f"{column.name}
 
 
 class TableWriter:
-    """Holds the compiled statement of each upsert."""
+    """The writer of rows, which keeps the compiled statement of each upsert."""
 
     def __init__(self) -> None:
         self._statements: dict[Upsert | Pair, str] = {}
@@ -76,6 +76,8 @@ async def move(connection: AsyncConnection, folded: Folded) -> None:
     Their rows are the lock that a second projector on this database meets: so they come before all others.
     """
     stored = await read_positions(connection, lock=True)
+    # Compared, though a lock keeps rivals out: that lock ends with its session, and a projector whose connection was
+    # cut may learn of it late.
     for partition, before in folded.before.items():
         if (stored[partition].next_offset if partition in stored else 0) != before.next_offset:
             raise ConflictError(
@@ -99,7 +101,7 @@ async def move(connection: AsyncConnection, folded: Folded) -> None:
 
 
 async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:
-    """Where the projections stand; with `lock` nobody else moves them before this transaction ends.
+    """The positions of the projections; with `lock` nobody else moves them before this transaction ends.
 
     (On SQLite, which knows no row locks, the later of two writers fails at its first write.)
     """

@@ -20,7 +20,6 @@ NODES: Final = 200
 """Things in one direction of one answer, unless more children are asked for."""
 AT_ONCE: Final = 20
 """Things that are expanded together: between them the bound is looked at."""
-DIRECTIONS: Final = ("both", "up", "down")
 
 
 class _Walk:

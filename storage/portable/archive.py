@@ -34,7 +34,7 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
     event: ExperimentArchived
     notes: tuple[str, ...]
-    """What was left out, and why."""
+    """The things that were left out, with reasons."""
 
 
 async def write_archive(log: EventLog, experiment: UUID, path: Path, *, release: str, clock: Clock) -> Archived:
@@ -47,7 +47,7 @@ async def write_archive(log: EventLog, experiment: UUID, path: Path, *, release:
 
 
 async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
-    """Writes the files of an archive back to their places; returns how many were missing there.
+    """Writes the files of an archive back to their places. Returns the number of those that were missing there.
 
     Raises NotFoundError, ArchiveError unless it is the very file that was archived, ConflictError where others lie.
     """
@@ -55,7 +55,7 @@ async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expec
 
 
 async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
-    """Puts what an archive holds of payloads back into the log that it was written from; the others are left.
+    """Puts the payloads that an archive holds back into the log that it was written from; other records are left.
 
     Raises LogCorruptError if the log's record is not the one that was archived.
     """
@@ -79,7 +79,7 @@ def _some(frames: Iterator[Frame]) -> list[Frame]:
 
 
 def clear(spec: ExperimentSpec, *, logs: bool) -> int:
-    """Removes what is ours of the experiment's folders, its workers' logs only if `logs`; returns bytes. Blocks."""
+    """Removes our files from the experiment's folders, its workers' logs only if `logs`. Returns bytes. Blocks."""
     found = [each for each in ours(spec) if logs or each.kind != "log"]
     remove(each.path for each in found)
     remove_empty(spec)
@@ -87,7 +87,7 @@ def clear(spec: ExperimentSpec, *, logs: bool) -> int:
 
 
 def fresh(path: Path) -> None:
-    """Makes room for an archive of ours of this name: what is left of an attempt before is removed. Blocks."""
+    """Makes room for an archive of ours of this name: the rest of an earlier attempt is removed. Blocks."""
     make_durable_folder(path.parent)
     path.unlink(missing_ok=True)
 

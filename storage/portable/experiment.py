@@ -40,25 +40,25 @@ class Taken(NamedTuple):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds."""
+    """The outcome of an export."""
 
     manifest: ExportManifest
     notes: tuple[str, ...]
-    """What was left out, and why."""
+    """The things that were left out, with reasons."""
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import did."""
+    """The outcome of an import."""
 
     manifest: ExportManifest
     spec: ExperimentSpec
-    """As the destination has it, its paths moved."""
+    """The specification as the destination has it, with its paths moved."""
     appended: int
-    """Records."""
+    """Records that were appended."""
     present: int
     """Records that the destination held already."""
     files: int
-    """That were written."""
+    """Files that were written."""
     equal: bool | None
     """True if the tables of the destination equal those of the file; None if they were not compared."""
 
@@ -79,7 +79,7 @@ async def export_experiment(
     """
     notes: list[str] = []
     with ArchiveWriter(path) as archive:
-        until = await closed_heads(log)
+        until = await closed_heads(log)  # the experiment may be running: the export ends at one consistent cut
         partitions, named = await export_records(log, experiment, archive, until=until, on_records=on_records)
         spec = named.spine.spec
         status = named.spine.status
@@ -140,13 +140,14 @@ async def import_experiment(
         folders = await asyncio.to_thread(_folders, archive, checked, moves, there, default, others)
         present = await look(log, archive, folders)
         roots = [default, *(Path(new) for _, new in moves)]
+        # Files before records: a daemon that reads the first of them may start the experiment and look for its files.
         files = await asyncio.to_thread(restore, archive, folders, roots)
         if present.records < sum(part.records for part in archive.manifest.partitions):
             await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
         before_append(experiment)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
-        if verify and not loaded.later:
+        if verify and not loaded.later:  # an experiment that went on here has other tables by now
             wanted = await experiment_digest(ArchiveLog(archive), clock=clock)
             equal = await experiment_digest(OwnRecords(log, experiment), clock=clock) == wanted
         now = await submitted_in(log, experiment)
@@ -190,10 +191,10 @@ def _folders(
     default: Path,
     others: Mapping[str, str],
 ) -> Folders:
-    """Which folders move: those that were asked for, and the job's unless it is one of them or in its place.
+    """The folders that move: those that were asked for, and the job's unless it is one of them or in its place.
 
-    That of an experiment that was removed always does: whatever lies in the old place now is not its own. So does one
-    that is among the folders of `others`, by their names: each tidies its own.
+    The job folder of an experiment that was removed always moves: whatever lies in the old place now is not its own. So
+    does one that is among the folders of `others`, by their names: each experiment tidies its own.
     """
     job_dir = checked.spec.job_dir
     asked = Folders(moves)

@@ -1,4 +1,4 @@
-"""Files that belong to an exported experiment: which of them go into an export, and where they go from one."""
+"""The files of an exported experiment: the choice of those that go into an export, and their way out of one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import FilePart
 from rftd.streams.portable.load import Checked
 
-CHOICES: Final = ("newest", "all", "none")
 _STEP: Final = re.compile(r"global_step_([0-9]{1,12})")
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -38,10 +37,11 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
-    """Every artifact; of checkpoints and weights what `checkpoints` (one of CHOICES) says. Blocks.
+    """Every artifact, and the checkpoints and weights that `checkpoints` (`newest`, `all` or `none`) asks for. Blocks.
 
     `newest` is the newest whole checkpoint and, of an experiment that goes on, the weight versions that its explorers
-    may ask for. What is gone or damaged is left out and told in `notes`; a missing artifact is a NotFoundError.
+    may ask for. Files that are gone or damaged are left out and told in `notes`. Raises NotFoundError for a missing
+    artifact.
     """
     spec = named.spine.spec
     status = named.spine.status
@@ -127,7 +127,7 @@ def all_there(parts: Sequence[FilePart]) -> bool:
 
 
 def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> int:
-    """Writes the files where the moved events name them, only below `roots`; returns how many. Blocks.
+    """Writes the files where the moved events name them, only below `roots`. Returns the number written. Blocks.
 
     Each is visible under its name only when it is whole and durable. Raises ConflictError where another file lies.
     """
@@ -138,6 +138,7 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
         touched.add((part.kind, path.parents[len(PurePosixPath(part.path).parts) - 1]))
         if _size_of(path) == part.member.size_bytes and _holds(path, part):
             continue
+        # The real path: a link on the way would lead out of a folder that the path seems to lie in.
         if not any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots):
             raise ConflictError(
                 "a file of the experiment would be written where nobody asked for it",
@@ -148,6 +149,7 @@ def restore(archive: ArchiveReader, folders: Folders, roots: Sequence[Path]) -> 
             raise ConflictError("another file lies there", where=str(path), fix="say another folder with --map OLD=NEW")
         _write(archive, part, path)
         written += 1
+    # Last, when every file is durable: the markers say which checkpoint is whole.
     for kind, folder in sorted(touched):
         step = _STEP.fullmatch(folder.name)
         if kind == "checkpoint" and step is not None and (latest(folder.parent) or 0) < int(step[1]):
