@@ -19,6 +19,13 @@ from rftd.ops.errors import LogCorruptError, NotFoundError, UsageError
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
+def size_and_sha256(path: Path) -> tuple[int, str]:
+    """The size in bytes and the sha256 (hex) of a file, read a block at a time. Raises OSError."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
+
+
 class ArtifactStore:
     """A folder of immutable files. Several processes may use it at once."""
 

@@ -1,4 +1,4 @@
-"""`CheckpointWitness`: the log as a checkpoint's folder remembers it, by heads of all partitions and the spine's digest.
+"""`CheckpointWitness`: the log as a checkpoint's folder remembers it, by all partitions' heads and the spine's digest.
 
     <job_dir>/global_step_N/log.json
 

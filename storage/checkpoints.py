@@ -10,7 +10,6 @@ lies below `actor` is the business of the trainer engine that wrote it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from rftd.ops import faults
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import DataError, FencedError
 from rftd.ops.exchange import exchange
+from rftd.storage.artifacts import size_and_sha256
 from rftd.streams.events.checkpoint import FileRef
 
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
@@ -147,7 +147,7 @@ def files_of(folder: Path) -> tuple[FileRef, ...]:
         if path.is_symlink():
             raise DataError("a checkpoint holds a symbolic link", where=str(path), fix="replace it by the file")
         if path.is_file():
-            size_bytes, sha256 = _digest(path)
+            size_bytes, sha256 = size_and_sha256(path)
             files.append(FileRef(path.relative_to(folder).as_posix(), size_bytes, sha256))
     return tuple(sorted(files, key=lambda file: file.path))
 
@@ -163,7 +163,7 @@ def verify(folder: Path, files: Sequence[FileRef]) -> None:
             raise _damaged(path, "is missing")
         if path.stat().st_size != file.size_bytes:  # before its bytes are read: they may be many gigabytes
             raise _damaged(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
-        if _digest(path)[1] != file.sha256:
+        if size_and_sha256(path)[1] != file.sha256:
             raise _damaged(path, "has other bytes than were committed")
 
 
@@ -254,12 +254,6 @@ def fsync_tree(folder: Path) -> None:
             finally:
                 os.close(descriptor)
         sync_folder(Path(root))
-
-
-def _digest(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), digest.hexdigest()
 
 
 def _damaged(path: Path, how: str) -> DataError:

@@ -12,7 +12,7 @@ import msgspec
 from rftd.ops.errors import CodecError, RftdError
 from rftd.storage.pairs import Pair, joined
 from rftd.storage.projections import PAIRS, PROJECTIONS, Projection
-from rftd.storage.projections.once import KINDS as ONCE
+from rftd.storage.projections.progress import KINDS as ONCE
 from rftd.storage.projections.projection import Handler
 from rftd.storage.projections.workers import DEAD_LETTER, PROJECTOR
 from rftd.storage.upserts import Changes, Upsert, Values

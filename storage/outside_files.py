@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoint_witness import read_witness
 from rftd.streams.chain import Mark
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -61,8 +60,7 @@ def missing_artifacts(outside: Outside) -> Iterator[Missing]:
             del seen[next(iter(seen))]
         path = store.path_of(sha256)
         try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            _, found = size_and_sha256(path)
         except OSError as error:
             yield Missing(str(path), f"artifact {sha256} is not at {path}: {error.strerror}")
             continue
@@ -92,8 +90,7 @@ def _damage(event: CheckpointCommitted) -> Iterator[str]:
             if size_bytes != file.size_bytes:
                 yield f"{path} has {size_bytes} bytes instead of {file.size_bytes}"
                 continue
-            with path.open("rb") as opened:
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
+            _, found = size_and_sha256(path)
         except OSError as error:
             yield f"{path} cannot be read: {error.strerror}"
             continue

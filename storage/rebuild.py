@@ -5,12 +5,12 @@ Equal tables have equal digests, on SQLite and on Postgres.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Float, Table, select, text
+from sqlalchemy import Column, Float, Table, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops import limits
@@ -49,14 +49,21 @@ async def digest(engine: AsyncEngine) -> Digests:
             await connection.execute(text("SET LOCAL enable_sort = off"))
         positions = await read_positions(connection)
         tables = (table for table in Row.metadata.sorted_tables if table is not table_of(Meta))
-        return Digests(positions, {str(table.name): await _digest_of(connection, table) for table in tables})
+        return Digests(positions, {str(table.name): await digest_of(connection, table) for table in tables})
 
 
-async def _digest_of(connection: AsyncConnection, table: Table) -> str:
+async def digest_of(
+    connection: AsyncConnection, table: Table, left_out: Callable[[Column[Any]], bool] = lambda column: False
+) -> str:
+    """The sha256 over all rows of a table in the order of its key, without the columns that are `left_out`.
+
+    Equal rows have equal digests on SQLite and on Postgres. A key column that is left out still gives the order.
+    """
+    columns = [column for column in table.columns if not left_out(column)]
     # Text is ordered by its bytes on both databases: see `tables.base`.
-    statement = select(table).order_by(*table.primary_key.columns)
-    hasher = sha256(_encode([str(column.name) for column in table.columns]))
-    floats = [place for place, column in enumerate(table.columns) if isinstance(column.type, Float)]
+    statement = select(*columns).order_by(*table.primary_key.columns)
+    hasher = sha256(_encode([str(column.name) for column in columns]))
+    floats = [place for place, column in enumerate(columns) if isinstance(column.type, Float)]
     async with connection.stream(statement) as rows:
         async for chunk in rows.partitions(_ROWS_AT_ONCE):
             hasher.update(_encode([_canonical(row, floats) for row in chunk]))

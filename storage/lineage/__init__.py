@@ -1,11 +1,11 @@
-"""Where a thing comes from and what became of it, over the tables alone. In reading order:
+"""Lineage: the origin of a thing and its fate, over the tables alone. In reading order:
 
-key       what a thing is called inside, and its kinds
-graph     things, what links them, and what was left out, as they are sent
+key       the keys of things, and their kinds
+graph     things, their links, and counts of those left out, as they are sent
 reading   SQL rows by lists of keys
-finding   from what a person types to a key
-upstream  what things were made of
-downstream  what became of them
+finding   the key of a thing from the text that a person types
+upstream  neighbours that things were made of
+downstream  neighbours that were made of them
 facts     one line about each thing
 walk      both directions from one thing, bounded
 """

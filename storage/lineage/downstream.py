@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""What became of things: one function for each kind, for many keys at once."""
+"""Neighbours downstream, which were made of a thing: one function for each kind, for many keys at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHILDREN: Final = (
     (Kind.EVAL, "id", "evals WHERE experiment = :experiment", "version, id"),
     (Kind.WORKER, "id", "workers WHERE experiment = :experiment AND started_offset IS NOT NULL", "started_ns, id"),
 )
-"""What an experiment holds: kind, key columns, where, order."""
+"""The things that an experiment holds: kind, key columns, source, order."""
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -157,6 +157,8 @@ async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
     """The experiences of which a version drew some token."""
+    # `spans` is JSON text, so the pattern finds the pair of numbers in it; the bounds on the versions, which an index
+    # has, keep the rows few that it is tried on.
     source = f"""experiences WHERE experiment = :experiment AND oldest_version <= :version
         AND oldest_version > :version - {WIDEST_SPAN_VERSIONS} AND newest_version >= :version AND spans LIKE :span"""
     here = {"experiment": key.id, "version": key.number, "span": f"%[{key.number},{key.generation},%"}

@@ -1,4 +1,4 @@
-"""One line about each thing, for many keys at once."""
+"""`nodes_of`: one line about each thing, for many keys at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
 class Fact(NamedTuple):
-    """What the tables say of one thing."""
+    """The facts that the tables hold of one thing."""
 
     experiment: bytes | None
     text: str
@@ -47,7 +47,7 @@ def _id(key: Key) -> str:
 
 
 async def _names(reading: TableSnapshot, experiments: set[bytes]) -> dict[bytes, str]:
-    """What each experiment is called: its name where nobody else has it, else its id."""
+    """The name of each experiment where no other has it, else its id."""
     rows = await reading.among(
         """SELECT id, name, (SELECT COUNT(*) FROM experiments o WHERE o.name = x.name) FROM experiments x
         WHERE id IN ({keys})""",

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""From what a person types to a key: an id, a beginning of one, or NAME/KIND/NUMBER."""
+"""`find`: the key of a thing from the text that a person types: an id, a beginning of one, or NAME/KIND/NUMBER."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IDS: Final = (
     (Kind.BATCH, "batches", "id"),
     (Kind.EVAL, "evals", "id"),
 )
-"""Where ids are. Those of rollouts are in no table; they are recognised by the experience that follows from them."""
+"""The tables and columns of ids. Ids of rollouts are in none: the experience that follows from one tells it."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
 _NAMED: Final = re.compile(r"(?P<name>.+)/(?P<kind>[a-z]+)/(?P<number>\d{1,18})(?:\.(?P<second>\d{1,18}))?")
 _TABLES: Final = {
@@ -68,9 +68,10 @@ def _hex(text: str) -> str:
 
 
 async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
-    """What has this id, or one that begins so."""
+    """The things that have this id, or one that begins so."""
     if not _PREFIX.fullmatch(prefix := _hex(text)):
         return []
+    # A range of the key, which every index finds; a pattern over its text would read whole tables.
     low = bytes.fromhex(prefix.ljust(32, "0"))
     high = bytes.fromhex(prefix.ljust(32, "f"))
     found: dict[Key, None] = {}
@@ -100,7 +101,7 @@ async def _derived(reading: TableSnapshot, id: UUID) -> list[Key]:
 
 
 async def _event(reading: TableSnapshot, id: UUID) -> list[Key]:
-    """What an event announced: of weights and checkpoints, whose events' ids the tables keep."""
+    """The weights or the checkpoint that an event announced: of these the tables keep the events' ids."""
     places = await reading.rows(
         """SELECT o.stream, o.applied_partition, o.applied_offset FROM positions p
         JOIN once o ON o.stream = p.stream AND o.partition = p.partition AND o.event = :id""",
@@ -150,6 +151,7 @@ async def _named(connection: AsyncConnection, reading: TableSnapshot, wanted: st
 
 
 async def _task(reading: TableSnapshot, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
+    # Two derivations: that of the present release, and the one of logs that older releases wrote.
     owner = UUID(bytes=experiment)
     for group in (group_id(owner, stage, sequence).bytes, derive(owner, "group", stage, sequence).bytes):
         for table, column in (("groups", "id"), ("leases", "subject")):
@@ -167,7 +169,7 @@ async def _row(reading: TableSnapshot, wanted: str, batch: str, item: int) -> Ke
 
 
 async def _numbered(reading: TableSnapshot, wanted: str, key: Key, generation: int | None) -> Key:
-    """The newest generation, unless one was asked for."""
+    """The key with its newest generation, unless one was asked for. Raises NotFoundError."""
     table, number, place = _TABLES[key.kind]
     rows = await reading.rows(
         f"SELECT generation FROM {table} WHERE experiment = :experiment AND {number} = :number AND {place} IS NOT NULL",

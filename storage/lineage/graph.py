@@ -1,4 +1,4 @@
-"""A lineage as it is asked for and sent: things, links between them, and what was left out."""
+"""`LineageGraph`: things, links between them, and counts of those left out, as they are asked for and sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rftd.storage.queries.rows import if_unsent
 
 DEPTH: Final = 4
 CHILDREN: Final = 20
-"""Neighbours of one kind that each thing shows."""
+"""The neighbours of one kind that each thing shows."""
 FORMS: Final = (
     "an id, at least 8 hex digits of one, the name of an experiment, NAME/task/STAGE.SEQUENCE, NAME/batch/STEP, "
     "NAME/eval/VERSION, or NAME/step/N, NAME/weights/N, NAME/checkpoint/N with .GENERATION after it if wanted"
@@ -22,14 +22,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One thing."""
 
     id: str
-    """`rftd lineage` finds it by this."""
+    """The name by which `rftd lineage` finds it."""
     kind: str
     experiment: str | None
-    """Its experiment's id."""
+    """The id of its experiment."""
     text: str
-    """What there is to say in one line."""
+    """A line of facts about it."""
     made_ns: int | None
-    """When it came to be."""
+    """The time of its making, Unix time in nanoseconds."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +38,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     effect: str
     what: str
-    """How, read from the effect: `drawn by`, `item`, ..."""
+    """The relation, read from the effect: `drawn by`, `item`, ..."""
 
 
 class More(msgspec.Struct, frozen=True, kw_only=True):
-    """Things beside `node` that are not shown."""
+    """The number of neighbours of `node` that are not shown."""
 
     node: str
     direction: str
@@ -54,17 +54,17 @@ class More(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """What one thing was made of, and what became of it."""
+    """The lineage of one thing: all that it was made of, and all that was made of it."""
 
     root: str
     nodes: list[Node]
-    """The root first, then as they were found."""
+    """The root first, then the others as they were found."""
     up: list[Link]
-    """Links on the way to what the root was made of."""
+    """The links to things that the root was made of."""
     down: list[Link]
-    """Links on the way to what became of it."""
+    """The links to things that were made of the root."""
     more: list[More]
     cut: list[str]
     """Nodes at the end of the depth or of the whole bound: of their neighbours none, or not all, are shown."""
     bound: int | None = if_unsent(None)
-    """How many things a direction may show, if that left some out; ask for one of `cut`, or for more children."""
+    """The bound on the things of a direction, if it left some out; ask for one of `cut`, or for more children."""

@@ -1,4 +1,4 @@
-"""Keys of everything that has a lineage."""
+"""`Key`: the name of a thing that has a lineage, and the kinds of such things."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rftd.ops.ids import derive
 
 
 class Kind(StrEnum):
-    """What a thing is, in the order in which one is made of the other."""
+    """The kinds of things, in the order in which one is made of the other."""
 
     EXPERIMENT = "experiment"
     WORKER = "worker"
@@ -36,11 +36,11 @@ class Key(NamedTuple):
     kind: Kind
     id: bytes
     number: int = -1
-    """Of a step or weight version; of a rollout in its group; of a row's item in its batch."""
+    """The number of a step or weight version, of a rollout in its group, or of a row's item in its batch."""
     generation: int = -1
 
     @property
     def uuid(self) -> UUID:
-        """Its id as such. Only of kinds that have one, and of rollouts."""
+        """The id of the thing itself, for kinds that have one, and for rollouts."""
         own = UUID(bytes=self.id)
         return derive(own, "rollout", self.number) if self.kind is Kind.ROLLOUT else own

@@ -10,9 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 AT_ONCE: Final = 400
-"""Keys in one statement."""
+"""The keys in one statement, below SQLite's oldest bound on parameters (999)."""
 COUNTED: Final = 2_000
-"""More than this is not counted."""
+"""The highest count: to count on would read the whole range of an index."""
 
 
 class TableSnapshot:
@@ -37,6 +37,6 @@ class TableSnapshot:
         return found
 
     async def count(self, source: str, **parameters: object) -> int:
-        """How many rows `FROM source` has, up to `COUNTED`."""
+        """The number of rows that `FROM source` has, up to `COUNTED`."""
         [(count,)] = await self.rows(f"SELECT COUNT(*) FROM (SELECT 1 FROM {source} LIMIT {COUNTED}) s", **parameters)
         return int(count)

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""What things were made of: one function for each kind, for many keys at once."""
+"""Neighbours upstream, of which a thing was made: one function for each kind, for many keys at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.storage.queries.counting import EXECUTED
 
 
 class Found(NamedTuple):
-    """A neighbour of `near`: what it was made of (upstream) or what became of it (downstream)."""
+    """A neighbour of `near`: a thing that it was made of (upstream), or that was made of it (downstream)."""
 
     near: Key
     far: Key
@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
 
 class Left(NamedTuple):
-    """How many neighbours of one kind there are in all."""
+    """The number of all neighbours of one kind."""
 
     near: Key
     kind: Kind
@@ -30,7 +30,7 @@ class Left(NamedTuple):
 
 Neighbours = tuple[list[Found], list[Left]]
 Finder = Callable[[TableSnapshot, list[Key], int], Awaitable[Neighbours]]
-"""Takes keys of one kind, and how many neighbours of a kind each may show."""
+"""A function from keys of one kind, and the neighbours of a kind that each may show, to their neighbours."""
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:

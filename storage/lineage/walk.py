@@ -1,4 +1,4 @@
-"""Both directions from one thing, level by level, bounded."""
+"""`lineage`: both directions from one thing, level by level, bounded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rftd.storage.lineage.reading import COUNTED, TableSnapshot
 from rftd.storage.lineage.upstream import UPSTREAM, Finder, Found, Left
 
 NODES: Final = 200
-"""Things in one direction of one answer, unless more children are asked for."""
+"""The things in one direction of one answer, unless more children are asked for."""
 AT_ONCE: Final = 20
-"""Things that are expanded together: between them the bound is looked at."""
+"""The things that are expanded together: after each lot the bound is looked at."""
 
 
 class _Walk:
-    """One direction."""
+    """A walk in one direction, breadth first."""
 
     def __init__(self, reading: TableSnapshot, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
         self._reading = reading
@@ -37,7 +37,8 @@ class _Walk:
         """True if things were left out because there are too many."""
 
     async def run(self, root: Key, depth: int) -> None:
-        """Neighbours of the root, theirs, and so on; each thing is expanded once."""
+        """Finds the neighbours of the root, theirs, and so on; each thing is expanded once."""
+        # A lineage is no tree: an experience is in several batches, and a version drew for many experiences.
         seen = {root}
         level = [root]
         for _ in range(depth):
@@ -76,7 +77,7 @@ async def lineage(
     depth: int = DEPTH,
     children: int = CHILDREN,
 ) -> LineageGraph:
-    """What the named thing was made of and what became of it. Raises as `find`.
+    """The lineage of the named thing, in both directions or in one. Raises as `find`.
 
     `children` bounds the neighbours of one kind of each thing; what is left out is counted, up to a bound.
     """
@@ -104,7 +105,7 @@ async def lineage(
 
 
 def _more(walk: _Walk, direction: str, ids: Mapping[Key, str]) -> list[More]:
-    """What each thing has beside what is shown of it."""
+    """The neighbours of each thing that are not shown, counted."""
     shown = Counter((each.near, each.far.kind) for each in walk.found)
     return [
         More(

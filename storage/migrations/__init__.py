@@ -1,4 +1,4 @@
-"""How a database of an older release becomes one of this: Alembic revisions, for SQLite and for Postgres.
+"""Alembic revisions, by which a database of an older release becomes one of this, on SQLite and on Postgres.
 
 env       runs them on the connection that `schema` hands over
 versions/ one file for each revision
@@ -12,6 +12,6 @@ from typing import Final
 
 FOLDER: Final = Path(__file__).parent
 HEAD: Final = "0009"
-"""The newest revision: what this release reads and writes."""
+"""The newest revision, which this release reads and writes."""
 VERSION_TABLE: Final = "rftd_schema"
-"""Where a database's revision stands."""
+"""The table that holds a database's revision; Alembic's own name may be another program's."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 from rftd.ops.clock import Clock
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ArchiveError, LogCorruptError
+from rftd.storage.artifacts import size_and_sha256
 from rftd.storage.portable.experiment import export_experiment
 from rftd.storage.portable.files import check_files, restore
 from rftd.storage.unreferenced import ours, remove, remove_empty
@@ -100,14 +100,17 @@ def _checked(path: Path, experiment: UUID) -> ExperimentArchived:
         check_files(archive, check(archive))
     finally:
         archive.close()
-    size_bytes, sha256 = _digest(path)
+    size_bytes, sha256 = size_and_sha256(path)
     return ExperimentArchived(path=str(path), size_bytes=size_bytes, sha256=sha256)
 
 
 def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
     archive = ArchiveReader(path)
     try:
-        if archive.manifest.experiment != experiment or _digest(path) != (expected.size_bytes, expected.sha256):
+        if archive.manifest.experiment != experiment or size_and_sha256(path) != (
+            expected.size_bytes,
+            expected.sha256,
+        ):
             raise LogCorruptError(
                 "the archive is not the file that was written",
                 where=str(path),
@@ -117,9 +120,3 @@ def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: Expe
         return restore(archive, Folders(), [Path(spec.job_dir), *(Path(each.folder) for each in spec.stages)])
     finally:
         archive.close()
-
-
-def _digest(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), digest.hexdigest()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -12,11 +14,15 @@ import msgspec
 
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
-from rftd.storage.portable.digest import experiment_digest
+from rftd.storage.database import open_database, sqlite_url
 from rftd.storage.portable.files import add_files, all_there, check_files, choose, restore
+from rftd.storage.projector import Projector
+from rftd.storage.rebuild import digest_of
 from rftd.storage.snapshots import put_memory_aside
 from rftd.storage.survivors import put_workplaces_aside
+from rftd.storage.tables.base import Row, is_local
 from rftd.storage.unreferenced import stage_folders
+from rftd.streams.chain import Heads
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log import EventLog
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
@@ -162,6 +168,25 @@ async def import_experiment(
         )
     finally:
         archive.close()
+
+
+async def experiment_digest(own: EventLog, *, clock: Clock, until: Heads | None = None) -> str:
+    """The sha256 over the tables of a log that shows one experiment's records only, up to `until` or its heads.
+
+    It is equal for two logs that hold the same history: what tells of one log alone is left out (places in the log,
+    paths of the machine, dead letters, whose key is a place); the order of rows and everything else counts. The tables
+    are made in a database of their own, by the same projector as the live ones.
+    """
+    with tempfile.TemporaryDirectory(prefix="rftd-digest-") as folder:
+        engine = open_database(sqlite_url(Path(folder) / "state.db"))
+        try:
+            await Projector(own, engine, clock=clock).catch_up(until)
+            async with engine.connect() as connection:
+                tables = [table for table in Row.metadata.sorted_tables if not is_local(table)]
+                found = sorted([(str(table.name), await digest_of(connection, table, is_local)) for table in tables])
+        finally:
+            await engine.dispose()
+    return sha256(msgspec.msgpack.encode(found)).hexdigest()
 
 
 def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ import msgspec
 
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, LogCorruptError, NotFoundError, RftdError
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.artifacts import ArtifactStore, size_and_sha256
 from rftd.storage.checkpoints import latest, mark_latest, verify
 from rftd.streams.folds.spine import Kept
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
@@ -184,5 +183,4 @@ def _size_of(path: Path) -> int:
 
 
 def _holds(path: Path, part: FilePart) -> bool:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == part.member.sha256
+    return size_and_sha256(path)[1] == part.member.sha256

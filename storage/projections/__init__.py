@@ -1,28 +1,29 @@
 """The projections, one file for each noun; adding one is a file and a line here.
 
-projection   what a projection is
+projection   `Projection`: a name, a version, tables, handlers
 experiments  the life of experiments and stages
 tasks        leases and groups
-experiences  what rollouts left, and what was retired
-batches      what was planned
-steps        what was trained and evaluated
-weights      what was published and checkpointed
-workers      who worked; dead letters
-fences       who owns which role where
-once         which events must not count twice
+experiences  experiences and failed rollouts; retirements
+batches      planned batches and their items
+steps        steps, generations, evaluations
+weights      published weights, checkpoints
+workers      workers; dead letters
+progress     the owners of roles; events that must not count twice
 """
 
 from typing import Final
 
 from rftd.storage.pairs import Pair
-from rftd.storage.projections import batches, experiences, experiments, fences, once, steps, tasks, weights, workers
+from rftd.storage.projections import batches, experiences, experiments, progress, steps, tasks, weights, workers
 from rftd.storage.projections.projection import Projection
 
-PROJECTIONS: Final[tuple[Projection, ...]] = tuple(
-    module.PROJECTION for module in (experiments, tasks, experiences, batches, steps, weights, workers, fences, once)
+PROJECTIONS: Final[tuple[Projection, ...]] = (
+    *(module.PROJECTION for module in (experiments, tasks, experiences, batches, steps, weights, workers)),
+    progress.FENCES,
+    progress.ONCE,
 )
 
 PAIRS: Final = (Pair(experiences.PRODUCED, tasks.MEMBER),)
-"""A group is closed when the last of it was produced."""
+"""The pairs of row changes that mostly come together: a group is closed when the last of it was produced."""
 
 __all__ = ["PAIRS", "PROJECTIONS", "Projection"]

@@ -74,6 +74,7 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
         max_uses=event.max_uses,
         eligible_at_ns=event.eligible_at_ns,
     )
+    # The hot part: rows as tuples in the order of `ITEM.columns`, for a batch has thousands of items.
     groups = [reference.group.bytes for reference in event.groups]
     stamp = ITEM.stamp(decoded)
     rest = (None, None, None, *stamp)

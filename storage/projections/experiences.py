@@ -38,6 +38,7 @@ RETIRED: Final = Upsert(Retirements, place="retired", owns=("experiment", "reaso
 
 def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
     versions = [span.version for span in event.spans] or (0,)
+    # A tuple in the order of `PRODUCED.columns`: most of the log is this event.
     changes.of(PRODUCED).append(
         (
             event.group.bytes,

@@ -1,4 +1,4 @@
-"""What a projection is: a name, a version, tables, and a pure function from events to row changes."""
+"""`Projection`: a name, a version, tables, and pure functions from events to row changes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rftd.streams.events.registry import Event
 _encode: Final = msgspec.json.Encoder().encode
 
 Handler = Callable[[Any, Decoded, Changes], None]
-"""Takes the event, its record and the changes so far; reads nothing else."""
+"""A function that adds the row changes of an event to those so far, from the event and its record alone."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Tables and how events fill them. A changed meaning is a new `version`: all tables are then filled again."""
+    """Tables and the handlers that fill them. A changed meaning is a new `version`: all tables are then filled anew."""
 
     name: str
     version: int

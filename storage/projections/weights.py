@@ -1,4 +1,4 @@
-"""Weight versions and who holds them, from `rftd.weights`; checkpoints; who waited too long, from the spine."""
+"""Weight versions and their holders, from `rftd.weights`; checkpoints; windows that waited too long, from the spine."""
 
 from __future__ import annotations
 

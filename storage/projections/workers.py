@@ -12,7 +12,7 @@ from rftd.streams.codec import Decoded
 from rftd.streams.events import worker
 
 PROJECTOR: Final = "projector"
-"""The consumer under which the projector keeps what it could not use; nobody else's report counts under it."""
+"""The consumer under which the projector keeps the records that it could not use; nobody else's report counts there."""
 
 STARTED: Final = Upsert(
     Workers,
@@ -48,6 +48,7 @@ def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
 
 
 def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
+    # The projector's own letters are folded from the records themselves: an event in its name would make a row twice.
     if event.consumer == PROJECTOR:
         return
     changes.put(

@@ -1,10 +1,10 @@
-"""What the CLI, the API and the page read: typed rows, derived from the tables. In reading order:
+"""Queries of the CLI, the API and the page: typed rows, derived from the tables. In reading order:
 
-rows         from SQL rows to structs
-counting     which batches and steps count
+rows         SQL rows made structs
+counting     the batches and steps that count
 books        the state of every experience; the books
 experiments  lists and one, whole
-shares       whose steps a fork's history consists of
+shares       the owners of the steps in a fork's history
 steps        steps, evaluations
 curve        the rewards of each step, remembered
 batches      batches, items, the lineage of a weight version

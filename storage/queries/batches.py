@@ -47,7 +47,7 @@ class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
     use: int | None
     digest: str | None
     row: int | None
-    """Of the taskset (experiences) or the dataset."""
+    """The row of the taskset (experiences) or the dataset."""
     epoch: int | None
     partition: int | None
     offset: int | None
@@ -70,7 +70,7 @@ async def list_batches(
     last_step: int = (1 << 62),
     limit: int = 1000,
 ) -> list[BatchRow]:
-    """Batches in the order of their steps, abandoned ones too."""
+    """The batches in the order of their steps, abandoned ones too."""
     return await fetch(
         connection,
         BatchRow,

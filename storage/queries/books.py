@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""The state of every experience, derived from what each event says, and the books (rule 7)."""
+"""The state of every experience, derived from the columns of several events, and the books (rule 7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PRODUCED: Final = """e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL
     OR (e.produced_partition, e.produced_offset) < (e.failed_partition, e.failed_offset))"""
-"""Of `experiences e`: the rollout's first terminal event was its experience."""
+"""True of `experiences e` if the rollout's first terminal event was its experience."""
 
 GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL"
 """The closed group of `experiences e`."""
@@ -45,17 +45,17 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     cooling: int
     planned: int
     retired: dict[str, int]
-    """By reason."""
+    """Retired experiences by reason."""
     retired_used: dict[str, int] = if_unsent({})
-    """Of those, the ones that were trained before: with reuse."""
+    """Retired experiences that were trained before, by reason: with reuse."""
     balance: int
-    """Zero."""
+    """produced - waiting - cooling - planned - retired, which is zero if the books balance."""
     open: int
     """Produced in groups that are not closed yet; not counted above."""
     late: int
     """Produced after their group was closed, or given up without them; without effect."""
     failed_rollouts: int
-    """Those of tasks that were given up among them."""
+    """Failed rollouts, those of tasks that were given up among them."""
     given_up: dict[str, int] = if_unsent({})
     """Tasks that were closed although nothing was wrong with them, by the code that says why."""
 
@@ -81,6 +81,7 @@ async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
     """The books of one experiment. `produced` comes from the closed groups, the rest from each experience."""
     from rftd.streams.folds.groups import GIVEN_UP  # late: the command line imports `Books` and none of the log
 
+    # CAST: Postgres sums 64-bit integers as numeric, which its driver gives as Decimal.
     counts = await fetch(
         connection,
         _Count,

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Which batches and steps count: both are on the spine, and the first of a step and the end of its batch counts."""
+"""The batches and steps that count: of a step and its batch's abandonment, both on the spine, the first one does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 ABANDONED: Final = """(b.abandoned_offset IS NOT NULL AND NOT EXISTS (SELECT 1 FROM steps u
     WHERE u.experiment = b.experiment AND u.step = b.step AND u.batch = b.id AND u.completed_offset < b.abandoned_offset
 ))"""
-"""Of `batches b`: it was given up before anybody executed it."""
+"""True of `batches b` if it was given up before anybody executed it."""
 
 EXECUTED: Final = f"""(SELECT s.* FROM steps s WHERE NOT EXISTS (SELECT 1 FROM batches b
     WHERE b.id = s.batch AND b.experiment = s.experiment AND {ABANDONED}))"""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 KEPT_POINTS: Final = 100_000
-"""Of all curves; with more everything is forgotten, and read again."""
+"""The points of all curves that are remembered; with more, all are forgotten and read again."""
 
 
 class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class RewardCurves:
         self._known: dict[tuple[UUID, int, int], _Known] = {}
 
     async def of(self, connection: AsyncConnection, experiment: UUID) -> list[RewardPoint]:
-        """For each trained step the rewards of its batch; steps on dataset rows have none."""
+        """The rewards of each trained step's batch; steps on dataset rows have none."""
         points: list[RewardPoint] = []
         for share in await shares_of(connection, experiment):
             known = await self._grown(connection, share)
@@ -80,6 +80,7 @@ class RewardCurves:
         generation = None if newest is None else newest.generation
         place = (share.experiment, share.first, share.last)
         known = self._known.get(place)
+        # A new generation executes steps again: the points of old ones may be of batches that count no more.
         if known is None or known.generation != generation:
             known = _Known(generation, share.first - 1, [])
         rows = await _rewards(connection, share.experiment, known.last + 1, share.last)

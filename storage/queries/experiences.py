@@ -33,9 +33,9 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
     oldest_version: int
     newest_version: int
     step: int | None
-    """The last that was planned to train on it."""
+    """The last step that was planned to train on it."""
     staleness_versions: int | None
-    """When it was planned for that step."""
+    """Its staleness when it was planned for that step, in versions."""
     uses: int
     finish: str
     duration_s: float | None
@@ -46,7 +46,7 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What to list; bounds are inclusive."""
+    """The conditions of a list; bounds are inclusive."""
 
     first_step: int | None = None
     last_step: int | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 RECENT_EXPERIENCES: Final = 256
-"""Over which the reward of an experiment is averaged."""
+"""The newest experiences, over which the reward of an experiment is averaged."""
 
 
 class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +28,10 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     state: str
     reason: str | None
-    """Of the last transition."""
+    """The reason of the last transition."""
     code: str | None
     kept: str = if_unsent("here")
-    """Where its files are: `here`, `archived` or `removed`."""
+    """The place of its files: `here`, `archived` or `removed`."""
     kept_path: str | None = if_unsent(None)
     """The archive that they are in, or came from."""
     stage: str | None
@@ -41,13 +41,13 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int
     generation: int | None
     reward_mean: float | None
-    """Of the newest 256 experiences."""
+    """The mean reward of the newest 256 experiences."""
     staleness_p95: int | None
-    """In versions, of the newest trained batch of experiences."""
+    """The 95th percentile of staleness, in versions, in the newest trained batch of experiences."""
     submitted_ns: int
     started_ns: int | None
     state_ns: int
-    """When the last transition was."""
+    """The time of the last transition, Unix time in nanoseconds."""
     labels: dict[str, str]
     priority: int = if_unsent(0)
     queue_position: int | None = if_unsent(None)
@@ -72,7 +72,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     started_ns: int | None
     completed_ns: int | None
     shared_steps: int = 0
-    """How many of its steps are those of the experiment that this is a fork of."""
+    """The number of its steps that the experiment made of which this is a fork."""
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +88,9 @@ class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
     books: Books
     groups_closed: int
     generations: int
-    """How often the training history was taken up."""
+    """The number of generations: how often the training history was resumed."""
     parent_name: str | None = if_unsent(None)
-    """Of the experiment that this is a fork of."""
+    """The name of the experiment of which this is a fork."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ async def list_experiments(
     limit: int = 50,
     offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """Newest first, optionally only those in one of some states, or with those that were removed."""
+    """The experiments, newest first, optionally only those in some states, or with those that were removed."""
     parameters = {f"state{number}": state for number, state in enumerate(states)}
     chosen = ", ".join(f":{name}" for name in parameters)
     where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
@@ -210,7 +210,7 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID, books: B
 
 
 async def job_dir_of(connection: AsyncConnection, experiment: UUID) -> str:
-    """Where its files are. Raises NotFoundError."""
+    """The folder of its files. Raises NotFoundError."""
     sql = "SELECT job_dir FROM experiments WHERE id = :experiment AND submitted_offset IS NOT NULL"
     found = await fetch_one(connection, _Folder, sql, experiment=experiment.bytes)
     if found is None:

@@ -14,7 +14,7 @@ from rftd.streams.topics import TASKS
 
 _AT_ONCE: Final = 500
 MOST: Final = 10_000
-"""Older ones than so many are left out; the log has them."""
+"""The newest failed tasks that are read; the log has the older ones."""
 _GROUPS: Final = """SELECT id, experiment, stage, sequence, members, failed, code, reason, closed_ns, closed_partition,
     closed_offset FROM groups WHERE failed > 0 AND (reason IS NULL OR reason <> :stage_ended)
     ORDER BY closed_ns DESC, closed_partition DESC, closed_offset DESC LIMIT :most"""
@@ -23,7 +23,7 @@ _LEASES: Final = """SELECT subject, row_start, epoch, attempt, slot, worker, lea
 
 
 async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
-    """Every group that closed with failed rollouts, newest first; whether its members suffice its stage says."""
+    """Every group that closed with failed rollouts, newest first; its stage says whether its members suffice."""
     closed = (await connection.execute(text(_GROUPS), {"stage_ended": STAGE_ENDED, "most": MOST})).all()
     leases: dict[bytes, list[Any]] = {}
     ids = [bytes(row.id) for row in closed]

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Are the responses that were trained as long as those that were generated? The drop bias of an experiment."""
+"""The drop bias of an experiment: are the responses that were trained as long as those that were generated?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNDECIDED = ("open", "waiting")
 
 
 class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Lengths of responses, in tokens; of none every figure is 0."""
+    """The lengths of some responses, in tokens; every figure is 0 if there are none."""
 
     count: int
     mean: float
@@ -30,25 +30,25 @@ class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """Experiences of whom is known what became: generated = trained + dropped."""
+    """The response lengths of experiences whose fate is known: generated = trained + dropped."""
 
     generated: LengthSummary
     trained: LengthSummary
-    """Planned at least once."""
+    """Experiences that were planned at least once."""
     dropped: LengthSummary
-    """Retired before they were planned, or late: their group was closed without them."""
+    """Experiences that were retired before they were planned, or late: their group was closed without them."""
     dropped_by_reason: dict[str, int]
     undecided: int
-    """Wait, or their group is open; in none of the three."""
+    """Experiences that wait, or whose group is open; they are in none of the three."""
     never_ended: int = if_unsent(0)
-    """Rollouts of closed groups that failed, timed out or were cancelled: how long they would have been is not known.
+    """Rollouts of closed groups that failed, timed out or were cancelled: their lengths are not known.
 
-    What ends slow rollouts prefers short answers, and the test cannot see it.
+    Whatever ends slow rollouts prefers short answers, and the test cannot see it.
     """
     statistic: float
-    """The largest gap between the distribution functions of what was generated and trained (Kolmogorov-Smirnov)."""
+    """The largest gap between the distribution functions of generated and trained lengths (Kolmogorov-Smirnov)."""
     p: float
-    """Of a gap at least so large, if drops had nothing to do with length: below 0.05 they had."""
+    """The probability of a gap at least so large if drops had nothing to do with length: below 0.05 they had."""
 
 
 class _LengthCount(msgspec.Struct, frozen=True):
@@ -67,6 +67,7 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
     """Lengths of one experiment's responses, or of one stage's. Reads every experience of it."""
     from rftd.ops.two_samples import ks_of_counts  # late: it needs NumPy, and the command line only `Lengths`
 
+    # Counted by length in the database: the test needs no more, and an experiment may have millions of experiences.
     rows = await fetch(
         connection,
         _LengthCount,

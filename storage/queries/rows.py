@@ -1,4 +1,4 @@
-"""From SQL rows to values: what the drivers give differently is made equal here.
+"""`fetch`: SQL rows made structs; values that the drivers give differently are made equal here.
 
 Queries import SQLAlchemy for type checkers only: the command line reads the same rows from the daemon, and importing it
 takes half a second.
@@ -26,7 +26,7 @@ _JSON = frozenset({"metrics", "labels", "config"})
 
 
 def if_unsent(value: T) -> T:
-    """The default of a field that daemons of older releases do not send: what the command line takes it for.
+    """The default of a field that daemons of older releases do not send, for the command line to fill in.
 
     A factory hides it from the OpenAPI document: an answer of this release holds every field.
     """
@@ -49,7 +49,7 @@ async def fetch_one(connection: AsyncConnection, kind: type[R], sql: str, **para
 
 @lru_cache(maxsize=256)
 def _statement(sql: str) -> TextClause:
-    """Taken apart once: that takes longer than a short query."""
+    """A statement, parsed once: parsing takes longer than a short query."""
     from sqlalchemy import text  # late, see above
 
     return text(sql)
@@ -58,6 +58,7 @@ def _statement(sql: str) -> TextClause:
 def _value(name: str, value: Any) -> Any:
     if value is None:
         return {} if name in _JSON else None
+    # By its name: a driver gives ids as bytes or memoryview, JSON as text, and a column of either has no other type.
     if name in _IDS:
         return str(UUID(bytes=bytes(value)))
     if name in _JSON:

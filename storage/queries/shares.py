@@ -1,4 +1,4 @@
-"""Whose steps a history consists of: a fork's are its ancestors' up to where it left, then its own."""
+"""`shares_of`: the owners of the steps in a history; a fork's begins with its ancestors' steps, then come its own."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ async def shares_of(connection: AsyncConnection, experiment: UUID) -> list[Share
         )
         first = 0 if forked is None else forked.forked_step + 1
         chain.append(Share(experiment=experiment, first=first, last=last, inherited=bool(chain)))
+        # A damaged or imported log may name an ancestor as its own descendant: the walk must end.
         if forked is None or any(each.experiment == UUID(forked.parent) for each in chain):
             return chain[::-1]
         experiment = UUID(forked.parent)

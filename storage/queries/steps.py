@@ -33,7 +33,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None]
     completed_ns: int
     reward_mean: float | None
-    """Of the batch's experiences."""
+    """The mean reward of the batch's experiences."""
     staleness_mean: float | None
     staleness_p95: int | None
     staleness_max: int | None
@@ -60,7 +60,7 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 NEWEST: Final = f"""t.generation = (SELECT MAX(n.generation) FROM {EXECUTED} n
     WHERE n.experiment = t.experiment AND n.step = t.step)"""
-"""Of `steps t`: the generation that counts."""
+"""True of `steps t` if its generation is the one that counts, the newest of its step."""
 
 
 async def list_steps(
@@ -72,7 +72,7 @@ async def list_steps(
     every_generation: bool = False,
     limit: int = 10_000,
 ) -> list[StepRow]:
-    """Steps in order; of each the newest generation, or every one."""
+    """The steps in order, each in its newest generation or in every one."""
     rows: list[StepRow] = []
     for share in await shares_of(connection, experiment):
         rows += _marked(
@@ -117,7 +117,7 @@ async def _steps(
 
 
 async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:
-    """Evaluations in the order of their weight versions."""
+    """The evaluations in the order of their weight versions."""
     chosen = "AND taskset = :taskset" if taskset is not None else ""
     parameters = {"taskset": taskset} if taskset is not None else {}
     rows: list[EvalRow] = []

@@ -29,9 +29,9 @@ class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     published_ns: int
     counts: bool
-    """Its step, with this checksum, is on the spine (version 0 needs none)."""
+    """True if its step, with this checksum, is on the spine (version 0 needs none)."""
     retired_reason: str | None
-    """Set if its files are gone."""
+    """The reason why its files are gone; None while they are there."""
     holders: int
     """Workers that have used it."""
 
@@ -51,9 +51,9 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     final: bool
     committed_ns: int
     counts: bool
-    """Its step, with this checksum, is on the spine."""
+    """True if its step, with this checksum, is on the spine."""
     deleted_reason: str | None
-    """Set if its folder is gone."""
+    """The reason why its folder is gone; None while it is there."""
 
 
 class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +62,9 @@ class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
     window: int
     wanted: int
-    """The version that was waited for; -1: any that is newer."""
+    """The version that was waited for; -1 for any that is newer."""
     version: int
-    """The one that it ran on instead; -1: it went on waiting."""
+    """The version that it ran on instead; -1 if it went on waiting."""
     waited_s: float
     reason: str
     overdue_ns: int
@@ -95,7 +95,7 @@ _ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a
 
 
 async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
-    """Announced weight versions, or the `newest` of them; oldest first, with whether they count (rule 3)."""
+    """The announced weight versions, or the `newest` of them, oldest first; each says whether it counts (rule 3)."""
     rows = await fetch(
         connection,
         WeightRow,
@@ -113,7 +113,7 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
 
 
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
-    """Committed checkpoints, oldest first, with whether they count (rule 3) and are still there."""
+    """The committed checkpoints, oldest first; each says whether it counts (rule 3) and is still there."""
     return await fetch(
         connection,
         CheckpointRow,

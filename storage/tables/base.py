@@ -1,4 +1,4 @@
-"""What the tables share: their registry and the column types that mean the same on SQLite and on Postgres.
+"""The registry of the tables, and the column types that mean the same on SQLite and on Postgres.
 
 Ids are 16 raw bytes, times are integer nanoseconds, counts are 64-bit, text is ordered by its bytes whatever the
 database's locale. A column that another event fills in later is nullable. Nothing but portable types is used, so that

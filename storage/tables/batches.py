@@ -21,7 +21,7 @@ class Batches(Row, table=True):
     groups: Int
     incomplete: Flag
     staleness_mean: Real
-    """In versions."""
+    """The staleness of the batch's experiences, in versions, as the two that follow."""
     staleness_p95: Int
     staleness_max: Int
     decided_at_ns: Int

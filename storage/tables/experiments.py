@@ -46,16 +46,16 @@ class Experiments(Row, table=True):
     forked_partition: Int
     forked_offset: LogOffset
     kept: Text
-    """Where its files are: `here` (or null), `archived`, `removed`."""
+    """The place of its files: `here` (or null), `archived`, `removed`."""
     kept_path: LocalPath
     kept_reason: Text
     kept_ns: Int
     kept_partition: Int
     kept_offset: LogOffset
     priority: Int
-    """As it was submitted."""
+    """The priority with which it was submitted."""
     prioritized: Int
-    """Its priority, if it was changed."""
+    """The priority to which it was changed; null if it was not."""
     prioritized_ns: Int
     prioritized_partition: Int
     prioritized_offset: LogOffset
@@ -87,7 +87,7 @@ class Stages(Row, table=True):
 
 
 class Warnings(Row, table=True):
-    """What was changed or ignored: those of the submission (`number` from 0) and later ones (by their offset)."""
+    """A warning of something that was changed or ignored: of the submission (`number` from 0) or later (its offset)."""
 
     __tablename__ = "warnings"
 

@@ -1,4 +1,4 @@
-"""How far the projector has come, under which fences, and what it could not use."""
+"""The projector's progress: positions, fences, events that count once, and records that it could not use."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DeadLetters(Row, table=True):
     reason: Text
     reported_partition: Int
     reported_offset: LogOffset
-    """Of the record.dead_lettered; the record's own if the projector itself met it."""
+    """The offset of the record.dead_lettered; the record's own if the projector itself met it."""
 
 
 class Meta(Row, table=True):

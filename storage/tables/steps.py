@@ -30,7 +30,7 @@ class Steps(Row, table=True):
 
 
 class Generations(Row, table=True):
-    """How often, and from where, the training history was taken up."""
+    """One resumption of the training history: its checkpoint and reason."""
 
     __tablename__ = "generations"
 

@@ -29,7 +29,7 @@ class Leases(Row, table=True):
     row_end: Int
     epoch: Int
     rollouts: Int
-    """How many the lease asks for."""
+    """The number of rollouts that the lease asks for."""
     version: Int
     """The lowest (task) or the only (eval) weight version that may answer."""
     leased_ns: Int

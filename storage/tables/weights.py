@@ -1,4 +1,4 @@
-"""Weight versions, who holds them, and checkpoints: folded from `rftd.weights` and `rftd.checkpoints`; who waited."""
+"""Weight versions, their holders, overdue windows, checkpoints: folded from `rftd.weights` and `rftd.checkpoints`."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class OverdueWindows(Row, table=True):
     experiment: Key
     stage: IntKey
     number: IntKey
-    """Of the window, from 0."""
+    """The number of the window, from 0."""
     wanted: Int
-    """The version that was waited for; -1: any that is newer."""
+    """The version that was waited for; -1 for any that is newer."""
     version: Int
-    """The one that it ran on instead; -1: it went on waiting."""
+    """The version that it ran on instead; -1 if it went on waiting."""
     waited_s: Real
     reason: Text
     overdue_ns: Int

@@ -14,8 +14,7 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError
 from rftd.ops.logs import logger
 from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
-from rftd.storage.portable.digest import experiment_digest
-from rftd.storage.portable.experiment import ImportReport, export_experiment, import_experiment
+from rftd.storage.portable.experiment import ImportReport, experiment_digest, export_experiment, import_experiment
 from rftd.storage.survivors import of_checkpoints
 from rftd.streams.backends.kafka.log import KafkaLog
 from rftd.streams.backends.kafka.settings import KafkaSettings

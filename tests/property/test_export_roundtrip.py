@@ -13,8 +13,7 @@ from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError
-from rftd.storage.portable.digest import experiment_digest
-from rftd.storage.portable.experiment import export_experiment, import_experiment
+from rftd.storage.portable.experiment import experiment_digest, export_experiment, import_experiment
 from rftd.streams.backends.memory import MemoryFaults, MemoryLog
 from rftd.streams.codec import decode
 from rftd.streams.envelope import Draft, Position

@@ -12,6 +12,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+# The tables are written out here, and not taken from `storage/tables`: those change, and this revision must not.
 _KINDS: Final[dict[str, Any]] = {
     "id": sa.LargeBinary(),
     "text": sa.String().with_variant(sa.String(collation="C"), "postgresql"),

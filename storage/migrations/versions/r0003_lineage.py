@@ -1,4 +1,4 @@
-"""Lineage: which weights drew which tokens, and indexes to find what came of a weight version or a worker."""
+"""Lineage: the weights that drew each token, and indexes from a weight version or a worker to its experiences."""
 
 from __future__ import annotations
 

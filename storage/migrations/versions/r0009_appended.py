@@ -22,6 +22,7 @@ def downgrade() -> None:
 
 
 def _made_again(*, clustered: bool) -> None:
+    # SQLite cannot change how a table lies: a new one is filled from it. Postgres keeps all rows beside their index.
     connection = op.get_bind()
     if connection.dialect.name != "sqlite":
         return
@@ -30,6 +31,7 @@ def _made_again(*, clustered: bool) -> None:
     ).all()
     columns = next(sql[: sql.rindex(")") + 1] for kind, _, sql in found if kind == "table")
     indexes = [(name, sql) for kind, name, sql in found if kind == "index"]
+    # Dropped first: an index goes along with its renamed table and would keep its name from the new one.
     for name, _ in indexes:
         op.drop_index(name, table_name="experiences")
     op.rename_table("experiences", "experiences_before")

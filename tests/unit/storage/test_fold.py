@@ -8,7 +8,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.storage.fold import FenceState, Folded, TableFold
-from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, fences
+from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, progress
 from rftd.storage.upserts import Upsert, Values
 from rftd.streams import topics
 from rftd.streams.events import batch, experiment
@@ -33,7 +33,7 @@ def test_a_fold_taken_up_from_its_fences_goes_on_the_same(run: SyntheticRun) -> 
     whole, records = TableFold({}), run.tape.records
     cut = len(records) // 3
     first, second = whole.take(records[:cut]), whole.take(records[cut:])
-    states = [fold_state(row) for row in rows(first, fences.FENCED)]
+    states = [fold_state(row) for row in rows(first, progress.FENCED)]
     resumed = TableFold(first.after, states).take(records[cut:])
     assert (resumed.rows, resumed.void) == (second.rows, second.void)
 
@@ -71,7 +71,7 @@ def test_a_fenced_record_has_no_effect() -> None:
     folded = TableFold({}).take(tape.records)
     planned = [row["id"] for row in rows(folded, batches.PLANNED)]
     assert planned == [present.bytes, also_present.bytes]
-    assert [row["epoch"] for row in rows(folded, fences.FENCED)] == [1, 2]
+    assert [row["epoch"] for row in rows(folded, progress.FENCED)] == [1, 2]
     assert folded.void == 4
 
 

@@ -11,7 +11,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.portable.digest import experiment_digest
+from rftd.storage.portable.experiment import experiment_digest
 from rftd.storage.projections import PROJECTIONS
 from rftd.storage.tables.base import Row, is_local
 from rftd.storage.upserts import Changes

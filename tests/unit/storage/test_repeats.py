@@ -11,7 +11,7 @@ from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database import open_database
-from rftd.storage.projections.once import KINDS
+from rftd.storage.projections.progress import KINDS
 from rftd.storage.projector import Projector
 from rftd.storage.rebuild import digest
 from rftd.streams.backends.memory import MemoryLog
