@@ -16,7 +16,6 @@ from rftd.ops.errors import CodecError, NotFoundError
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
 _TYPES: Final = {name: np.dtype("<" + name) for name in DTYPES}
 _DROPPED: Final = "dropped:"
-_NUMPY: Final = {name: np.dtype("<" + name) for name in DTYPES}
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -47,9 +46,10 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         Raises CodecError if it is kept elsewhere, NotFoundError if the bytes were dropped.
         """
         self._check_here()
+        # An empty view would look like an array without tokens, and be trained as one.
         if self.artifact:
             raise CodecError(f"array of shape {self.shape} lies in artifact {self.artifact}", fix="load it first")
-        flat = np.frombuffer(self.data, _NUMPY[self.dtype])
+        flat = np.frombuffer(self.data, _TYPES[self.dtype])
         return flat if len(self.shape) == 1 else flat.reshape(self.shape)
 
     @property
@@ -58,18 +58,18 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.artifact.startswith(_DROPPED)
 
     def dropped(self) -> Self:
-        """The same array without its bytes, which their sha256 still names."""
+        """The array without its bytes, which their sha256 still names."""
         if self.is_dropped or not (self.data or self.artifact):
             return self
         sha256 = self.artifact or hashlib.sha256(self.data).hexdigest()
         return type(self)(self.dtype, self.shape, b"", _DROPPED + sha256)
 
     def stored(self, put: Callable[[bytes], str]) -> Self:
-        """The same array by reference: `put` keeps its bytes and gives their sha256."""
+        """The array by reference: `put` keeps its bytes and gives their sha256."""
         return type(self)(self.dtype, self.shape, b"", put(self.data))
 
     def loaded(self, read: Callable[[str], bytes]) -> Self:
-        """The same array with its bytes, which `read` finds by their sha256 where they were stored.
+        """The array with its bytes, which `read` finds by their sha256 where they were stored.
 
         Raises NotFoundError if they were dropped.
         """
@@ -79,6 +79,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def _check_size(self) -> None:
         """Raises CodecError if the parts do not fit together."""
         size = DTYPES.get(self.dtype)
+        # Python integers: a product of extents in numpy may overflow, and equal the length of a short array by chance.
         count = 1
         for extent in self.shape:
             if extent < 0:

@@ -1,4 +1,4 @@
-"""What a number in an event, or in a specification, may be.
+"""The bounds of numbers in events and specifications, as annotated types.
 
 A record that says anything else is not ours, and is left out before it is folded.
 Wide enough for whatever a release has written, narrow enough that sums fit a column of the tables and no clock
@@ -17,6 +17,8 @@ LAST_NS: Final = (1 << 63) - 1
 """The last reading of a clock that there is."""
 HOTTEST: Final = 100.0
 """The highest temperature."""
+# The largest finite double. Infinities lie beyond it, and NaN fails every comparison; without a bound msgpack brings
+# both, and one of them in a sum stays there.
 _LARGEST: Final = 1.7976931348623157e308
 
 Index: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 40)]
@@ -29,12 +31,14 @@ Rollouts: TypeAlias = Annotated[int, Meta(ge=0, le=ROLLOUTS)]
 """Rollouts of a group, or the number of one."""
 Offset: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 62)]
 """The offset of a record in its partition; -1 where none is known."""
+# 2**53: exact as a double too, as JSON and its readers have numbers.
 Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 """A size in bytes."""
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 """The epoch of a role."""
 Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LAST_NS)]
 """A reading of the wall clock."""
+# Twice as wide as an index: both versions may be anything that an index may be.
 Difference: TypeAlias = Annotated[int, Meta(ge=-(1 << 41), le=1 << 41)]
 """The difference of two versions."""
 Integer: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

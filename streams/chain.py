@@ -21,7 +21,7 @@ _RELEASED_SIZE_BYTES: Final = 128 * 1024
 # record the log's writer would wait a thousand times longer than it hashes.
 
 _AT_ONCE_SIZE_BYTES: Final = _HELD_SIZE_BYTES - len(GENESIS) - 4
-"""Of a short record one piece is made: a call costs more than a copy."""
+"""A short record is hashed as one piece: a call costs more than a copy."""
 
 
 class Mark(NamedTuple):
@@ -32,17 +32,19 @@ class Mark(NamedTuple):
 
 
 Heads = dict[Partition, Mark]
-"""What a survivor remembers of a log; absent partitions are empty."""
+"""The heads that a survivor remembers of a log; a partition that is absent was empty."""
 
 
 def link(previous: bytes, head: bytes, value: bytes) -> bytes:
     """The chain after a record: blake2b-16(previous ‖ len(head) as u32 little-endian ‖ head ‖ value)."""
+    # The length keeps head and value apart: else bytes could move from one to the other and leave the digest as it is.
     if len(head) + len(value) <= _AT_ONCE_SIZE_BYTES:
         whole = b"".join((previous, len(head).to_bytes(4, "little"), head, value))
         return blake2b(whole, digest_size=16).digest()
     digest = blake2b(previous, digest_size=16)
     digest.update(len(head).to_bytes(4, "little"))
     digest.update(head)
+    # A large value takes so long that others may have the lock meanwhile; one in between is fed in pieces that keep it.
     if len(value) <= _HELD_SIZE_BYTES or len(value) >= _RELEASED_SIZE_BYTES:
         digest.update(value)
     else:
@@ -60,6 +62,7 @@ def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> 
             where=f"{partition}@{head.next_offset}",
             fix="restore the log from a backup; run `rftd verify` to see what remains",
         )
+    # Between start and head only the record itself can tell: whoever calls reads it.
     for known in (head, start):
         if mark.next_offset == known.next_offset and mark.chain != known.chain:
             raise different(partition, mark)

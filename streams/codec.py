@@ -35,7 +35,7 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Writer:
-    """Who writes: stamps source, time, role and epoch on the events of one author."""
+    """An author: stamps source, time, role and epoch on its events."""
 
     def __init__(self, *, source: str, clock: Clock, ids: Ids, role: str = "", epoch: int = 0) -> None:
         self.source = source
@@ -45,7 +45,7 @@ class Writer:
         self._ids = ids
 
     def under(self, *, role: str, epoch: int) -> Writer:
-        """The same author as the owner of a role."""
+        """A writer of the same source that owns a role under an epoch."""
         return Writer(source=self.source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
 
     def draft(
@@ -83,6 +83,7 @@ class Writer:
             correlation=correlation,
             traceparent=traceparent,
         )
+        # Read back before it is written: what a reader refuses would lie in the log for ever as a record of nobody's.
         draft = Draft(partition, head.id, _encoder.encode(head), _encoder.encode(event))
         try:
             _head_decoder.decode(draft.head)
@@ -125,12 +126,14 @@ def decode(record: Record) -> Decoded:
 
 
 def decode_with(head: Head, record: Record) -> Decoded:
-    """The same for a record whose attributes were decoded before."""
+    """The event of a record whose attributes were decoded before. Raises CodecError, as `decode` does."""
     try:
         event = resolve(head.type, head.version).decode(record.value)
     except _UNREADABLE as error:
         raise CodecError(f"unreadable {head.type} v{head.version}: {error}", where=place(record)) from error
     except CodecError as error:
+        # Of the registry or of an array, which know the reason and not the place. The type stays: an unknown version
+        # stops its reader, and any other error does not.
         raise type(error)(error.what, where=place(record), fix=error.fix) from error
     return Decoded(record.partition, record.offset, head, event)
 
@@ -157,6 +160,7 @@ def _readable(value: Any) -> Any:
     match value:
         case dict():
             return {key: _readable(item) for key, item in value.items()}
+        # An `Array` as `array_like` lays it out.
         case [str(dtype), [*shape], bytes(), str()] if dtype in DTYPES:
             return f"{dtype}[{', '.join(map(str, shape))}]"
         case list() | tuple():

@@ -34,7 +34,7 @@ def decode_ours(record: Record) -> Decoded:
 
 
 def decode_routed(head: Head, record: Record) -> Decoded:
-    """The same for a record whose attributes were decoded before."""
+    """The event of a record whose attributes were decoded before. Raises CodecError, as `decode_ours` does."""
     check_route(head, record)
     return decode_with(head, record)
 
@@ -46,7 +46,7 @@ def understood(record: Record) -> Decoded | None:
 
 
 def understood_with(head: Head, record: Record) -> Decoded | None:
-    """The same for a record whose attributes were decoded before."""
+    """The event of a record whose attributes were decoded before; None and errors as of `understood`."""
     try:
         return decode_routed(head, record)
     except UnknownVersionError:
@@ -65,6 +65,7 @@ def head_of(record: Record) -> Head | None:
 
 def check_route(head: Head, record: Record) -> None:
     """Raises CodecError if no type has this name, or if it lies where its type or its experiment does not belong."""
+    # Folds rely on the order of one partition: the same event in another one would be taken in at any time.
     definition = definition_named(head.type)
     if definition.anywhere:
         return
@@ -74,6 +75,7 @@ def check_route(head: Head, record: Record) -> None:
     if head.experiment is None:
         if stream in _OF_EXPERIMENTS:
             raise CodecError(f"{head.type} of no experiment", where=place(record))
+    # Keyed streams alone: tasks and experiences lie by slot and by group, where any experiment may be.
     elif not may_hold(record.partition, head.experiment):
         home = partition_of(stream, head.experiment)
         raise CodecError(f"{head.type} of an experiment that belongs to {home}", where=place(record))
@@ -94,6 +96,7 @@ class DeadLetterBox:
 
     async def report(self, letters: Sequence[RecordDeadLettered]) -> None:
         """Returns once each pointer is in the log; one that is there already is not repeated. Waits for space."""
+        # The projector reports before its position passes the record, so a crash in between reports again: same id.
         drafts = [
             self._writer.draft(letter, experiment=None, partition=_HOME, id=letter_id(letter)) for letter in letters
         ]

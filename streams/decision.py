@@ -9,7 +9,7 @@ from rftd.streams.topics import TASKS, Partition
 
 
 class Decision(NamedTuple):
-    """What a role wants to append; without a partition it goes where its experiment's events go."""
+    """An event that a role wants to append; without a partition it goes where its experiment's events go."""
 
     event: Event
     partition: Partition | None = None

@@ -1,4 +1,4 @@
-"""From a record to the event that a fold takes in: the one way on which every reader of the log goes (rule 2).
+"""The one way from a record to the event that a fold takes in, on which every reader of the log goes (rule 2).
 
     record ─► attributes ─► wanted? ─► event ─► fences ─► effective
                   │                      │         └───── void: the writer did not hold the role that owns the type
@@ -28,7 +28,7 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition
 
 Wanted = Callable[[Head], bool]
-"""Whether a reader wants a record, by its attributes."""
+"""A reader's choice, by a record's attributes: True for those that it wants."""
 
 
 class Ruling(NamedTuple):
@@ -56,14 +56,18 @@ def ruling(record: Record, fences: FenceView, head: Head | None = None) -> Rulin
 
 
 def ruling_if_ours(record: Record, fences: FenceView, wanted: Wanted | None = None) -> Ruling | None:
-    """The same; None for a record that is not ours or that the reader does not want. Raises UnknownVersionError."""
+    """The ruling on the next record of its partition; None for one that is not ours or not wanted.
+
+    Raises UnknownVersionError.
+    """
+    # The attributes decide before the payload is decoded: most records of a busy log are other experiments'.
     head = head_of(record)
     if head is None or (wanted is not None and not wanted(head)):
         return None
     try:
         return ruling(record, fences, head)
     except UnknownVersionError:
-        raise
+        raise  # a CodecError too, and the one that must not be passed over
     except CodecError:
         return None
 
@@ -88,6 +92,7 @@ async def effective_records(
     Raises UnknownVersionError.
     """
     offset = start
+    # A read may bring fewer records than there are; only an empty one says that the log ends here.
     while (end is None or offset < end) and (records := await log.read(partition, offset)):
         offset = records[-1].offset + 1
         for record in records:

@@ -10,6 +10,9 @@ from msgspec import Meta
 
 from rftd.streams.topics import Partition
 
+# `array_like`: the order of the fields is the format on disk and on the wire. `gc=False`: the collector does not look
+# at these objects, of which there are the most; nothing in them may refer back to them.
+
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """The attributes of an event. Fields are only ever added at the end, with a default."""
@@ -23,7 +26,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     experiment: UUID | None
     """CloudEvents `subject`; None for events about workers and the daemon."""
     source: str
-    """Who wrote it: `daemon/HOST`, `explorer/WORKER`, ..."""
+    """The writer: `daemon/HOST`, `explorer/WORKER`, ..."""
     time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     """When, for people; no fold compares it with the present."""
     role: str = ""
@@ -33,7 +36,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     causation: UUID | None = None
     """The event that led to this one."""
     correlation: UUID | None = None
-    """What it belongs to across streams: a group, a batch."""
+    """The group or the batch that it belongs to, across streams."""
     traceparent: str | None = None
     """W3C trace context of its creation."""
 

@@ -35,5 +35,6 @@ def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
             if eval_id(state.experiment, spine.stage, version, taskset) not in spine.evaluated:
                 complete = False
                 yield version, taskset
+        # Only an unbroken beginning is noted: behind a gap each step is looked at again.
         if complete:
             state.evaluated_through[spine.stage] = step

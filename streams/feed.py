@@ -25,6 +25,7 @@ class Feed:
         positions = self._subscription.positions
         if not self._left:
             return positions
+        # Backwards, so that of each partition the first record that is left stands last and counts.
         first = {record.partition: record.offset for record in reversed(self._left)}
         return {**positions, **first}
 
@@ -40,6 +41,7 @@ class Feed:
                 take(record)
                 taken += 1
         finally:
+            # The record that `take` raised on is the first of those that are left.
             self._left = records[taken:]
         return taken
 

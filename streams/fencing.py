@@ -25,7 +25,7 @@ class Role(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who holds a role in a partition, and under which epoch."""
+    """The holder of a role in a partition, and its epoch."""
 
     epoch: int
     id: UUID
@@ -51,7 +51,7 @@ class FenceView:
     """
 
     def __init__(self, owners: Iterable[FenceOwner] = (), *, midway: bool = False) -> None:
-        """Of a reader that began `midway`: where it saw no fence of a role yet, any epoch and any fence is believed."""
+        """A view that begins `midway` believes any epoch and any fence of a role of which it has seen none yet."""
         self._midway = midway
         self._owners: dict[tuple[Partition, Role], Owner] = {
             (Partition(each.stream, each.partition), Role(each.experiment, each.role)): Owner(each.epoch, each.owner)
@@ -78,7 +78,7 @@ class FenceView:
         return owner.epoch if owner else 0
 
     def owner(self, partition: Partition, role: Role) -> UUID | None:
-        """Who holds the role in this partition."""
+        """The holder of the role in this partition; None before its first fence."""
         owner = self._owners.get((partition, role))
         return owner.id if owner else None
 
@@ -87,6 +87,7 @@ class FenceView:
         if isinstance(event, Fence):
             return self._fenced(partition, head, event)
         definition = definition_of(type(event))
+        # Without a lease: what nobody owns, and commands, which any daemon takes while no run is under way.
         if not head.role:
             return definition.commanded or not definition.owner
         if head.role != definition.owner:
@@ -95,10 +96,12 @@ class FenceView:
         return head.epoch > 0 and (head.epoch == epoch or (self._midway and not epoch))
 
     def _fenced(self, partition: Partition, head: Head, event: Fence) -> bool:
+        # The envelope routes, the event fences: a fence that says two things is of no writer of ours.
         if (event.role, event.epoch) != (head.role, head.epoch):
             return False
         role = Role(head.experiment, event.role)
         epoch = self.epoch(partition, role)
+        # Two rivals read the same epoch and write the same `previous`; behind the first record the second is wrong.
         if event.previous != epoch and (epoch or not self._midway):
             return False
         if not event.previous < event.epoch <= event.previous + LEAP:

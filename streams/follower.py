@@ -67,7 +67,7 @@ class Follower:
         return self._feed.positions
 
     def marks(self) -> tuple[HeadRef, ...]:
-        """How far the fold has come: the place of each partition, with the chain there if it was read."""
+        """The place in each partition that the fold has come to, with the chain there if it was read."""
         return tuple(
             HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
             for partition, offset in sorted(self.positions.items())
@@ -85,6 +85,7 @@ class Follower:
 
     async def catch_up(self) -> None:
         """Folds everything up to the heads that the log had when this was called."""
+        # The heads of now: a log that others append to all the time would never be caught up with.
         heads = await self._log.heads()
         await self.reach(
             [Position(p, heads[p].next_offset - 1) for p in self.positions if p in heads and heads[p].next_offset]
@@ -103,7 +104,8 @@ class Follower:
                     f"the log did not deliver {goals} within {timeout_s} s", fix="see the daemon's log for its errors"
                 )
             async with self._one_reader:
-                # Whoever read before us may have read what we wait for.
+                # Whoever read before us may have read what we wait for; and not for longer than a second at once, for
+                # the others wait for this lock.
                 if not self._has_read(goals):
                     await self._pump(min(remaining, 1.0))
 
@@ -128,4 +130,5 @@ class Follower:
             self._fold.apply(decoded)
         if self.witness is not None:
             self.witness(record)
+        # Last: a record on which the fold raises is handed out again, and no mark may lie above it.
         self._chains[record.partition] = record.chain

@@ -14,14 +14,14 @@ from rftd.streams.marked import FieldMark, marked
 
 
 class PlaceKind(Enum):
-    """What a place is to the event that names it."""
+    """The part that a place plays for the event that names it."""
 
     RECORD = "record"
     """The offset of a record of the experiment that lies below the event."""
     POINTER = "pointer"
     """The offset of a record that may be missing, or somebody else's."""
     READ = "read"
-    """How far a partition was read (rule 6)."""
+    """The end of what was read of a partition (rule 6)."""
     HEADS = "heads"
     """Heads that the writer remembers (rule 10)."""
     START = "start"
@@ -47,6 +47,8 @@ class RememberedHeads(LogPlace):
         super().__init__(PlaceKind.HEADS)
 
 
+# A new place in an event takes one of these, or an import leaves the number of another log in it: a test of every
+# registered type looks for offsets without a mark.
 TaskOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.TASKS))]
 ExperienceOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.EXPERIENCES))]
 PointerOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.POINTER))]

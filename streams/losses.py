@@ -52,7 +52,7 @@ class Loss(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """What is lost and who remembers it, in words."""
+        """The loss and who remembers it, in words."""
         if not self.head.chain:
             return f"{self.where} was deleted, and more before it: {self.head.by} says so"
         if self.head.end < self.head.next_offset:
@@ -63,7 +63,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Life(NamedTuple):
-    """What matters of an experiment to whoever weighs losses."""
+    """An experiment, as whoever weighs losses looks at it."""
 
     id: UUID
     ended: bool
@@ -91,6 +91,7 @@ async def still_lost(log: EventLog, losses: Iterable[Loss]) -> set[HeadRef]:
     before = list(losses)
     witnesses = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in before if loss.head.chain]
     still = {loss.head.ref for loss in await losses_of(log, witnesses)}
+    # Without a chain there is nothing to compare: the record itself was deleted, and is there again or is not.
     for loss in before:
         if not loss.head.chain:
             last = loss.head.next_offset - 1
@@ -101,10 +102,11 @@ async def still_lost(log: EventLog, losses: Iterable[Loss]) -> set[HeadRef]:
 
 
 async def losses_of(log: EventLog, witnesses: Iterable[Witness]) -> list[Loss]:
-    """What the witnesses remember of truth and the log does not hold, each head once."""
+    """The heads of truth that the witnesses remember and the log does not hold, each once."""
     wanted: dict[HeadRef, str] = {}
     for witness in witnesses:
         for partition, mark in witness.heads.items():
+            # Without a chain the witness knows a place only, and at the beginning there is nothing to lose.
             known = mark.next_offset > 0 and mark.chain not in (b"", GENESIS)
             if known and partition in _TRUTH:
                 wanted.setdefault(HeadRef(*partition, *mark), witness.by)
@@ -148,7 +150,7 @@ def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[L
 
 
 async def remembered_within(log: EventLog) -> list[Witness]:
-    """What the log's own fences and checkpoints remember of it. Reads the streams that hold them whole."""
+    """The heads that the log's own events remember of it. Reads the streams that hold such events whole."""
     found: list[Witness] = []
     holding = [definition for definition in definitions() if carries(definition.kind, RememberedHeads)]
     names = {definition.name for definition in holding}
@@ -219,6 +221,7 @@ def _layers(wanted: Iterable[HeadRef]) -> Iterator[Heads]:
 
 
 async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
+    # A check names the first head that is not there and stops: with one left out, each is asked for by itself.
     try:
         await log.check_heads(heads)
     except LogLossError:

@@ -16,9 +16,9 @@ from msgspec import Meta, inspect
 
 S = TypeVar("S", bound=msgspec.Struct)
 Change = Callable[[Any, Any, Any], Any]
-"""From the mark, the field's value and the struct that holds it, to the value that the field gets."""
+"""The value that a field gets, from its mark, its value and the struct that holds it."""
 _Step = Callable[[Any, Any, Change], Any]
-"""From a value, the struct that holds it, and the change, to the changed value."""
+"""The changed value, from a value, the struct that holds it, and the change."""
 
 
 class FieldMark:
@@ -53,6 +53,7 @@ def carries(kind: type[msgspec.Struct], family: Any) -> bool:
     return _struct_step(kind, family) is not None
 
 
+# Kept by type: a look at the fields costs more than all changes of an event, and an import looks at every record.
 @cache
 def _struct_step(kind: Any, family: Any) -> _Step | None:
     info = inspect.type_info(kind)
@@ -78,6 +79,7 @@ def _step(kind: inspect.Type, family: Any) -> _Step | None:
         case inspect.StructType():
             return _struct_step(kind.cls, family)
         case inspect.UnionType():
+            # One alternative at most: at run time nothing says which of two structs of a union a value was declared as.
             steps = [step for each in kind.types if (step := _step(each, family)) is not None]
             assert len(steps) <= 1, kind
             return _unless_none(steps[0]) if steps else None

@@ -23,18 +23,20 @@ class Named(NamedTuple):
 
 
 def choose(known: Sequence[Named], wanted: str) -> UUID:
-    """Which of the experiments, in order of submission, `wanted` names; of equal names `NAME@N` is the N-th, from 1.
+    """The experiment that `wanted` names; `known` are in order of submission, of equal names `NAME@N` is the N-th.
 
     A name is that of an experiment that was removed only if no other has it. This alone decides it: for the tables and
     for the log, with and without a daemon.
 
     Raises NotFoundError if there is none, UsageError with the candidates if there are several.
     """
+    # `isdigit` is true of superscripts and other scripts' digits too, of which `int` refuses some: hence `isascii`.
     base, _, number = wanted.rpartition("@")
     if base and number.isascii() and number.isdigit() and len(number) <= _DIGITS:
         attempts = [each.id for each in known if each.name == base]
         if 0 < int(number) <= len(attempts):
             return attempts[int(number) - 1]
+        # Else `@N` may be a part of the name itself.
     if named := [each for each in known if each.name == wanted]:
         left = [each for each in named if not each.removed] or named
         candidates = [f"{wanted}@{n} ({each.id})" for n, each in enumerate(named, start=1) if each in left]

@@ -55,4 +55,5 @@ async def _append(
         except LogFullError as error:
             if on_full is not None:
                 on_full(error)
+            # The same drafts with the same ids: a part of them may have landed (rule 4 of the log's contract).
             await clock.sleep(RETRY_FULL_S)

@@ -45,11 +45,11 @@ class PayloadLog(Protocol):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """What became of some payloads."""
+    """Records whose payload was dropped or came back."""
 
     records: int
     size_bytes: int
-    """How much the records shrank, or grew where their payload came back."""
+    """Bytes by which the records shrank, or grew where their payload came back."""
 
     def __add__(self, other: Dropped) -> Dropped:
         return Dropped(self.records + other.records, self.size_bytes + other.size_bytes)
@@ -129,6 +129,7 @@ def _experiences() -> list[Partition]:
 
 
 async def _chunks(log: EventLog, partition: Partition, start: int) -> AsyncIterator[list[Record]]:
+    # The present head: what is appended meanwhile is of experiments under way.
     head = (await log.heads()).get(partition)
     end = head.next_offset if head is not None else 0
     while start < end and (records := await log.read(partition, start, max_records=AT_ONCE)):
@@ -158,6 +159,7 @@ async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]
         if event is None:
             continue
         value = encode_value(without_payload(event))
+        # Also one that does not become shorter: its artifact goes, and it must not name what is not there.
         if worth_it(len(record.value), len(value)) or (value != record.value and event.tokens.artifact):
             thin[record.offset] = value
             size_bytes += len(record.value) - len(value)

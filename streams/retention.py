@@ -26,13 +26,15 @@ async def enforce_retention(log: EventLog, clock: Clock) -> None:
 
 
 async def _truncate(log: EventLog, topic: Topic, retention_s: float, clock: Clock) -> None:
-    """A time that lies as far ahead is no time: a clock was wrong, and must not keep what follows for ever."""
+    """Forgets the records of one topic that are older than `retention_s`."""
     now_ns = clock.now_ns()
     kept_ns = int(retention_s * 1e9)
     for number in range(topic.partitions):
         partition = Partition(topic.name, number)
         before = 0
         while records := await log.read(partition, before):
+            # The absolute value: a time that lies as far ahead is no time. A clock was wrong, and its records must not
+            # keep all that follow them for ever, for a partition is truncated from its beginning.
             kept = [record for record in records if abs(now_ns - _time_ns(record)) <= kept_ns]
             if kept:
                 before = kept[0].offset
@@ -43,6 +45,6 @@ async def _truncate(log: EventLog, topic: Topic, retention_s: float, clock: Cloc
 
 
 def _time_ns(record: Record) -> int:
-    """When it was written; what is not ours is as old as can be."""
+    """The time at which a record was written; what is not ours is as old as can be."""
     head = head_of(record)
     return head.time_ns if head is not None else 0

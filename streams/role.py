@@ -60,6 +60,7 @@ class RoleLease:
         The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first.
         """
         partitions = tuple(partitions)
+        # One epoch for all partitions, above that of each: a former owner's fence may have got into some of them only.
         epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
         writer = Writer(source=source, clock=clock, ids=ids, role=role.name, epoch=epoch)
         heads = as_refs(await log.heads())
@@ -70,7 +71,7 @@ class RoleLease:
                     epoch=epoch,
                     previous=follower.fences.epoch(partition, role),
                     owner=owner,
-                    heads=heads if number == 0 else (),
+                    heads=heads if number == 0 else (),  # once is enough: the whole log's heads are long
                 ),
                 experiment=role.experiment,
                 partition=partition,
@@ -90,6 +91,7 @@ class RoleLease:
         if not drafts:
             return []
         positions = await append_when_space(self._log, drafts, clock=self._clock)
+        # Acknowledged is not enough: a rival's fence may lie below, and then these records have no effect (rule 2).
         await self._follower.reach(positions)
         self.check()
         return positions

@@ -1,4 +1,4 @@
-"""Which row comes at which place: a pure function, so the dataset position is a fold of the sequence number.
+"""The row of each place in a stage: a pure function, so the dataset position is a fold of the sequence number.
 
 The row is written into the lease or the plan that uses it: a later numpy with another generator changes the future
 of a resumed experiment at most, never its past.
@@ -38,6 +38,7 @@ def locate(sequence: int, *, rows: int, selector: str, seed: int) -> tuple[int, 
 @lru_cache(maxsize=2)
 def permutation(rows: int, seed: int) -> NDArray[np.int64]:
     """The order of an epoch  # [rows] i8, read-only. Two are kept: places near the end of an epoch alternate."""
+    # Numpy refuses negative seeds; a specification may hold one.
     order = np.random.default_rng(seed % 2**64).permutation(rows)
-    order.flags.writeable = False
+    order.flags.writeable = False  # shared by all who ask: one that sorted it would move everybody's rows
     return order

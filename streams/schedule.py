@@ -51,6 +51,7 @@ def step_of_window(sync: SyncSpec, window: int) -> int:
     """The stage step whose weights explore steps of a window run on if the style is `fixed`; for others the least."""
     if sync.style != "fixed":
         return 0
+    # Down to the last publication before the sync point: dividing and multiplying again is not the same number.
     trainer = trainer_interval(sync)
     return window * explorer_interval(sync) // trainer * trainer
 
@@ -77,10 +78,10 @@ def needed_staleness(sync: SyncSpec) -> int:
 
 
 def kept_versions(stage: StageSpec) -> int:
-    """How far behind the trainer the weights may be that explorers can still be told to begin on, in versions."""
+    """The most versions that weights may be behind the trainer while explorers can still be told to begin on them."""
     sync = stage.sync
     explorer = explorer_interval(sync)
-    trainer = trainer_interval(sync) or 1
+    trainer = trainer_interval(sync) or 1  # 0: it publishes when it is asked, at every step at the soonest
     interval = max(explorer, trainer)
     if sync.style in ("fixed", "fully_async"):
         return max(limits.KEPT_WEIGHT_VERSIONS, sync.offset + 2 * interval) * interval
@@ -90,7 +91,7 @@ def kept_versions(stage: StageSpec) -> int:
 
 
 def plan_ahead(policy: PolicySpec) -> int:
-    """How many batches may be planned and not yet trained.
+    """The most batches that may be planned and not yet trained.
 
     A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
     the two that keep a trainer busy; the staleness of a planned item is exact either way.
@@ -120,6 +121,7 @@ def eval_due(stage: StageSpec, step: int) -> bool:
 
 def eval_steps(stage: StageSpec) -> Iterator[int]:
     """Every step at which an evaluation is due, in order."""
+    # Without an interval only the ends are left; a range needs a step that is not zero, also for a stage of no steps.
     interval = stage.eval_interval or max(stage.total_steps, 1)
     steps = chain(range(0, stage.total_steps, interval), (stage.total_steps,))
     return (step for step in steps if eval_due(stage, step))

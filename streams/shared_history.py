@@ -1,4 +1,4 @@
-"""What a fork shares: the history of an experiment up to one of its weight versions, read from the log."""
+"""The history that a fork shares: an experiment up to one of its weight versions, read from the log."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ class SharedHistory(msgspec.Struct, frozen=True, kw_only=True):
     """One experiment up to one weight version."""
 
     spine: Spine
-    """Of the experiment that executed the step, as far as the log goes."""
+    """The spine of the experiment that executed the step, as far as the log goes."""
     forked: ExperimentForked
-    """What a fork of it begins with; without evaluations, which depend on what it evaluates."""
+    """The event that a fork of it begins with; without evaluations, which depend on what the fork evaluates."""
 
 
 async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> SharedHistory:
     """The history that a fork of `experiment` at weight version `at_step` shares.
 
-    Of a fork's own shared steps it is the history of the experiment that made them. Raises NotFoundError,
-    ConflictError if the step was not executed, UsageError for what no step can be.
+    For a step that `experiment` itself shares it is the history of the experiment that made the step.
+
+    Raises NotFoundError, ConflictError if the step was not executed, UsageError for what no step can be.
     """
     if at_step < 0:
         raise UsageError(f"there is no step {at_step}", field="at_step", fix="give 0 for the base, or a trained step")
     while True:
+        # The present ends, for each ancestor anew: a run under way would otherwise be read for ever.
         ends = {partition: mark.next_offset for partition, mark in (await log.heads()).items()}
         history = _History(experiment, at_step)
         places = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)]
@@ -66,7 +68,7 @@ async def fold_until(log: EventLog, fold: Fold, experiment: UUID, ends: Mapping[
 
 
 async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[int, int]:
-    """Where the plans of steps from `first` on lie on the spine. Reads all of it."""
+    """The offsets on the spine of the plans of steps from `first` on, by step. Reads all of the spine."""
     home = partition_of(topics.EXPERIMENTS, experiment)
     found = _Plans(first)
     heads = await log.heads()
@@ -75,7 +77,7 @@ async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[i
 
 
 class _Plans:
-    """A fold: where the plans from one step on lie, of those that were not abandoned."""
+    """A fold: the offsets of the plans from one step on that were not abandoned."""
 
     def __init__(self, first: int) -> None:
         self.offsets: dict[int, int] = {}
@@ -99,12 +101,12 @@ class _History:
         self.state = RunState(experiment)
         self.at_step = at_step
         self.checksums: dict[int, str] = {}
-        """Of the step's weights, by generation."""
+        """The checksums of the step's weights, by generation."""
         self._plans = _Plans(at_step)
 
     @property
     def plan_offset(self) -> int | None:
-        """Where the step's plan lies."""
+        """The offset of the step's plan; None if it has none."""
         return self._plans.offsets.get(self.at_step)
 
     def apply(self, decoded: Decoded) -> None:
@@ -116,6 +118,7 @@ class _History:
             and event.step == self.at_step
             and event.batch not in self.state.spine.batches.abandoned
         ):
+            # Of a step that is repeated in the log the first counts, as on the spine.
             self.checksums.setdefault(event.generation, event.checksum)
 
 
@@ -124,6 +127,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
     at_step = history.at_step
     spine = state.spine
     if at_step == 0:
+        # The first generation's: later ones announce the same base model again.
         base = min((key for key in state.weights.published if key[0] == 0), default=None)
         if base is None:
             raise ConflictError("its base model was not published yet", field="at_step", fix="fork it once it runs")
@@ -148,6 +152,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
     forked = ExperimentForked(
         parent=state.experiment,
         at_step=at_step,
+        # The newest generation's: what older ones made of the step is retired where it differs (rule 8).
         checksum=history.checksums[max(history.checksums)],
         stage=plan.stage,
         first_versions=tuple(spine.first_versions[stage] for stage in range(plan.stage + 1)),
@@ -167,7 +172,10 @@ async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> Batch
 
 
 async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: int) -> tuple[int, tuple[int, ...]]:
-    """Where the stage's data goes on, as the dispatcher stood when the batch was planned (rule 6)."""
+    """The sequence at which a fork's data goes on, and those below it that it gives out again (rule 6).
+
+    Both are as the dispatcher stood when the batch was planned, by the positions that the plan recorded.
+    """
     spine = state.spine
     spec = state.spine.spec
     assert spec is not None
@@ -187,6 +195,7 @@ async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: 
     home = partition_of(topics.EXPERIMENTS, state.experiment)
     await fold_until(log, seen, state.experiment, {home: offset + 1, **ends})
     reached = max(taken, seen.state.groups.next_sequence.get(plan.stage, 0))
+    # A group that was given out and is neither open nor closed is lost: a fork would silently leave it out.
     if reached - taken > seen.count():
         raise ConflictError(
             f"the log gives out groups up to {reached} and knows {seen.count()} of them",

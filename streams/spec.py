@@ -1,4 +1,4 @@
-"""What an experiment is, resolved: the immutable part of `experiment.submitted` that every worker reads.
+"""The specification of an experiment, resolved: the immutable part of `experiment.submitted` that every worker reads.
 
 The experiment file (schema of the configuration guide) belongs to `rftd.daemon.config`; this is what it resolves to.
 Paths are absolute, defaults are filled in, stages are complete. No secret is here: only names of environment variables.
@@ -13,13 +13,16 @@ import msgspec
 from rftd.streams.bounds import Finite, Index, Integer
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 
+# A default says what logs mean that were written before the field was there: it never changes, whatever new
+# experiments get. Events write every field out.
+
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a specification."""
 
 
 class FormatSpec(Spec, frozen=True, kw_only=True):
-    """Which keys of a dataset row hold what."""
+    """The keys of a dataset row, and what they hold."""
 
     prompt_type: str = "messages"
     """`messages` or `plaintext`."""
@@ -39,7 +42,7 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
     completion_key: str = "completion"
     label_key: str = "label"
     enable_concatenated_multi_turn: bool = False
-    """Of a conversation to imitate every message of the assistant is learned, not only the last."""
+    """Every message of the assistant in a conversation to imitate is learned, not only the last."""
     chat_template: str | None = None
     """None: the model's."""
     enable_thinking: bool | None = None
@@ -47,7 +50,7 @@ class FormatSpec(Spec, frozen=True, kw_only=True):
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
-    """How a response is drawn."""
+    """The distribution that responses are drawn from, and their lengths."""
 
     temperature: Finite = 1.0
     top_p: Finite = 1.0
@@ -78,7 +81,7 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     split: str = "train"
     format: FormatSpec = FormatSpec()
     schema: str = "sft"
-    """What a row to train on is: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
+    """The kind of a row to train on: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
     repeat_times: Index = 1
     workflow: str = "math_workflow"
     workflow_args: dict[str, Any] = {}
@@ -89,7 +92,7 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     """`sequential` or `shuffle` (a permutation per epoch from seed + epoch)."""
     seed: Integer = 42
     limit_rows: Index | None = None
-    """Only the first rows, if set."""
+    """The number of first rows that are used; None: all."""
     max_retry_times: Integer = 3
     rows: Index = 0
     """Filled in by the daemon, which counts them when it accepts the experiment."""
@@ -151,7 +154,7 @@ class CorrectionPart(Spec, frozen=True, kw_only=True):
 
 
 class CorrectionSpec(Spec, frozen=True, kw_only=True):
-    """What is done about tokens that older weights drew."""
+    """The correction for tokens that older weights drew."""
 
     old_logprobs: str = "rollout"
     """`rollout`, `recomputed` or `approximated`: to which the policy loss takes its ratio."""
@@ -166,11 +169,11 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
     greedy_rollouts: Index = 0
-    """So many rollouts of each group, the first ones, are drawn greedily for a baseline and are not trained."""
+    """First rollouts of each group that are drawn greedily for a baseline and are not trained."""
     policy_loss: str = "sft"
     policy_loss_args: dict[str, Any] = {}
     kl_penalty: str = "none"
-    """Of each token's reward or advantage."""
+    """The estimator of the KL divergence that is taken from each token's reward or advantage."""
     kl_penalty_args: dict[str, Any] = {}
     kl_penalty_place: str = "after"
     """`after`: from each token's advantage; `before`: from the response's reward, before its group's normalisation."""
@@ -180,7 +183,7 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
     loss_scale_factor: Finite | None = None
-    """What `seq-mean-token-sum-norm` divides by; None: the length of the batch's longest response."""
+    """The divisor of `seq-mean-token-sum-norm`; None: the length of the batch's longest response."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     correction: CorrectionSpec = CorrectionSpec()
@@ -188,7 +191,7 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
 
 
 class PrioritySpec(Spec, frozen=True, kw_only=True):
-    """Who is trained first: a registered function of an experience and its uses."""
+    """The order in which experiences are trained: a registered function of an experience and its uses."""
 
     kind: str = "tag"
     """`tag`: the priority that the experience was tagged with."""
@@ -196,7 +199,7 @@ class PrioritySpec(Spec, frozen=True, kw_only=True):
 
 
 class PolicySpec(Spec, frozen=True, kw_only=True):
-    """How far explorers may run ahead (admission), what may be trained on (consumption), and how often."""
+    """The bounds on how far explorers run ahead (admission), and on what is trained (consumption) and how often."""
 
     kind: str = "hard_bound"
     max_staleness_versions: Integer = 0
@@ -210,9 +213,9 @@ class PolicySpec(Spec, frozen=True, kw_only=True):
     """The kind's own."""
     priority: PrioritySpec = PrioritySpec()
     max_uses: Index = 1
-    """How often an experience may be planned; 0 = as long as nothing else retires it."""
+    """Most times that an experience may be planned; 0 = as long as nothing else retires it."""
     cooldown_s: Finite = 0.0
-    """How long it rests between two uses."""
+    """Rest of an experience between two uses."""
     capacity: Index = 0
     """Experiences that may wait at once, or have rested; 0 = as many as there are."""
     evict_when_full: bool = False
@@ -231,13 +234,13 @@ class SyncSpec(Spec, frozen=True, kw_only=True):
     offset: Index = 0
     """Explore steps that are added to those before the first synchronisation."""
     timeout_s: Finite = 3600.0
-    """How long explorers wait for weights at a sync point, before they go on with those that are there."""
+    """Longest wait of explorers at a sync point, before they go on with the weights that are there."""
     memory_dir: OwnPath = ""
-    """Where the channel `memory` makes its folder; empty: in the machine's memory, if it shows it as a folder."""
+    """The folder in which the channel `memory` makes its own; empty: the machine's memory, if that is a folder."""
     explorer_interval: Index = 0
-    """Of the explorers; 0: `interval`."""
+    """Explore steps between two synchronisations; 0: `interval`."""
     trainer_interval: Index = 0
-    """Of the trainer; 0: `interval`."""
+    """Training steps between two publications; 0: `interval`."""
     turns: bool = False
     """Explorers and trainer share one device: while a step is trained nothing is generated, and the other way round."""
 
@@ -259,15 +262,15 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     max_retry_times: Integer = 2
     """Further attempts inside one lease; `TasksetSpec.max_retry_times` counts leases that ended without an answer."""
     timeout_ratio: Finite = 0.0
-    """If set, an attempt takes at most so many recent mean durations, and never more than `max_timeout_s`."""
+    """Longest attempt, in recent mean durations, and never more than `max_timeout_s`; 0: only that."""
     timeout_warmup_steps: Index = 1
-    """But only after this many explore steps."""
+    """Explore steps before `timeout_ratio` counts."""
     over_ratio: Finite = 0.0
     """An explore step is over without this share of its tasks; 0: every task is waited for."""
     over_wait_s: Finite = 30.0
-    """But no sooner than this long after the others are done."""
+    """Least wait, after the other tasks are done, until a step is over without that share."""
     over_keep_partial: bool = False
-    """What is done of the tasks that are given up is trained on."""
+    """Rollouts that are done of the tasks that are given up are trained on."""
     reissue_ratio: Finite = 0.0
     """A lease that lasts longer than so many recent mean durations is given to a second, idle explorer; 0: never."""
     dtype: str = "float32"
@@ -305,15 +308,15 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     max_nonfinite_steps: Index = 3
     """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
     critic_path: InputPath = ""
-    """Where a critic begins; empty: where the policy does."""
+    """The model that a critic begins from; empty: the policy's."""
     critic_warmup_steps: Index = 0
-    """Before this step of the stage only the critic learns."""
+    """The step of the stage before which only the critic learns."""
     updates: UpdatesSpec = UpdatesSpec()
     """The policy's optimizer steps."""
     critic_updates: UpdatesSpec | None = None
     """None: the policy's."""
     teacher_path: InputPath = ""
-    """Of an algorithm that learns from one."""
+    """The model that an algorithm learns from, if it has a teacher."""
     engine_args: dict[str, Any] = {}
 
 
@@ -329,7 +332,7 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """0 until the daemon has counted the rows: then total_epochs * rows // batch_size."""
     total_epochs: Index = 0
     collect_groups: Index = 0
-    """Of an `explore` stage: how many tasks are tried. 0 until the daemon has counted the rows."""
+    """Tasks that an `explore` stage tries; 0 until the daemon has counted the rows."""
     batch_size: Index
     """Tasks of one explore step."""
     train_batch_size: Index
@@ -341,7 +344,7 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     dataset: TasksetSpec | None = None
     """Rows to train on (`train`), or those of an expert beside the experiences (`mix`)."""
     expert_rows: Index = 0
-    """How many items of each batch are rows of `dataset`; all of them in a `train` stage."""
+    """Items of each batch that are rows of `dataset`; all of them in a `train` stage."""
     evals: tuple[TasksetSpec, ...] = ()
     eval_interval: Index = 0
     """Evaluate every so many steps; 0 = only as below."""
@@ -369,13 +372,13 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     """Absolute; checkpoints, weights and logs of the experiment lie below it."""
     stages: tuple[StageSpec, ...]
     half: str = "both"
-    """What this submission brings: `both`, `explore` or `train`; the other half is a submission of its own."""
+    """The half that this submission brings: `both`, `explore` or `train`; the other half is another submission."""
     deterministic: bool = False
     seed: Integer = 42
     priority: Integer = 0
-    """Of its turn among those that wait; the highest goes first."""
+    """Its place in the line of those that wait; the highest goes first."""
     config: dict[str, Any]
     """The user's file, normalised to the current spelling, as `rftd config show` prints it."""
     warnings: tuple[str, ...] = ()
-    """What was changed or ignored, in words."""
+    """Changed and ignored settings, in words."""
     labels: dict[str, str] = {}

@@ -20,16 +20,16 @@ from rftd.streams.log import EventLog
 from rftd.streams.topics import EXPERIMENTS, Partition, partition_of
 
 _IDS: Final = 16_384
-"""So far apart two records with one id may be for the second to be left out (see `rftd.streams.log`)."""
+"""Ids that are remembered, so that a repetition is left out: as many as a subscription knows (`rftd.streams.log`)."""
 _BEFORE_RECORDS: Final = 2_000
-"""So many records before a mark are read again for their ids."""
+"""Records before a mark that are read again for their ids: as many as a subscription reads below its start."""
 
 
 class SpineDigest:
     """The digest of one experiment's spine, grown record by record."""
 
     def __init__(self, experiment: UUID, mark: SpineMark) -> None:
-        """`mark` is where it goes on."""
+        """The digest goes on at `mark`."""
         self.partition: Partition = partition_of(EXPERIMENTS, experiment)
         self.end = mark.end
         self._experiment = experiment
@@ -39,7 +39,7 @@ class SpineDigest:
 
     @property
     def mark(self) -> SpineMark:
-        """What is read so far."""
+        """The digest of what is read so far."""
         return SpineMark(self._start, self.end, self._digest)
 
     def take(self, record: Record) -> None:
@@ -61,6 +61,7 @@ class SpineDigest:
         if head is None or head.experiment != self._experiment or head.id in self._ids:
             return False
         self._ids[head.id] = None
+        # A dict keeps the order of insertion: its first key is the oldest id.
         if len(self._ids) > _IDS:
             del self._ids[next(iter(self._ids))]
         return True
@@ -94,7 +95,7 @@ async def follow_digest(
 class SpineTrail:
     """The digest as a check reads the spine: what it was at each place where a mark may still end."""
 
-    _LENGTH: Final = 1 << 16
+    _LENGTH: Final = 1 << 16  # places kept; a mark that lies further back is read again from the log
 
     def __init__(self) -> None:
         self.mark: SpineMark | None = None
@@ -113,10 +114,11 @@ class SpineTrail:
         self._trail.append((record.offset + 1, self._digest))
 
     def at(self, mark: SpineMark) -> bytes | None:
-        """What the mark's digest should be; None if what it covers has to be read again."""
+        """The digest that the mark should carry; None if what it covers has to be read again."""
         begins = self.mark.start if self.mark is not None else self._start
         if (self.mark is None and mark.start > begins) or not self._trail or self._trail[0][0] > mark.end:
             return None
+        # Marks only grow, so places below this one are never asked for again.
         while len(self._trail) > 1 and self._trail[1][0] <= mark.end:
             self._trail.popleft()
         return self._trail[0][1]

@@ -12,14 +12,14 @@ EXPLORE: Final = "explore"
 TRAIN: Final = "train"
 BOTH: Final = frozenset((EXPLORE, TRAIN))
 HALF_OF: Final = {"explorer": EXPLORE, "trainer": TRAIN}
-"""Which half each role of a worker belongs to."""
+"""The half that each role of a worker belongs to."""
 ROLES: Final = frozenset(HALF_OF)
 _OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority"))
-"""What each submission may say for itself."""
+"""Fields that each submission may fill in its own way."""
 
 
 def halves_of(spec: ExperimentSpec) -> frozenset[str]:
-    """What a submission of this specification brings."""
+    """The halves that a submission of this specification brings."""
     return BOTH if spec.half == "both" else frozenset((spec.half,))
 
 

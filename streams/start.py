@@ -1,4 +1,4 @@
-"""Where an experiment begins in the log."""
+"""The beginning of an experiment in the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rftd.streams.topics import Partition, partition_of
 
 
 class ExperimentStart(msgspec.Struct, frozen=True, kw_only=True):
-    """How an accepted experiment begins."""
+    """The beginning of an accepted experiment."""
 
     spec: ExperimentSpec
     positions: dict[Partition, int]
@@ -27,7 +27,7 @@ class ExperimentStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0) -> ExperimentStart:
-    """Reads the spine from `spine_offset` on, where whoever knows better than 0 saw it submitted.
+    """The beginning of an experiment, read from its spine; `spine_offset` is where it was submitted, or less.
 
     Raises NotFoundError.
     """
@@ -39,6 +39,7 @@ async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0
         return head.experiment == experiment and (head.type.startswith("experiment.") or head.type == "fence")
 
     records = effective_records(log, partition, FenceView(), start=spine_offset, wanted=wanted)
+    # Closed at once: a generator that is left early would otherwise hold its place until the collector comes.
     async with aclosing(records):
         async for decoded in records:
             if isinstance(decoded.event, ExperimentSubmitted) and spec is None:
@@ -46,8 +47,10 @@ async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0
                 spec = decoded.event.spec
             if isinstance(decoded.event, ExperimentAccepted) and spec is not None:
                 start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in decoded.event.start}
+                # The submission lies below the heads that were noted when it was accepted, and is the first record.
                 start[partition] = submitted
                 return ExperimentStart(spec=spec, positions=start)
+    # The hint may be wrong: all of the spine decides that an experiment is unknown.
     if spine_offset:
         return await beginning_of(log, experiment)
     raise NotFoundError(f"the log knows no accepted experiment {experiment}", where=str(partition))

@@ -14,7 +14,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class PathUse(Enum):
-    """What a path is to its experiment."""
+    """The part that a path plays for its experiment."""
 
     INPUT = "input"
     """The experiment reads it, and no export carries it: a model, an adapter, a dataset."""
@@ -61,5 +61,6 @@ def inputs_of(spec: msgspec.Struct) -> set[str]:
         found.add(path)
         return path
 
+    # A walk that changes nothing: `changed` knows where the paths lie.
     changed(spec, StoredPath, lambda mark, field, _: mark.moved(field, seen) if mark.use is PathUse.INPUT else field)
     return {path for path in found if path.startswith("/")}

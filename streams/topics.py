@@ -66,6 +66,7 @@ TRUTH: Final = tuple(
 )
 """Every partition that folds may read."""
 
+# Heartbeats are no truth: they are followed from wherever they are, and no snapshot or fence vouches for them.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
 
 
@@ -77,6 +78,8 @@ _PARTITIONS: Final = {
 def partition_of(stream: str, key: UUID) -> Partition:
     """The partition of `stream` that holds `key`; stable across machines and releases."""
     partitions = _PARTITIONS[stream]
+    # Never a hash of Python's own, which differs from process to process, nor Kafka's partitioner: both backends must
+    # agree, and a later release with them.
     return partitions[xxhash.xxh3_64_intdigest(key.bytes) % len(partitions)]
 
 

@@ -1,4 +1,4 @@
-"""What is trained, decided once. Written by the planner, on the spine."""
+"""Batches: what is trained is decided once. Written by the planner, on the spine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event, upca
 from rftd.streams.log_place import ExperienceOffset, ReadOffset, TaskOffset
 
 
+# Laid out as arrays: `limits.PLAN_EXPERIENCES` of these, and as many groups, must fit one record.
 class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experience of a batch and where its payload lies."""
 
     experience: UUID
     partition: Index
-    """Of `rftd.experiences`."""
+    """The partition of `rftd.experiences`."""
     offset: ExperienceOffset
     group: Index
     """Index in the batch's `groups`."""
@@ -43,12 +44,12 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     group: UUID
     partition: Index
-    """Of `rftd.tasks`."""
+    """The partition of `rftd.tasks`."""
     offset: TaskOffset
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far the planner had read a partition when it decided."""
+    """The end of what the planner had read of a partition when it decided (rule 6)."""
 
     stream: str
     partition: Index
@@ -75,7 +76,7 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
     max_uses: Index = 1
     """An experience that was used less often may be planned again; 0 = always."""
     eligible_at_ns: Nanoseconds = 0
-    """From this reading of the clock on: `decided_at_ns` and the cooldown (rule 9)."""
+    """The reading of the clock from which they may be: `decided_at_ns` and the cooldown (rule 9)."""
 
     def dataset_of(self, row: RowItem) -> str:
         """The digest of the dataset that a row is of; empty if the event names none."""
@@ -85,6 +86,7 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
 @upcast(BatchPlanned, 1)
 def _datasets_once(fields: dict[str, Any]) -> dict[str, Any]:
     """Version 1 named its dataset in each row: 64 digits beside two numbers."""
+    # Goes over what that release wrote, for as long as there are logs: it is never edited, and its golden file neither.
     digests = {digest: number for number, digest in enumerate(dict.fromkeys(row[0] for row in fields.get("rows", ())))}
     rows = [[digests[digest], row, epoch] for digest, row, epoch in fields.get("rows", ())]
     return {**fields, "rows": rows, "datasets": list(digests)}
@@ -128,7 +130,7 @@ class ExperiencePrioritized(Event, frozen=True, kw_only=True):
 
 @event("experience.given_up", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperienceGivenUp(Event, frozen=True, kw_only=True):
-    """What was produced will never be read again, somebody says: the planner retires it, and abandons its batch.
+    """Somebody says that an experience will never be read again: the planner retires it, and abandons its batch.
 
     Written by the controller, on request.
     """

@@ -36,13 +36,13 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     files: tuple[FileRef, ...]
     size_bytes: Bytes
     checksum: str
-    """Of the weights, as in step.completed."""
+    """The checksum of the weights, as in step.completed."""
     sha256: str
     final: bool = False
     """The stage's last."""
     heads: Annotated[tuple[HeadRef, ...], HEADS] = ()
     spine: Annotated[SpineMark | None, DIGEST] = None
-    """As in step.completed."""
+    """The digest of the spine, as in step.completed."""
 
 
 @event("checkpoint.deleted", stream=topics.CHECKPOINTS, owner=TRAINER)

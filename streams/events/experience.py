@@ -1,4 +1,4 @@
-"""What rollouts leave. Written by explorers, without a lease: the first completion of a rollout id wins."""
+"""Experiences and scores. Written by explorers, without a lease: the first completion of a rollout id wins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.streams.bounds import Count, Finite, Index, Integer, Rollouts, Seconds
 from rftd.streams.events.registry import NOBODY, Event, event
 
 _LARGEST: Final = 1e30
-"""Of a score: their sum is finite in single precision."""
+"""The largest score: a sum of as many as there are rows is finite in single precision."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -43,11 +43,11 @@ class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a rollout that consists of several: a prompt of its own, and a response."""
 
     tokens: Count
-    """Of prompt and response: so many of the experience's, after those of the steps before."""
+    """Tokens of prompt and response, which follow those of the steps before."""
     prompt_tokens: Count
     reward: Finite
     step_reward: Finite | None = None
-    """What the step itself brought, if the workflow says so."""
+    """The reward of the step itself, if the workflow gives one."""
     state: str = ""
     """Equal where steps began in the same state of their environment; empty if unknown."""
 
@@ -80,10 +80,10 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     """`stop`, `length` or `prompt_truncated`."""
     duration_s: Seconds = 0.0
     steps: tuple[RunStep, ...] = ()
-    """Empty if the rollout is one sequence. They are trained together; what is of response tokens follows on."""
+    """The rollout's steps, which are trained together; empty if it is one sequence."""
     sampling: tuple[SamplingSpan, ...] = ()
-    """In order, without overlap. Tokens of no span were not drawn, or as the stage's taskset says: older releases
-    wrote none."""
+    """The settings of tokens that were drawn, in order, without overlap. A token of no span was not drawn, or as the
+    stage's taskset says: older releases wrote no spans."""
     processed_logprobs: Array | None = None
     """Log-probability of each response token in the distribution that it was drawn from: after biases, penalties,
     min-p, top-k and top-p, renormalised over what they keep. None unless asked for  # [T - prompt_tokens] f4"""
@@ -100,6 +100,7 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
         processed = self.processed_logprobs
         if processed is not None and processed.shape != self.logprobs.shape:
             raise ValueError(f"processed_logprobs of shape {processed.shape} beside those of {self.logprobs.shape}")
+        # Checked where it is read, by every reader alike: what one left out and another took in would part their folds.
         place = 0
         for span in self.sampling:
             if not place <= span.start < span.end <= len(self.loss_mask):
@@ -137,6 +138,7 @@ class EvalScored(Event, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
 
     def __post_init__(self) -> None:
+        # Scores are summed by the fold itself, so they travel in the event and are finite: NaN is not below anything.
         for name, array in (("rewards", self.rewards), ("tokens", self.tokens)):
             if array.artifact or len(array.shape) != 1 or not (np.abs(array.view()) <= _LARGEST).all():
                 raise ValueError(f"{name} of shape {array.shape} are no numbers with a mean, one for each row")

@@ -32,9 +32,9 @@ class LostHead(msgspec.Struct, frozen=True, array_like=True):
     next_offset: Offset
     chain: bytes
     by: str
-    """Who remembers it, in words."""
+    """The survivor that remembers it, in words."""
     end: Offset
-    """Where the partition ended when that was noticed; beyond `next_offset` another record is in the place."""
+    """The end of the partition when that was noticed; beyond `next_offset` another record is in the place."""
 
     @property
     def ref(self) -> HeadRef:
@@ -56,6 +56,7 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
 class ExperimentAccepted(Event, frozen=True, kw_only=True):
     """It waits for its turn; nothing of it lies below `start`, so its readers begin there."""
 
+    # The heads of the whole log: the daemon notes them before its first append about the experiment.
     start: Annotated[tuple[HeadRef, ...], START]
 
 
@@ -93,7 +94,7 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
 
     reason: str = ""
     cause: str = ""
-    """Empty: a command. `disk_full` or `disk_budget`: too little space; it is resumed once there is more."""
+    """Empty for a command; `disk_full` or `disk_budget` for too little space: it is resumed once there is more."""
 
 
 @event("experiment.resumed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -134,17 +135,17 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
     parent: UUID
     at_step: Index
     checksum: str
-    """Of the weights at `at_step`, as in the parent's step.completed; of the base for step 0."""
+    """The checksum of the weights at `at_step`, as in the parent's step.completed; for step 0 that of the base."""
     stage: Index
     """The stage that `at_step` lies in."""
     first_versions: tuple[Index, ...]
-    """At which each stage up to that one began."""
+    """The weight versions at which each stage up to that one began."""
     decided_at_ns: Nanoseconds
     """The last clock reading that the shared history recorded (rule 9)."""
     next_sequence: Index = 0
-    """Of that stage: the groups below were given out in the shared history, and settled there, but for `redo`.
+    """The sequence at which that stage goes on: the groups below were settled in the shared history, but for `redo`.
 
-    Of a stage that trains on a dataset: the rows that the shared steps took.
+    For a stage that trains on a dataset, the rows that the shared steps took.
     """
     redo: tuple[Index, ...] = ()
     """Groups below it that were open or waited when batch `at_step` was planned: they are given out again here."""
@@ -187,9 +188,9 @@ class PayloadsDropped(Event, frozen=True, kw_only=True):
     """`archived` or `removed` like the experiment's files, `ended`, or `trained`."""
     records: Count
     size_bytes: Integer
-    """By which those records became shorter."""
+    """Bytes by which those records became shorter."""
     through_step: Index = 0
-    """Of groups whose batches were trained up to this step; 0: of the whole experiment."""
+    """The last step whose trained groups lost their payload; 0: the whole experiment did."""
 
 
 @event("experiment.loss_accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -198,7 +199,7 @@ class LossAccepted(Event, frozen=True, kw_only=True):
 
     lost: Annotated[tuple[LostHead, ...], HISTORY]
     by: str
-    """Who it was."""
+    """The person."""
     reason: str = ""
 
 
@@ -219,6 +220,7 @@ class StageCompleted(Event, frozen=True, kw_only=True):
     last_version: Index
 
 
+# Nobody owns it: who writes it is about to become the owner of another role, and its own fields say whether it counts.
 @event("fence", stream=topics.EXPERIMENTS, owner=NOBODY, anywhere=True)
 class Fence(Event, frozen=True, kw_only=True):
     """A new owner of `role` in the partition that holds this record (rule 2).

@@ -58,6 +58,7 @@ class _Older:
         self._version = version
 
     def decode(self, value: bytes) -> Event:
+        # As plain values until the last step: what is in between fits no class of this release.
         fields: dict[str, Any] = msgpack_decoder(dict[str, Any]).decode(value)
         for version in range(self._version, self._definition.version):
             fields = self._definition.upcasts[version](fields)
@@ -79,6 +80,7 @@ def event(
     """
 
     def register(kind: C) -> C:
+        # At import: two types of one name would make what is decoded depend on the order of imports.
         assert name not in _by_name, name
         assert not commanded or owner, name
         definition = Definition(kind, name, version, stream, owner, commanded, anywhere)
@@ -121,6 +123,7 @@ def resolve(name: str, version: int) -> Definition | _Older:
     definition = definition_named(name)
     if version == definition.version:
         return definition
+    # Never an older decoder for a newer record: fields that it does not know may say that the event means less.
     if version > definition.version:
         raise UnknownVersionError(
             f"{name} v{version} is newer than v{definition.version}, the newest known here",

@@ -1,4 +1,4 @@
-"""What training did. step.completed is written by the trainer, eval.completed by the dispatcher, on the spine."""
+"""Steps, evaluations and generations, on the spine. The dispatcher writes eval.completed, the trainer the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.streams.stored_path import OwnPath
 
 
 class SpineMark(msgspec.Struct, frozen=True, array_like=True):
-    """What a trainer had read of its experiment's spine: see `rftd.streams.spine_digest`."""
+    """The digest of what a trainer had read of its experiment's spine: see `rftd.streams.spine_digest`."""
 
     start: Offset
     """The offset of the first record that is covered."""
@@ -35,7 +35,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     checksum: str
     """xxh3-128 over name, dtype, shape and bytes of every tensor, in name order."""
     sha256: str | None = None
-    """The same by sha256: in deterministic mode and at checkpoints."""
+    """The checksum by sha256: in deterministic mode and at checkpoints."""
     items: Count
     """Experiences and rows of the plan; a row of preferences is two sequences."""
     tokens: Count
@@ -79,6 +79,6 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     reason: str = ""
     """Why a newer checkpoint was not used, if one was not."""
     checksum: str = ""
-    """Of weights that another experiment's history made (a fork's first ones), as this generation computed them."""
+    """The checksum of weights that another experiment's history made (a fork's first ones), as computed here."""
     environment: dict[str, str] = {}
-    """What the bits of its weights may depend on: releases of the libraries, threads, the processor's abilities."""
+    """All that the bits of its weights may depend on: releases of the libraries, threads, the processor's abilities."""

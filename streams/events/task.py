@@ -36,7 +36,7 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     min_version: Index
     """The rollout must begin on this weight version or a later one."""
     pinned: bool = False
-    """If so, on exactly `min_version`, and to its end: weights change only between groups."""
+    """The rollout begins on exactly `min_version`, and keeps it to its end: weights change only between groups."""
     digest: str = ""
     """sha256 of the taskset's bytes; a worker that reads another dataset must refuse."""
     alone: bool = False
@@ -50,7 +50,7 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     window: Index = -1
     """Groups of a stage between two sync points: they begin on one weight version. -1: of none."""
     place: Index = -1
-    """How many groups of the window were begun before this one."""
+    """Groups of the window that were begun before this one."""
 
 
 @event("eval.leased", stream=topics.TASKS, owner=DISPATCHER)
@@ -109,13 +109,14 @@ class TaskRetried(Event, frozen=True, kw_only=True):
     reason: str = ""
 
 
+# Laid out as an array: `limits.GROUP_MEMBERS` of these must fit the record that closes their group.
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experience of a closed group, and where its payload lies."""
 
     experience: UUID
     rollout: Rollouts
     partition: Index
-    """Of `rftd.experiences`."""
+    """The partition of `rftd.experiences`."""
     offset: ExperienceOffset
     reward: Finite
     priority: Finite
@@ -137,7 +138,7 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     members: tuple[Member, ...]
     failed: Rollouts
     code: str = ""
-    """Of the last failure, if any."""
+    """The error code of the last failure, if any."""
     reason: str = ""
     busy_ms: Milliseconds = 0
-    """Milliseconds that its members took, together: what a time-out that follows recent durations is made from."""
+    """Milliseconds that its members took together: time-outs that follow recent durations are made from them."""

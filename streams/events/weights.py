@@ -23,7 +23,7 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     method: str
     """The weight channel that carries them."""
     path: OwnPath
-    """Where the channel finds them; for `checkpoint` a folder with model.safetensors and manifest.json, for
+    """The place where the channel finds them; for `checkpoint` a folder with model.safetensors and manifest.json, for
     `memory` a file that is mapped."""
     manifest: str
     """xxh3-128 of the manifest; an explorer echoes it."""
@@ -62,11 +62,11 @@ class WeightsRequested(Event, frozen=True, kw_only=True):
 
     stage: Index
     window: Index
-    """The one that waits to begin."""
+    """The window that waits to begin."""
     number: Index
-    """Of the request among those for this window, from 0: it is asked again if the answer was too old to train on."""
+    """The request's number for this window, from 0: it is made again if the answer was too old to train on."""
     version: Index
-    """Those that explorers have."""
+    """The version that explorers have."""
 
 
 @event("weights.answered", stream=topics.WEIGHTS, owner=TRAINER)
@@ -85,10 +85,10 @@ class WeightsOverdue(Event, frozen=True, kw_only=True):
 
     stage: Index
     window: Index
-    """The one that waits to begin."""
+    """The window that waits to begin."""
     wanted: Index
     """The version that was waited for; -1: any that is newer."""
     version: Index
-    """The one that the window runs on instead; -1: it goes on waiting, for nothing older could be trained."""
+    """The version that the window runs on instead; -1: it goes on waiting, for nothing older could be trained."""
     waited_s: Finite
     reason: str

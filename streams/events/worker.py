@@ -26,9 +26,9 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
     capacity: Count = 0
     """Rollouts that it runs at once."""
     boot_id: str = ""
-    """Of the start of the machine on which it runs; empty if it did not say."""
+    """The id of the present start of its machine; empty if it did not say."""
     pid_namespace: Integer = 0
-    """In which `pid` is a name; 0 if it did not say."""
+    """The namespace in which `pid` is a name; 0 if it did not say."""
 
 
 @event("worker.stopped", stream=topics.WORKERS, owner=NOBODY)
@@ -60,7 +60,7 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     role: str
     slot: Index
     state: str
-    """What it is doing or waiting for: `busy`, `wait_tasks`, `wait_weights`, `wait_batch`, `load`, ..."""
+    """Its work, or what it waits for: `busy`, `wait_tasks`, `wait_weights`, `wait_batch`, `load`, ..."""
     free: Count = 0
     """Rollouts that it could take now."""
     leases: tuple[UUID, ...] = ()
@@ -86,9 +86,9 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
 
 @event("record.retried", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordRetried(Event, frozen=True, kw_only=True):
-    """What was set aside takes effect after all, by another event; the record itself stays as it was.
+    """A record that was set aside takes effect after all, by another event; the record itself stays as it was.
 
-    Of the group.closed of a task that failed that is its task.retried.
+    For the group.closed of a task that failed, the other event is its task.retried.
     """
 
     stream: str
@@ -97,7 +97,7 @@ class RecordRetried(Event, frozen=True, kw_only=True):
     event: UUID
     """Id of the other event; it follows from what was set aside, so that a second retry changes nothing."""
     by: str = ""
-    """Who asked for it."""
+    """The person who asked for it."""
 
 
 @event("record.dropped", stream=topics.DEADLETTERS, owner=NOBODY)
@@ -109,4 +109,4 @@ class RecordDropped(Event, frozen=True, kw_only=True):
     offset: PointerOffset
     reason: str
     by: str = ""
-    """Who it was."""
+    """The person."""

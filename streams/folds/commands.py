@@ -25,7 +25,7 @@ VERBS: Final = {
     "task.retried": "retry",
     "record.dropped": "drop",
 }
-"""What a command asks for, by the type of the event that it becomes."""
+"""The verb of each command, by the type of the event that it becomes."""
 
 
 class KeyUse(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +43,7 @@ class KeyUse(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def verb(self) -> str:
-        """What was asked for."""
+        """The verb of the command."""
         return VERBS[self.type]
 
 
@@ -68,6 +68,7 @@ class Commands(msgspec.Struct):
             effective=ruling.effective,
             keyed=head.correlation is not None,
         )
+        # Older releases wrote the key as the event's id, and no correlation.
         self._at[head.id] = use
         self._of.setdefault(head.correlation or head.id, []).append(use)
 
@@ -77,7 +78,7 @@ class Commands(msgspec.Struct):
         self._at = other._at
 
     def of(self, key: UUID) -> list[KeyUse]:
-        """What the key was used for, in the order of the log."""
+        """The records that commands with this key became, in the order of the log."""
         return self._of.get(key, [])
 
     def at(self, event: UUID) -> KeyUse | None:

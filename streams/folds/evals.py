@@ -31,6 +31,7 @@ class Evaluation(msgspec.Struct):
 
     def mean_reward(self) -> float:
         """Mean score over the rows, in row order."""
+        # The order matters to the last bit: a sum of floats depends on it, and every daemon must write the same score.
         return float(np.concatenate([self.scores[row].rewards.view() for row in sorted(self.scores)]).mean())
 
     def mean_tokens(self) -> float:
@@ -42,7 +43,7 @@ class EvalFold(msgspec.Struct):
     """Evaluations that are not completed."""
 
     open: dict[UUID, Evaluation] = {}
-    _completed: set[UUID] = set()
+    _completed: set[UUID] = set()  # else a score that is read late would open its evaluation anew
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in eval.leased, eval.scored, task.expired and eval.completed."""
@@ -53,6 +54,7 @@ class EvalFold(msgspec.Struct):
                     evaluation.attempts[event.row_start] = max(
                         event.attempt, evaluation.attempts.get(event.row_start, 0)
                     )
+                    # A score or an expiry may be read before its lease, which lies in another partition.
                     if event.lease not in evaluation.over and event.row_start not in evaluation.scores:
                         evaluation.leases[event.lease] = event
             case experience.EvalScored():
@@ -80,7 +82,7 @@ class EvalFold(msgspec.Struct):
 
 
 def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
-    """Of leases of the same rows, in whatever order they are read, none is left."""
+    """Takes in the first score of some rows; every lease of the same rows is over, whichever was read first."""
     evaluation.scores.setdefault(event.row_start, event)
     for lease in [id for id, leased in evaluation.leases.items() if leased.row_start == event.row_start]:
         del evaluation.leases[lease]

@@ -1,4 +1,4 @@
-"""Tasks of which too few rollouts succeeded: a fold of `rftd.tasks` over all experiments, for whoever has no tables."""
+"""Failed tasks, of which too few rollouts succeeded: a fold of `rftd.tasks`, for whoever has no tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     closed_ns: int
     place: RecordPlace
-    """Of its group.closed."""
+    """The place of its group.closed."""
     tries: tuple[Try, ...] = ()
 
 
@@ -71,13 +71,14 @@ class FailedTasks:
                 self._leases.setdefault(event.group, {})[event.lease] = (event, decoded.head.time_ns)
             case task.TaskExpired() as event:
                 self._ended[event.lease] = event.reason
+            # Of a repeated close the first counts, as for every fold.
             case task.GroupClosed() as event if event.failed and event.reason != STAGE_ENDED:
                 self._closed.setdefault(event.group, (event, decoded))
             case _:
                 pass
 
     def found(self) -> list[FailedTask]:
-        """What was taken in, newest first."""
+        """The tasks that were taken in, newest first."""
         tasks = [self._task(event, decoded) for event, decoded in self._closed.values()]
         return sorted(tasks, key=lambda each: (each.closed_ns, each.place), reverse=True)
 

@@ -25,6 +25,7 @@ from rftd.streams.folds.spine import Plan
 P = TypeVar("P", bound=msgspec.Struct)
 _Fields = dict[str, Any]
 
+# Of the code of that release: its snapshots carry it where later ones carry a number.
 FINGERPRINT: Final = bytes.fromhex("a6ec2db58678491d55d422238852ed16")
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 
@@ -50,7 +51,7 @@ class _Waiting(msgspec.Struct):
     eligible_at_ns: int
 
     def now(self) -> BufferEntry:
-        """The same as this release keeps it."""
+        """The entry as this release keeps it."""
         return BufferEntry(*msgspec.structs.astuple(self))
 
 
@@ -60,7 +61,7 @@ class _Item(msgspec.Struct):
     last: bool
 
     def now(self) -> Item:
-        """The same as this release keeps it."""
+        """The item as this release keeps it."""
         return Item(self.entry.now() if self.entry else None, self.use, self.last)
 
 
@@ -103,6 +104,7 @@ def _convert_spine(spine: _Fields) -> None:
         batches.steps.add(step)
     batches.newest = {step: plan.event.batch for step, plan in plans.items()}
     batches.furthest = msgpack_decoder(int).decode(spine["furthest"])
+    # A fork's first weights are no step of its own: they were made in its parent's history.
     at_step = forked.at_step if forked is not None else -1
     executed = Versions()
     for key in sorted(checksums):
@@ -136,6 +138,7 @@ def _convert_ledger(ledger: _Fields, batches: PlannedBatches) -> None:
         ledger[name] = {id: entry.now() for id, entry in entries.items()}
     ledger |= {
         "_items": {batch: {id: item.now() for id, item in each.items()} for batch, each in items.items()},
+        # One set held the ids of groups and of events alike. An id is of one kind only, so both may keep all of them.
         "_closed": ClosedGroups(others=seen),
         "_batches": batches,
         "_recent": Recent(older=seen),
@@ -147,5 +150,6 @@ def _convert_groups(groups: _Fields) -> None:
     expired: set[UUID] = _taken(groups, "_expired", set[UUID])
     for group in open.values():
         leases = (derive(group.id, "lease", number) for number in range(1, group.attempts + 1))
+        # That version kept one set for all groups; the ids of a group's leases follow from its own.
         group._over = expired.intersection(leases)
     groups |= {"open": open, "_closed": ClosedGroups(others=_taken(groups, "_closed", set[UUID]))}

@@ -59,7 +59,7 @@ class Group(msgspec.Struct):
     attempts: int = 0
     """Leases so far, of any of its rollouts: the number of the last."""
     spent: dict[int, int] = {}
-    """Per rollout: leases that are attempts of it. Those that ended for a reason of their worker's are none."""
+    """Leases that are attempts of a rollout, by rollout. Those that ended for a reason of their worker's are none."""
     lost_with: set[UUID] = set()
     """Workers that died with it while they held other groups too."""
     losses_alone: int = 0
@@ -76,7 +76,7 @@ class Group(msgspec.Struct):
     expired: tuple[int, str] = (0, "")
     """The last lease that ended without it: its attempt, and why."""
     durations_ms: dict[int, int] = {}
-    """Of its members."""
+    """The durations of its members, by rollout."""
     _counted: set[int] = set()
     """Leases that were counted, by number."""
     _over: set[UUID] = set()
@@ -148,23 +148,23 @@ class GroupFold(msgspec.Struct):
     to_close: int = 0
     """Open groups that were leased. Answers to a lease without effect open one that may never be."""
     inflight_rollouts: int = 0
-    """Of those groups, the rollouts that did not fail."""
+    """Rollouts of those groups that did not fail."""
     load: dict[UUID, int] = {}
-    """Per worker: rollouts of its leases that have not ended."""
+    """Rollouts of a worker's leases that have not ended, by worker."""
     alone: dict[UUID, UUID] = {}
     """Leases of which each is all that its worker has, and the worker."""
     next_sequence: dict[int, int] = {}
-    """Per stage: the dataset position."""
+    """The dataset position, by stage."""
     windows: dict[int, GroupWindow] = {}
-    """Per stage, if its schedule has sync points."""
+    """The newest window, by stage, where the schedule has sync points."""
     last_error: tuple[str, str] = ("", "")
     """Code and reason of the last closed group that lacked a member."""
     recent: list[tuple[int, int]] = []
-    """Of the newest closed groups of one stage: the milliseconds that its members took, and how many they were."""
+    """The newest closed groups of one stage: the milliseconds that the members took, and their number."""
     closed_in_stage: int = 0
     """Groups of that stage that closed."""
     recent_stage: int = -1
-    """Which stage."""
+    """That stage."""
     _short: dict[int, int] = {}
     _short_stage: int = -1
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
@@ -185,8 +185,6 @@ class GroupFold(msgspec.Struct):
                 self._retried(event, decoded)
             case experience.RolloutFailed():
                 self._failed(event, decoded)
-            case _:
-                pass
 
     def _group(self, id: UUID, decoded: Decoded) -> Group | None:
         group = self.open.get(id)
@@ -207,12 +205,14 @@ class GroupFold(msgspec.Struct):
         if event.attempt >= group.attempts:  # leases of other slots are read in any order
             group.attempts = event.attempt
             group.min_version, group.pinned = event.min_version, event.pinned
+        # By number: a lease that is repeated in the log is no second attempt.
         if event.attempt not in group._counted:
             group._counted.add(event.attempt)
             for rollout in event.rollouts if not event.reissue else ():
                 group.spent[rollout] = group.spent.get(rollout, 0) + 1
         if event.lease in self.leases:
             return
+        # Its expiry was read before: a transport may repeat the lease long after.
         if event.lease in group._over:
             self._place(group, new=new)
             return
@@ -248,7 +248,7 @@ class GroupFold(msgspec.Struct):
         return new
 
     def _place(self, group: Group, *, new: bool = False) -> None:
-        """Among the loose ones, or not."""
+        """Puts the group among the loose ones, or takes it from them."""
         if group.loose:
             self.loose.add(group.id)
         elif not new:
@@ -271,6 +271,7 @@ class GroupFold(msgspec.Struct):
 
     def _ended(self, group: Group, rollout: int) -> None:
         """One of its rollouts is terminal."""
+        # Every lease of it: a slow rollout may be under way at a second worker too, and the first answer ends both.
         for lease in group.leases.values():
             if rollout in lease.rollouts:
                 self._charge(lease.worker, -1)
@@ -317,6 +318,7 @@ class GroupFold(msgspec.Struct):
         oldest, newest = _versions_of(event.spans)
         if group.sequence < 0:
             group.stage = event.stage
+        # At least 1: a sum of zero would read as "nothing is known".
         group.durations_ms[event.rollout] = max(1, round(event.duration_s * 1000))
         group.members[event.rollout] = task.Member(
             event.experience,
@@ -345,6 +347,7 @@ class GroupFold(msgspec.Struct):
             self.inflight_rollouts -= 1
 
     def _close(self, event: task.GroupClosed, decoded: Decoded) -> None:
+        # A close that is repeated in the log changes nothing: batches rest on the first.
         if not self._closed.first(decoded.head.experiment, event.group):
             return
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
@@ -361,12 +364,12 @@ class GroupFold(msgspec.Struct):
 
     @property
     def mean_duration_s(self) -> float | None:
-        """How long a rollout took, on average over the newest closed groups; None if nothing is known."""
+        """Mean duration of a rollout over the newest closed groups; None if nothing is known."""
         members = sum(count for _, count in self.recent)
         return sum(busy_ms for busy_ms, _ in self.recent) / members / 1000 if members else None
 
     def _count_recent(self, event: task.GroupClosed) -> None:
-        # Every close of an experiment is in one partition, so what is "recent" is given.
+        # Every close of an experiment is in one partition, so what is "recent", or "in a row" below, is given.
         if event.stage != self.recent_stage:
             self.recent_stage, self.closed_in_stage, self.recent = event.stage, 0, []
         self.closed_in_stage += 1
@@ -378,10 +381,10 @@ class GroupFold(msgspec.Struct):
         return self._short.get(minimum, 0) if stage == self._short_stage else 0
 
     def _count_short(self, event: task.GroupClosed) -> None:
-        # Every close of an experiment is in one partition, so what is "in a row" is given.
         if event.stage != self._short_stage:
             self._short_stage, self._short = event.stage, {}
         members = len(event.members)
+        # Beyond its own size a group says nothing: no policy can ask for more members than were rolled out.
         for minimum in range(1, min(members + event.failed, MINIMUMS) + 1):
             self._short[minimum] = 0 if members >= minimum else self._short.get(minimum, 0) + 1
         if event.failed:
@@ -390,7 +393,7 @@ class GroupFold(msgspec.Struct):
 
 def _versions_of(spans: tuple[experience.Span, ...]) -> tuple[int, int]:
     """The oldest and the newest weights that drew a token; most rollouts have one span."""
-    if len(spans) == 1:
+    if len(spans) == 1:  # without a list: this is asked for every experience
         return spans[0].version, spans[0].version
     versions = [span.version for span in spans] or (0,)
     return min(versions), max(versions)

@@ -19,7 +19,7 @@ HOME = Partition(topics.DEADLETTERS, 0)
 
 
 class RecordPlace(NamedTuple):
-    """Of the record that was set aside, or of the group.closed of a task that failed."""
+    """The place of a record that was set aside, or of the group.closed of a task that failed."""
 
     stream: str
     partition: int
@@ -41,14 +41,14 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody decided about a dead letter."""
+    """A person's decision about a dead letter."""
 
     retried: bool
     """False: it was dropped."""
     by: str
     reason: str
     event: UUID | None
-    """What takes effect instead of it."""
+    """The event that takes effect instead of it."""
     decided_ns: int
 
 
@@ -59,9 +59,9 @@ class Letters:
         self.letters: dict[RecordPlace, Letter] = {}
         self.verdicts: dict[RecordPlace, LetterDecision] = {}
         self.commands = Commands()
-        """Which keys dropped one."""
+        """The keys of commands that dropped one."""
         self.next_offset = 0
-        """Of the stream: where to read on."""
+        """The offset of the stream at which to read on."""
         self._fences = FenceView()
 
     async def catch_up(self, log: EventLog) -> None:
@@ -93,6 +93,7 @@ class Letters:
                 )
             case worker.RecordRetried():
                 place = RecordPlace(event.stream, event.partition, event.offset)
+                # A retry has taken effect already, whatever was decided meanwhile; a drop only says what is shown.
                 known = self.verdicts.get(place)
                 if known is None or not known.retried:
                     self.verdicts[place] = LetterDecision(

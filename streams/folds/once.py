@@ -1,4 +1,4 @@
-"""What must not count twice: plans by their steps, other decisions by their ids, of which the newest are known.
+"""Events that must not count twice: plans by their steps, other decisions by their ids, of which the newest are known.
 
 An event may lie in a partition twice where a writer could not know that it was heard (Kafka). The second comes before
 the writer's next append, or it is of a writer that a fence has replaced since; so the newest ids suffice.
@@ -16,7 +16,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.ranges import Ranges
 
 REMEMBERED: Final = 4096
-"""So many of the newest ids, and of the newest steps, are known at least; twice as many at most."""
+"""Newest ids, and newest steps, that are known at least; twice as many are at most."""
 
 
 class Recent(msgspec.Struct):
@@ -33,6 +33,7 @@ class Recent(msgspec.Struct):
         if id in self:
             return False
         self.newer.add(id)
+        # Two halves: dropping one is free, where an order of single ids would cost with each of them.
         if len(self.newer) >= REMEMBERED:
             self.older = self.newer
             self.newer = set()
@@ -60,8 +61,10 @@ class PlannedBatches(msgspec.Struct):
 
     def abandon(self, event: batch.BatchAbandoned) -> bool:
         """Takes it out again; False if it is not the plan of its step, or was executed before: that stands."""
+        # Of a step and its abandonment the first on the spine counts: what was executed made weights, and stands.
         if event.step <= self.furthest:
             return False
+        # Of a step that is no longer among the newest the batch is not known, and believed.
         known = self.newest.get(event.step, event.batch)
         if event.batch in self.abandoned or event.step not in self.steps or known != event.batch:
             return False

@@ -46,6 +46,7 @@ def pieces_of(fold: msgspec.Struct) -> Iterator[bytes]:
 def from_pieces(pieces: Iterable[bytes], kind: type[T]) -> T:
     """The fold again; containers that `kind` does not name are left out. Raises msgspec.MsgspecError."""
     each = iter(pieces)
+    # A part that `kind` does not have belongs to a larger fold: trainers read the daemon's snapshots.
     fold: T = msgpack_decoder(kind).decode(next(each, b""))
     for piece in map(_pieces.decode, each):
         holder: Any = fold
@@ -67,6 +68,7 @@ def _without_large(part: Any, path: tuple[str, ...], large: list[tuple[tuple[str
     changed: dict[str, Any] = {}
     for name in part.__struct_fields__:
         value = getattr(part, name)
+        # A frozen struct is one value, as an event is, and encoded whole.
         if isinstance(value, msgspec.Struct) and not value.__struct_config__.frozen:
             if (smaller := _without_large(value, (*path, name), large)) is not value:
                 changed[name] = smaller

@@ -1,4 +1,4 @@
-"""What grows with the history, kept as intervals: whole numbers, groups that are closed, versions of weights."""
+"""Sets that grow with the history, kept as intervals: whole numbers, groups that are closed, versions of weights."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Ranges(msgspec.Struct):
 
     def below(self, number: int) -> int | None:
         """The highest that is lower; None if there is none."""
+        # From `number - 1`: an interval that begins at `number` holds nothing below it.
         at = bisect_right(self.starts, number - 1) - 1
         return min(number, self.ends[at]) - 1 if at >= 0 else None
 
@@ -36,6 +37,7 @@ class Ranges(msgspec.Struct):
 
     def cover(self, start: int, end: int) -> None:
         """Takes in all of [start, end)."""
+        # Intervals that only touch become one, or a set that grows by one number at a time would be a list of them.
         first = bisect_right(self.starts, start) - 1
         if first < 0 or self.ends[first] < start:
             first += 1

@@ -24,7 +24,7 @@ class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     member: task.Member
     group: batch.GroupRef
     index: int
-    """Of the member in its group."""
+    """The place of the member in its group."""
     stage: int
     group_size: int
     """Members of its group."""
@@ -33,7 +33,7 @@ class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: float
     """The tag: as it was produced, or as it was changed since."""
     uses: int = 0
-    """How often it was planned."""
+    """Times that it was planned."""
     eligible_at_ns: int = 0
     """It may not be planned again before this reading of the clock."""
 
@@ -47,13 +47,13 @@ class BufferBooks(msgspec.Struct):
 
     produced: int = 0
     planned: int = 0
-    """For the last time."""
+    """Experiences that were planned for the last time."""
     retired: dict[str, int] = {}
     failed_rollouts: int = 0
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """What became of an experience whose group was not read yet."""
+    """The fate of an experience whose group was not read yet."""
 
     gone: bool = False
     """Retired, or planned for the last time."""
@@ -68,7 +68,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An experience in a batch that may still be abandoned."""
 
     entry: BufferEntry | None
-    """As it was before; None until its group is read."""
+    """The entry before it was planned; None until its group is read."""
     use: int
     last: bool
     """It may not be planned again."""
@@ -82,15 +82,15 @@ class ReplayBuffer(msgspec.Struct):
     cooling: dict[UUID, BufferEntry] = {}
     """Planned before, and once they have rested they may be again."""
     group_sizes: dict[int, int] = {}
-    """How many of those that wait come from groups of so many members."""
+    """Experiences that wait, by the number of members of their groups."""
     books: BufferBooks = msgspec.field(default_factory=BufferBooks)
     given_up: dict[UUID, str] = {}
-    """That the planner has to retire, and why."""
+    """Experiences that the planner has to retire, and why."""
     planned_in_stage: dict[int, int] = {}
     """Experiences that were planned at least once."""
     _ahead: dict[UUID, Ahead] = {}
     _items: dict[UUID, dict[UUID, Item]] = {}
-    """Of batches that may still be abandoned."""
+    """The items of batches that may still be abandoned, by batch."""
     _stage_of: dict[UUID, int] = {}
     _priorities: dict[UUID, float] = {}
     """Tags of groups that were changed."""
@@ -113,7 +113,7 @@ class ReplayBuffer(msgspec.Struct):
         }
 
     def apply(self, decoded: Decoded) -> Changes:
-        """Takes in what groups, plans and retirements say; the experiences that it changed something for."""
+        """The experiences that an event of groups, plans or retirements changed, after it was taken in."""
         event = decoded.event
         if isinstance(event, StepCompleted):
             self._completed(event)
@@ -164,6 +164,7 @@ class ReplayBuffer(msgspec.Struct):
             )
             for index, member in enumerate(event.members)
         }
+        # Plans lie in another partition than groups, so a batch may be read before the group it is made of (rule 6).
         if self._ahead:
             return {id: self._late(entry) for id, entry in entries.items()}
         if entries:
@@ -182,7 +183,7 @@ class ReplayBuffer(msgspec.Struct):
         return None if ahead.gone else self._enter(entry, ahead.uses, ahead.eligible_at_ns)
 
     def _enter(self, entry: BufferEntry, uses: int, eligible_at_ns: int) -> BufferEntry:
-        """It waits or rests, used so often; returns it as it is then."""
+        """The entry as it waits or rests from here on, used so often."""
         if uses != entry.uses or eligible_at_ns != entry.eligible_at_ns:
             entry = msgspec.structs.replace(entry, uses=uses, eligible_at_ns=eligible_at_ns)
         if uses:
@@ -210,6 +211,7 @@ class ReplayBuffer(msgspec.Struct):
                 self._ahead[id] = Ahead(last, item.use, event.eligible_at_ns)
                 items[id] = Item(None, item.use, last)
                 continue
+            # It was eligible when it was planned, so it returns without a rest if the batch is abandoned.
             rested = msgspec.structs.replace(entry, eligible_at_ns=0) if entry.eligible_at_ns else entry
             id = entry.member.experience  # the same object in each place is found faster than an equal one
             items[id] = Item(rested, item.use, last)
@@ -238,10 +240,12 @@ class ReplayBuffer(msgspec.Struct):
     def _prioritized(self, event: batch.ExperiencePrioritized) -> Changes:
         self._priorities[event.group] = event.priority
         changes: dict[UUID, BufferEntry] = {}
+        # A search through all that waits: a person tags a group once in a while, and an index would cost every close.
         for place in (self.waiting, self.cooling):
             for experience, entry in place.items():
                 if entry.group.group == event.group:
                     place[experience] = changes[experience] = msgspec.structs.replace(entry, priority=event.priority)
+        # And in batches that may be abandoned, or the items would come back with the former tag.
         for items in self._items.values():
             for experience, item in items.items():
                 if item.entry is not None and item.entry.group.group == event.group:
@@ -265,6 +269,7 @@ class ReplayBuffer(msgspec.Struct):
             elif (now := self.cooling.get(experience)) is not None and now.uses == item.use:
                 self._leave(experience)
                 changes[experience] = self._enter(now, item.use - 1, 0)
+        # The books are of plans, not of where the items are now: all of the batch is taken out.
         self._book(self._stage_of.pop(event.batch), items, -1)
         return changes
 

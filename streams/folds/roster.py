@@ -17,13 +17,13 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     slot: int
     code: str = ""
-    """Of the error that ended it, if it said so itself."""
+    """The code of the error that ended it, if it said so itself."""
     reason: str = ""
     lost: bool = False
     """True if somebody else noticed."""
     host: str = ""
     pid: int = -1
-    """Of its process; -1 if it was never seen to join."""
+    """Its process; -1 if it was never seen to join."""
 
 
 class Roster(msgspec.Struct):
@@ -32,17 +32,18 @@ class Roster(msgspec.Struct):
     live: dict[UUID, worker.WorkerStarted] = {}
     gone: dict[UUID, Gone] = {}
     last_of: dict[str, Gone] = {}
-    """Who left last, by role."""
+    """The worker that left last, by role."""
     last_in: dict[tuple[str, int], Gone] = {}
-    """The same by role and slot."""
+    """The worker that left last, by role and slot."""
     last_at: dict[tuple[str, int, str], Gone] = {}
-    """The same by role, slot and host."""
+    """The worker that left last, by role, slot and host."""
 
     def apply(self, decoded: Decoded) -> None:
         """Takes in an event of the workers stream."""
         event = decoded.event
         match event:
             case worker.WorkerStarted():
+                # A worker that was declared lost may have been slow only; its slot may be somebody else's by now.
                 if event.worker not in self.gone:
                     self.live[event.worker] = event
             case worker.WorkerStopped():

@@ -22,13 +22,13 @@ from rftd.streams.topics import Partition, may_hold
 
 
 class KeptCheckpoints(msgspec.Struct):
-    """What was announced; whether a step on the spine is behind it is asked where it is used (rule 3)."""
+    """The checkpoints that were announced; whoever uses one asks whether its step is on the spine (rule 3)."""
 
     kept: dict[tuple[int, int], CheckpointCommitted] = {}
     """Committed and not deleted, by (step, generation); the last committed is the last."""
     _deleted: set[tuple[int, int]] = set()
     count: int = 0
-    """How many were ever committed, but for what comes again."""
+    """Checkpoints that were ever committed, each counted once."""
     _committed: dict[tuple[int, int], set[UUID]] = {}
     """Events of those that are kept, so that an older one that comes again does not replace a newer."""
 
@@ -50,7 +50,7 @@ class KeptCheckpoints(msgspec.Struct):
 
 
 class SpineParts(msgspec.Struct, kw_only=True):
-    """What three partitions say: the part of a snapshot that trainer and explorers take."""
+    """The folds of three partitions: the part of a snapshot that trainer and explorers take."""
 
     spine: Spine
     weights: Weights
@@ -61,6 +61,7 @@ class RunParts(SpineParts, kw_only=True):
     """All folds of one experiment."""
 
     groups: GroupFold
+    # Snapshots of earlier releases have it under this name.
     replay_buffer: ReplayBuffer = msgspec.field(name="ledger")
     evals: EvalFold
     roster: Roster
@@ -86,9 +87,9 @@ class RunState:
         self.roster = Roster()
         self.committed = KeptCheckpoints()
         self.touched: dict[UUID, BufferEntry | None] | None = None
-        """What the replay buffer changed, as it is now, for an index that follows it; None if there is none."""
+        """Experiences that changed in the replay buffer, as they are now, for an index; None if no index follows."""
         self.evaluated_through: dict[int, int] = {}
-        """Per stage: no evaluation up to this step is due any more. Noted by who looked, so that nobody looks twice."""
+        """The step of each stage up to which no evaluation is due any more, so that nobody looks twice."""
         self._on_heartbeat = on_heartbeat
         self._spine_only = spine_only
 
@@ -123,6 +124,7 @@ class RunState:
     def apply(self, decoded: Decoded) -> None:
         """Takes in one effective event."""
         match decoded.partition.stream:
+            # Explorers write scores of evaluations where they write experiences.
             case topics.EXPERIENCES:
                 (self.evals if isinstance(decoded.event, EvalScored) else self.groups).apply(decoded)
             case topics.TASKS:
@@ -131,6 +133,7 @@ class RunState:
                 self.evals.apply(decoded)
             case topics.EXPERIMENTS:
                 self.spine.apply(decoded)
+                # Plans and retirements name groups that such a state never reads: notes ahead of them would only grow.
                 if self._spine_only:
                     return
                 self.groups.apply(decoded)
@@ -141,6 +144,7 @@ class RunState:
             case topics.CHECKPOINTS:
                 self.committed.apply(decoded)
             case topics.WORKERS:
+                # A follower also hands out records of no experiment: here, of workers that stand by.
                 if decoded.head.experiment == self.experiment:
                     self.roster.apply(decoded)
             case topics.HEARTBEATS:

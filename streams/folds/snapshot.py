@@ -53,7 +53,8 @@ class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
         return {Partition(mark.stream, mark.partition): mark.next_offset for mark in self.marks}
 
     def heads(self, partitions: Mapping[Partition, int] | None = None) -> Heads:
-        """What the log must still hold: of these partitions, or of all."""
+        """The heads that the log must still hold: of these partitions, or of all."""
+        # Heartbeats are forgotten on purpose; without a chain nothing of the partition was read that could be missed.
         found = {
             Partition(mark.stream, mark.partition): Mark(mark.next_offset, mark.chain)
             for mark in self.marks
@@ -76,6 +77,8 @@ class _FirstPiece(msgspec.Struct, kw_only=True):
 
 def pack(snapshot: Snapshot[P]) -> bytes:
     """The snapshot as the bytes of a file; it must not change meanwhile. May run on a thread: see `pieces_of`."""
+    # The place has a piece of its own, whose shape is the same in every version: what a snapshot remembers of the log
+    # is heard even where its fold is of another release.
     place = _FirstPiece(experiment=snapshot.experiment, marks=snapshot.marks, fences=snapshot.fences)
     payload: list[bytes] = []
     for piece in (_encoder.encode(place), *pieces_of(snapshot.parts)):
@@ -93,6 +96,7 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
         raise CodecError("it is no snapshot, or cut off")
     start = len(_MAGIC) + _VERSION_SIZE_BYTES
     payload = view[_HEAD_SIZE_BYTES:]
+    # Before anything is decoded: a file that was cut off or flipped on disk must cost a fold from the log, and no more.
     if hashlib.sha256(payload).digest() != bytes(view[start:_HEAD_SIZE_BYTES]):
         raise CodecError("its bytes do not match its sha256")
     parts = _parts_of(kind)

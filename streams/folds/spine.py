@@ -36,7 +36,7 @@ class Status(StrEnum):
 
 
 class Kept(StrEnum):
-    """Where an experiment's files are."""
+    """The place of an experiment's files."""
 
     HERE = "here"
     ARCHIVED = "archived"
@@ -53,7 +53,7 @@ TURNS: Final = (
     experiment.ExperimentCompleted,
     experiment.ExperimentFailed,
 )
-"""What changes where it stands: without effect once it is over, as of who asked while another daemon ended it."""
+"""Events that change the state: without effect once it is over, for a daemon may ask while another one ends it."""
 
 
 class Plan(NamedTuple):
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
 
 
 class Spine(msgspec.Struct):
-    """What one experiment's spine says so far."""
+    """The fold of one experiment's spine."""
 
     status: Status | None = None
     status_ns: int = 0
@@ -72,41 +72,41 @@ class Spine(msgspec.Struct):
     code: str = ""
     reason: str = ""
     cause: str = ""
-    """Of a pause that no command asked for, as in experiment.paused."""
+    """The cause of a pause that no command asked for, as in experiment.paused."""
     pauses: int = 0
-    """That no command asked for, since the last step that was new."""
+    """Pauses that no command asked for, since the last step that was new."""
     priority: int = 0
-    """Of its turn: as it was submitted, or changed since; the highest goes first."""
+    """Its place in the line, as it was submitted or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
-    """As it was submitted first."""
+    """The specification that was submitted first."""
     halves: frozenset[str] = frozenset()
-    """What its submissions have brought: `explore`, `train`."""
+    """The halves that its submissions have brought: `explore`, `train`."""
     start: tuple[experiment.HeadRef, ...] = ()
     forked: experiment.ExperimentForked | None = None
-    """Where it comes from, if it shares another's history."""
+    """The history of another experiment that it shares, if it is a fork."""
     kept: Kept = Kept.HERE
     archive: experiment.ExperimentArchived | None = None
-    """Of the file that holds its files, or held them last."""
+    """The archive that holds its files, or held them last."""
     payloads_dropped: bool = False
     """Its experiences have no token arrays in the log any more."""
     payloads_dropped_through: int = 0
-    """The same of those that were trained up to this step."""
+    """The last step whose experiences have no token arrays in the log any more."""
     stage: int = -1
     """The stage under way; -1 before the first."""
     first_version: int = 0
     """The weight version at which that stage began."""
     first_versions: dict[int, int] = {}
-    """At which each stage began."""
+    """The weight versions at which the stages began, by stage."""
     stage_started_ns: int = 0
     stage_completed: bool = False
     planned: int = 0
     """The last planned step."""
     plan_offsets: dict[int, int] = {}
-    """Where the plans of the newest steps lie: what a new trainer re-reads. Of older ones the log must be asked."""
+    """The offsets of the newest steps' plans, which a new trainer re-reads; for older ones the log must be asked."""
     plans: dict[int, Plan] = {}
     """Plans that the present generation has not executed."""
     abandoned: dict[int, int] = {}
-    """How often each step's batch was abandoned."""
+    """Batches of a step that were abandoned, by step."""
     decided_at_ns: int = 0
     """The last clock reading that a decision recorded (rule 9)."""
     generation: int = -1
@@ -116,11 +116,11 @@ class Spine(msgspec.Struct):
     furthest: int = 0
     """Steps executed in any generation."""
     environment: dict[str, str] = {}
-    """What the newest generation's trainer said about where it runs."""
+    """The environment that the newest generation's trainer runs in, as it said."""
     checksums: dict[tuple[int, int], str] = {}
-    """Of the weights of the newest executed (version, generation); see `made`."""
+    """The checksums of the newest weights, by (version, generation) that were executed; see `made`."""
     begun: dict[tuple[int, int], str] = {}
-    """Of the weights that a fork began with, of each generation."""
+    """The checksums of the weights that a fork began with, by (version, generation)."""
     executed: Versions = msgspec.field(default_factory=Versions)
     """(version, generation) of every step."""
     mark: step.SpineMark | None = None
@@ -129,7 +129,7 @@ class Spine(msgspec.Struct):
     request: weights.WeightsRequested | None = None
     """The newest that explorers made."""
     overdue: dict[tuple[int, int], int] = {}
-    """Per (stage, window) that waited too long for its weights: the version that it runs on instead, or -1."""
+    """The version, or -1, that a window runs on which waited too long for its weights, by (stage, window)."""
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     _lived: set[UUID] = set()
     """Ids of the life events that were taken in."""
@@ -138,6 +138,7 @@ class Spine(msgspec.Struct):
         """Takes in one event of the spine."""
         event = decoded.event
         match event:
+            # The guards take the event in; one that is repeated, or stands no more, falls through to the case below.
             case batch.BatchPlanned() if self.batches.plan(event):
                 self.planned = max(self.planned, event.step)
                 self.plans[event.step] = Plan(event, decoded.offset)
@@ -148,15 +149,17 @@ class Spine(msgspec.Struct):
                 self.plans.pop(event.step, None)
                 self.plan_offsets.pop(event.step, None)
                 self.abandoned[event.step] = self.abandoned.get(event.step, 0) + 1
+                # Not `planned - 1`: of several planned steps the one in the middle may be abandoned.
                 last = self.batches.steps.last
                 self.planned = last if last is not None else self.forked.at_step if self.forked else 0
             case batch.BatchPlanned() | batch.BatchAbandoned():
-                pass  # again
+                pass
             case batch.ExperienceRetired():
                 self.decided_at_ns = max(self.decided_at_ns, event.decided_at_ns)
             case step.StepCompleted():
                 self._step(event)
             case step.GenerationStarted():
+                # A generation that comes again, or an older one, must not set the version back.
                 if event.generation > self.generation:
                     self.generation = event.generation
                     self.version = event.version
@@ -230,12 +233,14 @@ class Spine(msgspec.Struct):
     def _step(self, event: step.StepCompleted) -> None:
         if event.spine is not None and (self.mark is None or event.spine.end > self.mark.end):
             self.mark = event.spine
+        # Whoever wrote first counts; the mark above is taken from any, for it only says what was read.
         if (event.step, event.generation) in self.executed or event.batch in self.batches.abandoned:
             return
         self.batches.complete(event)
         self.executed.add((event.step, event.generation))
         self.checksums[event.step, event.generation] = event.checksum
         trim(self.checksums)
+        # Progress: batches that a new generation executes again do not say that what paused the run is gone.
         if event.step > self.furthest:
             self.furthest = event.step
             self.pauses = 0
@@ -320,6 +325,7 @@ class Spine(msgspec.Struct):
         self.first_versions = dict(enumerate(event.first_versions))
         self.planned = self.furthest = event.at_step
         self.decided_at_ns = event.decided_at_ns
+        # Generation -1: the parent's weights, whichever generation of it made them.
         self._begin(event.at_step, -1, event.checksum)
         ends = event.first_versions[event.stage] + self.spec.stages[event.stage].total_steps == event.at_step
         self.stage = event.stage if ends else event.stage - 1
@@ -336,5 +342,5 @@ def _fits(event: experiment.ExperimentForked, spec: ExperimentSpec) -> bool:
 
 
 def order_of(event: weights.WeightsRequested | weights.WeightsAnswered) -> tuple[int, int, int]:
-    """Where a request stands among those of its experiment; an answer has that of its request."""
+    """The place of a request among those of its experiment; an answer has that of its request."""
     return event.stage, event.window, event.number

@@ -15,12 +15,12 @@ from rftd.streams.folds.spine import Spine, order_of
 
 
 class Weights(msgspec.Struct):
-    """What was announced; `newest` asks the spine which announcements have effect (rule 3)."""
+    """The versions that were announced; `newest` asks the spine which announcements have effect (rule 3)."""
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
     """Those that were not retired, and the base model's, which always tell what a run began with."""
     retired: Versions = msgspec.field(default_factory=Versions)
-    """With those of the same generation between two of them that were never announced."""
+    """Versions that were retired, and those between two of them in a generation that were never announced."""
     standing: list[tuple[int, int]] = []
     """Published and not retired, in order: few, however long a run is."""
     lost: set[int] = set()
@@ -28,7 +28,7 @@ class Weights(msgspec.Struct):
     activated: dict[UUID, tuple[int, int]] = {}
     """The newest that each worker has loaded."""
     answer: weights.WeightsAnswered | None = None
-    """To the newest request that was answered."""
+    """The answer to the newest request that has one."""
     _announced: dict[tuple[int, int], set[UUID]] = {}
     """Their events, so that an older one that comes again does not replace a newer."""
     _epoch: int = 0
@@ -92,6 +92,7 @@ class Weights(msgspec.Struct):
                 known = (each for each in (retired.below(version), *before) if each is not None)
                 retired.cover(max(known, default=version - 1) + 1, version)
             retired.add(version)
+        # The base model's announcement stays: its checksum says what the run began with.
         if version:
             self.published.pop(key, None)
             self._announced.pop(key, None)
