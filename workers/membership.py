@@ -22,7 +22,7 @@ from rftd.streams.patience import append_when_space
 
 
 class Pulse(msgspec.Struct, kw_only=True):
-    """What the next heartbeat says; the worker's loop writes it, the heartbeat task reads it."""
+    """The content of the next heartbeat; the worker's loop writes it, the heartbeat task reads it."""
 
     state: str = "load"
     free: int = 0
@@ -33,19 +33,20 @@ class Pulse(msgspec.Struct, kw_only=True):
 
 
 class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
-    """What names one operating system process for ever."""
+    """The name of an operating system process, which no other ever has."""
 
     host: str
     pid: int
     start_s: float
     """The operating system's start time of it; a pid comes again."""
     boot_id: str = ""
-    """Of this start of the machine; empty where the operating system tells none."""
+    """The id of this start of the machine; empty where the operating system tells none."""
     pid_namespace: int = 0
-    """In which `pid` is a name: containers of one machine, under one host name, each have their own; 0: not told."""
+    """The namespace in which `pid` is a name, which containers of one machine have each for itself; 0: not told."""
 
     def sees(self, started: WorkerStarted) -> bool:
         """True if that worker's pid means the same here as where it runs; of others only heartbeats tell anything."""
+        # An empty id is of a release that told none: it is not held against the worker.
         same_boot = started.boot_id in ("", self.boot_id)
         same_names = started.pid_namespace in (0, self.pid_namespace)
         return started.host == self.host and same_boot and same_names
@@ -77,7 +78,7 @@ def _pid_namespace() -> int:
 
 
 class Membership:
-    """One worker of one experiment."""
+    """A worker of an experiment, as its events tell of it."""
 
     def __init__(
         self,
@@ -90,7 +91,8 @@ class Membership:
         ids: Ids,
         process: ProcessName | None = None,
     ) -> None:
-        """`process`: the one that runs it, this one if None."""
+        """`process` is the one that runs the worker; None: this one."""
+        # A new id for each start: what a predecessor in the same slot has leased is not this worker's.
         self.id = ids.new()
         self._process = process or this_process()
         self.log = log
@@ -153,6 +155,7 @@ class Membership:
 
     async def _append(self, event: WorkerStarted | WorkerStopped | Heartbeat) -> None:
         draft = self.writer.draft(event, experiment=self.experiment)
+        # A full disk is waited out: a heartbeat that raised would end a worker that has done nothing wrong.
         await append_when_space(self.log, [draft], clock=self.clock)
 
 
@@ -163,4 +166,5 @@ def explain(error: BaseException) -> str:
         text = "; ".join(filter(None, parts))
     else:
         text = f"{type(error).__name__}: {error}"
+    # Bounded: the text goes into an event, and errors of libraries may quote whole tensors.
     return text[: limits.ERROR_TEXT_CHARS]

@@ -63,15 +63,18 @@ class MovedModules(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """None: an ordinary module."""
+        """None, which lets the import system make an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Gives the module what the one of today holds."""
         old = module.__name__.removeprefix(f"{_ROOM}.")
         now = f"{_ROOM}.{MOVED[old]}"
         there = importlib.import_module(now)
+        # A module of its own with the same names: were it today's, the import system would overwrite that one's
+        # `__spec__`.
         module.__dict__.update({name: value for name, value in vars(there).items() if not name.startswith("__")})
         module.__dict__.update({name: getattr(there, today) for name, today in RENAMED.get(old, {}).items()})
+        # Packages do not warn: importing one of their modules imports them first, and would warn twice.
         if not hasattr(module, "__path__"):
             warnings.warn(
                 f"{module.__name__} is now {now}; import what you need from {_ROOM}.api",
@@ -83,4 +86,5 @@ class MovedModules(MetaPathFinder, Loader):
 def find_moved_modules() -> None:
     """Makes the interpreter find them, after all that is really there."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        # At the end, so that a module which is really there is found first, whatever its name was once.
         sys.meta_path.append(MovedModules())

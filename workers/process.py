@@ -46,6 +46,7 @@ async def run_explorer(
     member = Membership(log, experiment=experiment, role="explorer", slot=slot, clock=clock, ids=ids, process=process)
     view = ExplorerView(member.id)
     heads = await log.heads()
+    # From its end: only workers that come and go from now on are news to an explorer.
     workers = {WORKERS: heads[WORKERS].next_offset if WORKERS in heads else 0}
     spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
@@ -109,6 +110,7 @@ async def _announced(
     error: RftdError | None = None
     try:
         await work()
+    # First: without the log nothing can be announced, and trying would hide the reason behind another error.
     except* UnreachableError as unreachable:
         error = _first(unreachable)
         logger.error("log.unreachable", reason=explain(error))
@@ -120,6 +122,7 @@ async def _announced(
         logger.error("worker.crashed", exc_info=_first_any(failures))
     finally:
         await follower.close()
+    # Left in the job's folder: the log that has lost records may lose the announcement too.
     if isinstance(error, LogLossError):
         from rftd.storage.survivors import leave_word  # it knows the tables, and is slow to import
 
@@ -147,6 +150,7 @@ def _first(group: BaseExceptionGroup[RftdError]) -> RftdError:
 
 def _first_any(group: BaseExceptionGroup[BaseException]) -> BaseException:
     first: BaseException = group
+    # Task groups nest; the first leaf is what happened first, the others were cancelled by it.
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first

@@ -27,6 +27,7 @@ def compute_device(name: DeviceName, *, deterministic: bool, field: str) -> torc
             field=field,
             fix="write auto or cpu, or run this worker where nvidia-smi lists a GPU",
         )
+    # Sums on a GPU have no fixed order, so `auto` keeps deterministic experiments on the CPU.
     if name == "auto":
         name = "cuda" if found and not deterministic else "cpu"
     return torch.device(name)

@@ -19,7 +19,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Need(NamedTuple):
-    """One thing that an engine keeps on its device."""
+    """A thing that an engine keeps on its device, and its size."""
 
     what: str
     size_bytes: int
@@ -49,6 +49,7 @@ def free_on(device: str) -> int:
 
         return int(torch.cuda.mem_get_info(device)[0])
     available = int(psutil.virtual_memory().available)
+    # In a container the machine's free memory says nothing: the kernel kills at the limit of the control group.
     within = _free_in_group(_GROUP)
     return available if within is None else min(available, within)
 
@@ -60,6 +61,7 @@ def elements_of(folder: Path) -> int:
     """
     found = 0
     for file in folder.glob("*.safetensors"):
+        # A header that cannot be read is the loader's to complain about, with more to say.
         with suppress(WorkError):
             found += sum(math.prod(each.shape) for each in safetensors.read(file).values())
     return found
@@ -98,6 +100,7 @@ def _free_in_group(group: Path) -> int | None:
         limit = (group / "memory.max").read_text().strip()
         used = int((group / "memory.current").read_text())
         figures = dict(line.split(maxsplit=1) for line in (group / "memory.stat").read_text().splitlines())
+        # Cached files are counted as used, and given up by the kernel as soon as memory is short.
         return None if limit == "max" else max(0, int(limit) - used + int(figures.get("inactive_file", "0")))
     except (OSError, ValueError):
         return None

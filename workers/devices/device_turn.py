@@ -19,24 +19,24 @@ from rftd.ops.clock import Clock
 DOOR = "turn.door"
 ROOM = "turn.room"
 LOOK_S: Final = 0.01
-"""How often somebody who waits looks again."""
+"""The pause between two looks at a lock that somebody else has."""
 
 
 @runtime_checkable
 class Resting(Protocol):
-    """What an engine may offer: to give the device's memory up between its turns. It generates or trains only awake."""
+    """An engine that can give the device's memory up between its turns. It generates or trains only awake."""
 
     async def rest(self) -> None:
-        """Gives up what it can; weights and state come back with `wake`."""
+        """Gives up the memory that it can; weights and state come back with `wake`."""
         ...
 
     async def wake(self) -> None:
-        """Takes it back."""
+        """Takes the memory back."""
         ...
 
 
 class DeviceTurn:
-    """One process's view of the device."""
+    """The turns of one process on the device."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         """`folder` is on this machine's own disk, and the same for all who share the device."""
@@ -69,6 +69,8 @@ class DeviceTurn:
             yield
         finally:
             try:
+                # The last one out lets the engines rest, before the room is unlocked: a trainer loads into what is then
+                # free.
                 if self._inside == 1:
                     await self._rest()
             finally:
@@ -79,6 +81,7 @@ class DeviceTurn:
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
         """Begins once every rollout on the device has ended; until the end none begins."""
+        # The door first: rollouts that come without a pause would keep the room shared for ever.
         await self._until(lambda: _locked(self._door, fcntl.LOCK_EX))
         try:
             await self._until(lambda: _locked(self._room, fcntl.LOCK_EX))
@@ -104,6 +107,7 @@ class DeviceTurn:
         self.waiting += 1
         try:
             while not taken():
+                # Looked at, not waited for: a blocking flock would take a thread, which nothing could call off.
                 await self._clock.sleep(LOOK_S)
         finally:
             self.waiting -= 1
@@ -112,6 +116,8 @@ class DeviceTurn:
         if not _locked(self._door, fcntl.LOCK_SH):
             return False
         try:
+            # One lock for all rollouts of this process: flock belongs to the open file, and a second one would be no
+            # other.
             if not self._inside and not _locked(self._room, fcntl.LOCK_SH):
                 return False
             self._inside += 1
@@ -127,6 +133,7 @@ class DeviceTurn:
             )
 
     async def _wake(self) -> None:
+        # One at a time: a rollout that comes while the engines fall asleep must find them asleep, not half of them.
         async with self._power:
             if self._asleep:
                 for engine in self._engines:
@@ -134,9 +141,10 @@ class DeviceTurn:
                 self._asleep = False
 
     async def _rest(self) -> None:
-        """Unless another rollout came in meanwhile."""
+        """Lets the engines rest, unless another rollout came in meanwhile."""
         async with self._power:
             if self._engines and not self._asleep and self._inside <= 1:
+                # Before the engines rest: one of them that fails has given up some memory, and is woken all the same.
                 self._asleep = True
                 for engine in self._engines:
                     await engine.rest()

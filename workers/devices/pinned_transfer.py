@@ -15,5 +15,6 @@ def to_device(numbers: Sequence[int] | NDArray[Any], device: torch.device) -> to
 
     The pinned memory is torch's own and is used again only when the device has read it.
     """
+    # On a CPU the tensor shares the array's memory: whoever changes one changes the other.
     made = torch.from_numpy(np.asarray(numbers))
     return made if device.type == "cpu" else made.pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Where worker processes run.
+"""Launching worker processes, and watching them.
 
 executor   the seam: start, adopt, watch, end
 local      processes of this machine

@@ -20,26 +20,26 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """-1 for a trainer."""
     threads: int
     log_path: Path
-    """Where its standard error goes."""
+    """The file to which its output is appended."""
     spine_offset: int = 0
-    """Where on the spine the experiment was submitted, or less."""
+    """The offset on the spine at which the experiment was submitted, or a lower one."""
 
 
 class Handle(Protocol):
-    """One worker process, ordered or adopted. Nothing here blocks."""
+    """A worker process, ordered or adopted. Nothing here blocks."""
 
     @property
     def pid(self) -> int | None:
-        """None until the operating system has started it."""
+        """The process id; None until the operating system has started it."""
         ...
 
     @property
     def waits_for(self) -> str:
-        """What its start waits for, or why it could not be started; empty if nothing is in its way."""
+        """The obstacle to its start, or the reason why it failed; empty if nothing is in its way."""
         ...
 
     def exit_code(self) -> int | None:
-        """None while it runs or is being started; -1 if it ended and nobody knows how."""
+        """The exit code; None while it runs or is being started, -1 if it ended and nobody knows how."""
         ...
 
     def terminate(self) -> None:
@@ -52,7 +52,7 @@ class Handle(Protocol):
 
 
 class Executor(Protocol):
-    """Where worker processes run. A place is an experiment, a role and a slot: one worker is in it at a time."""
+    """A launcher of worker processes. A place is an experiment, a role and a slot: one worker is in it at a time."""
 
     def start(self, order: WorkerOrder) -> Handle:
         """A new worker process, begun once nothing is left of those before it in its place. Never blocks."""

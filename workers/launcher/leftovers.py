@@ -30,11 +30,12 @@ class Seen(NamedTuple):
     process: psutil.Process
     session: int
     mark: str
-    """Empty if its environment does not say, may not be read, or was written over."""
+    """The place in its environment; empty if that does not say, may not be read, or was written over."""
 
 
 class Leftovers:
-    """What may be left of the workers of one place. Everything here blocks for milliseconds: keep off the loop."""
+    """The processes that the workers of one place may have left. All of it blocks for milliseconds: keep it off the
+    loop."""
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self._mark = mark
@@ -45,15 +46,17 @@ class Leftovers:
         """Sessions of processes that an earlier daemon started. Their numbers may have come again since."""
 
     def processes(self) -> list[psutil.Process]:
-        """All that live, whoever started them; those that ended and wait for their parent are gone."""
+        """The leftovers that live, whoever started them; those that ended and wait for their parent are gone."""
         every = list(_visible())
         marked = {each.session for each in every if each.mark == self._mark}
+        # Never this process's own session: a daemon that is started in a worker's session would end itself.
         sure = (marked | self.own) - {os.getsid(0)}
         return [each.process for each in every if self._is_left(each, sure)]
 
     def _is_left(self, seen: Seen, sure: set[int]) -> bool:
         if seen.mark == self._mark or seen.session in sure:
             return True
+        # A former session's number may be another's by now, so a second sign is wanted: it writes to our log.
         return seen.session in self.former and not seen.mark and self._writes_our_log(seen.process.pid)
 
     def _writes_our_log(self, pid: int) -> bool:
@@ -67,6 +70,7 @@ class Leftovers:
 
         `say` is told what is there still.
         """
+        # SIGTERM first, once for each process: an engine that is asked frees its device and its sockets.
         patient = round(limits.LEFTOVER_GRACE_S / LOOK_S)
         asked: set[int] = set()
         rounds = 0
@@ -102,12 +106,14 @@ def _name(process: psutil.Process) -> str:
 
 def _visible() -> Iterator[Seen]:
     """Every process but this one; none where /proc is that of another PID namespace."""
+    # With a /proc of another namespace pids would name strangers: none is better than the wrong one.
     if _foreign_proc():
         return
     me = os.getpid()
     for pid in psutil.pids():
         try:
             process = psutil.Process(pid)
+            # A zombie holds nothing but its number, and only its parent can collect it.
             if pid != me and process.status() != psutil.STATUS_ZOMBIE:
                 yield Seen(process, os.getsid(pid), _mark_of(process))
         except (psutil.Error, OSError):  # it ended meanwhile

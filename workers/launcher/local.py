@@ -22,6 +22,7 @@ from rftd.workers.launcher.place import UNKNOWN, Place, Spawn, ended_with
 from rftd.workers.membership import this_process
 
 NOT_STARTED: Final = 127
+# Start times are told in ticks of the kernel, 10 ms mostly, and computed from the boot time.
 _SAME_START_S: Final = 0.02
 
 
@@ -35,6 +36,8 @@ class OrderedProcess:
         self._given_up = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._failure = ""
+        # On a thread: waiting for the place to be empty, and forking a large process, must not hold the daemon's loop
+        # up.
         threading.Thread(target=self._start, name=f"start-{role}", daemon=True).start()
 
     @property
@@ -50,6 +53,7 @@ class OrderedProcess:
     def exit_code(self) -> int | None:
         if self._child is None:
             return NOT_STARTED if self._failure else UNKNOWN if self._given_up.is_set() else None
+        # It ended, and was not collected yet: its number still names it, so what it left can be told and ended first.
         if (code := ended_with(self._child)) is not None and self._child.returncode is None:
             self._place.tidy()
         return code
@@ -82,6 +86,7 @@ def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         return
     with suppress(OSError):
         if number == signal.SIGKILL:
+            # The whole group: a child is the leader of its session, and what it started would hold the device.
             os.killpg(child.pid, number)
         else:
             os.kill(child.pid, number)
@@ -123,7 +128,7 @@ class AdoptedProcess:
 
 
 class Tidying:
-    """What the workers of a place left behind, while it is being ended. Ends by itself."""
+    """The handle of what the workers of a place left behind, while it is being ended. It ends by itself."""
 
     pid = None
 
@@ -167,11 +172,14 @@ class LocalExecutor:
             arguments += ["--slot", str(order.slot)]
         place = self._place(order)
         threads = str(threads_of(order.threads))
+        # Before the worker starts: OpenMP reads its number of threads once, when it is loaded.
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: place.mark}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
 
         def spawn() -> subprocess.Popen[bytes]:
             make_durable_folder(order.log_path.parent)  # in the job's folder, which it makes
+            # Appended: earlier workers of the place wrote there, and what the last one said explains why this one
+            # starts.
             with order.log_path.open("ab") as output:
                 return subprocess.Popen(
                     arguments,
@@ -188,6 +196,7 @@ class LocalExecutor:
         if not self._here.sees(started):
             return None
         place = self._place(order)
+        # Without a boot id a worker of before the last boot is told by its start time alone.
         if started.boot_id or started.process_start_s > psutil.boot_time():
             place.note_former(started.pid)
         process = _process_of(started)
@@ -205,7 +214,7 @@ class LocalExecutor:
 
 
 def _process_of(started: WorkerStarted) -> psutil.Process | None:
-    """The process itself, if it lives."""
+    """The process of a worker, by pid and start time, if it lives."""
     try:
         process = psutil.Process(started.pid)
         same = abs(process.create_time() - started.process_start_s) <= _SAME_START_S

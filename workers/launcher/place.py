@@ -42,6 +42,7 @@ class Place:
 
     def start(self, spawn: Spawn, given_up: threading.Event) -> subprocess.Popen[bytes] | None:
         """The process that `spawn` makes, once nothing is left here; None if given up on before. Blocks until then."""
+        # In slices, so that an order which is given up does not wait behind leftovers that take long to end.
         while not self._turn.acquire(timeout=LOOK_S):
             if given_up.is_set():
                 return None
@@ -57,6 +58,7 @@ class Place:
 
     def _tidy(self) -> None:
         with self._turn:
+            # A worker that runs is no leftover: tidying begins again when it has ended.
             occupied = self._children and ended_with(self._children[-1]) is None
             if not occupied:  # nobody was started since the one that this is about
                 self._cleared(threading.Event().wait)
@@ -65,6 +67,7 @@ class Place:
         """True once nothing is left; the numbers of the children that ended are free from then on."""
         if not self._leftovers.end(wait, self._say):
             return False
+        # Collected only now: until then their numbers, and so their sessions', were nobody else's.
         for child in self._children:
             child.wait()
         self._leftovers.own.difference_update(child.pid for child in self._children)
@@ -83,6 +86,7 @@ def ended_with(child: subprocess.Popen[bytes]) -> int | None:
     if not hasattr(os, "waitid"):
         return child.poll()
     try:
+        # WNOWAIT: the child stays a zombie, and its number taken, until what it left is ended.
         found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return UNKNOWN

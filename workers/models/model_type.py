@@ -21,6 +21,7 @@ _CAUSAL: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _MASKED: Final = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SCORING: Final = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 _TABLES: Final = (_CAUSAL, _MASKED, _SCORING)
+# Keys of the parts of models that see or hear; their text part is config.json's text_config.
 _SENSES: Final = re.compile(r"^(vision|image|video|audio|speech)\w*_config$")
 
 
@@ -34,6 +35,7 @@ def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: st
     why = ""
     fix = "use a causal language model of text"
     table = _table()
+    # A folder with code of its own may be of any type: transformers does not know it, and need not.
     own_code = trust_remote_code and "auto_map" in config
     senses = sorted(key for key, value in config.items() if _SENSES.match(key) and isinstance(value, dict))
     if not isinstance(kind, str) or not kind:
@@ -81,6 +83,7 @@ def check_scoring_model(folder: Path, *, field: str) -> None:
         made_for = [str(each) for each in config.get("architectures") or ()]
         # transformers leaves out the number of labels where it is 2.
         outputs = config.get("num_labels") or len(config.get("id2label") or (0, 1))
+        # Only safetensors: other formats of weights can run code when they are read.
         if not any(folder.glob("*.safetensors")):
             why = f"{str(folder)!r} has no weights in safetensors files"
         elif table and kind not in table[_SCORING]:
@@ -110,6 +113,7 @@ def check_rotation(folder: Path, max_tokens: int, *, field: str) -> None:
     stated = SimpleNamespace(
         rope_parameters=rotation, max_position_embeddings=text.get("max_position_embeddings", max_tokens)
     )
+    # moving_rotation takes a transformers configuration: this one has the two fields that it reads.
     stated.get_text_config = lambda: stated
     if moving := moving_rotation(stated, max_tokens):
         why, limit = moving
@@ -122,7 +126,7 @@ def check_rotation(folder: Path, max_tokens: int, *, field: str) -> None:
 
 
 def model_type(folder: Path) -> str:
-    """The model type of a folder, or `unknown`; for words about it."""
+    """The model type of a folder, or `unknown`; it is for messages only."""
     try:
         return str(_config(folder, None).get("model_type", "unknown"))
     except DataError:
@@ -152,6 +156,7 @@ def _table() -> dict[str, frozenset[str]]:
     found = importlib.util.find_spec("transformers")
     folders = (found.submodule_search_locations if found else None) or []
     try:
+        # Parsed, not imported: the tables are plain literals in that file.
         tree = ast.parse(Path(folders[0], "models", "auto", "modeling_auto.py").read_text())
     except (IndexError, OSError, SyntaxError, UnicodeDecodeError):
         return {}
@@ -162,11 +167,12 @@ def _table() -> dict[str, frozenset[str]]:
         for target in node.targets
         if isinstance(target, ast.Name) and target.id in _TABLES
     }
+    # A release that spells the tables otherwise has none here: then nothing is refused by type.
     return table if all(table.get(name) for name in _TABLES) else {}
 
 
 def _first_words(value: ast.expr) -> list[str]:
-    """The first text of each pair."""
+    """The first text of each pair of a table."""
     pairs = [node for node in ast.walk(value) if isinstance(node, ast.Tuple) and node.elts]
     firsts = [pair.elts[0] for pair in pairs]
     return [first.value for first in firsts if isinstance(first, ast.Constant) and isinstance(first.value, str)]

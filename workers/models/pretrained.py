@@ -31,6 +31,7 @@ def read_model(folder: str | Path, **options: Any) -> Any:
         model, found = reader.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
         )
+    # transformers only warns, and fills such tensors with random numbers.
     if missing := sorted(found["missing_keys"]):
         raise DataError(
             f"the folder lacks {missing[0]!r} and {len(missing) - 1} more tensors of the model",
@@ -46,6 +47,7 @@ def outlined_model(folder: Path, *, dtype: Any) -> Any:
     None of its weights are read, and no code of the folder is run. Raises DataError if the folder can hold no such
     model; and whatever transformers raises.
     """
+    # A shape is not worth running a folder's code for.
     check_model_type(folder, trust_remote_code=False)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -25,6 +25,7 @@ _MARGIN_SHARE: Final = 4
 def turning_points(config: Any) -> list[int]:
     """The lengths in tokens after which attention or positions change, ascending."""
     text = config.get_text_config()
+    # Any of these names may be in any architecture; a length that does not count costs a longer trial, nothing else.
     found = {getattr(text, name, None) for name in _LENGTHS}
     for rotation in _rotations(text):
         found.add(rotation.get("original_max_position_embeddings"))
@@ -35,6 +36,7 @@ def turning_points(config: Any) -> list[int]:
 
 def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
     """(the last turning point below `max_tokens`, the length of a text that shows what comes after it), or None."""
+    # The last one alone: a text beyond it is beyond all that come before.
     below = [length for length in turning_points(config) if length < max_tokens]
     if not below:
         return None
@@ -71,4 +73,5 @@ def _rotations(text: Any) -> Iterator[Mapping[str, Any]]:
         return
     if "rope_type" in stated:
         yield stated
+    # Models with two kinds of layers (Gemma 3) have a rotation for each, by the kind's name.
     yield from (each for each in stated.values() if isinstance(each, Mapping) and "rope_type" in each)

@@ -1,4 +1,4 @@
-"""One id per byte, and one that ends a response: a whole tokenizer without a file."""
+"""`ByteTokenizer`: one id per byte, and one that ends a response; a whole tokenizer without a file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ByteTokenizer:
         return bytes(token for token in tokens if 0 <= token < EOS).decode(errors="replace")
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """Each message as `role: content` on a line of its own, after the tools."""
+        """The messages, each as `role: content` on a line of its own, after the tools."""
         text = f"tools: {tools}\n" if tools else ""
         text += "".join(f"{message.role}: {message.content}\n" for message in messages)
         return text + "assistant: " if generation_prompt else text
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> None:
-        """None: this template has no marks."""
+        """None, for this template has no marks."""
         return None

@@ -20,6 +20,7 @@ def answered(
     """
     tools = reader.tools()
     whole = tokenizer.chat_text((*before, *answer), generation_prompt=False, tools=tools)
+    # Cut from the whole text, then encoded in two parts: encoded as one, a token could span prompt and response.
     prompt = _opened(reader, tokenizer, whole, before, tools)
     return tokenizer.encode(prompt), _with_end(tokenizer, tokenizer.encode(whole[len(prompt) :]))
 
@@ -44,9 +45,11 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
         mask += [1] * learned + [0] * (len(piece) - learned)
     if 1 not in mask:
         raise reader.error("has no message of the assistant that the chat template marks as its own")
+    # A rollout stops at the assistant's last token, so what the template writes after it is not learned.
     last = len(mask) - mask[::-1].index(1)
     ids = ids[:last]
     mask = mask[:last]
+    # Marked templates end where they mark; others get the id at which a rollout stops.
     if marked is None and ids[-1] not in tokenizer.eos_ids:
         ids = [*ids, *tokenizer.eos_ids[:1]]
         mask = [*mask, *[1] * len(tokenizer.eos_ids[:1])]
@@ -65,6 +68,7 @@ def _turns(
             raise reader.error("has messages that begin with the assistant, to whom nobody spoke")
         start = len(_opened(reader, tokenizer, whole, messages[:number], tools))
         closed = tokenizer.chat_text(messages[: number + 1], generation_prompt=False, tools=tools)
+        # A template may drop the thoughts of earlier turns when it sees a later one: no model was ever shown that text.
         if not whole.startswith(closed) or not at <= start < len(closed):
             raise reader.error(
                 f"has messages of which the chat template rewrites number {number} when it sees the later ones: use a "
@@ -95,7 +99,7 @@ def _with_end(tokenizer: Tokenizer, response: Ids) -> Ids:
 
 
 def _end(tokenizer: Tokenizer, piece: Ids) -> int:
-    """Behind the last end of sequence; 0 if there is none."""
+    """The place behind the last end of sequence; 0 if there is none."""
     return max((place + 1 for place, token in enumerate(piece) if token in tokenizer.eos_ids), default=0)
 
 

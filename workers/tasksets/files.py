@@ -1,4 +1,4 @@
-"""Which files a taskset means: the conventions of a dataset folder, as far as jsonl goes."""
+"""The files of a taskset, by the conventions of a dataset folder, as far as jsonl goes."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def _in_folder(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
             return (exact,)
         parts = sorted(file for file in folder.glob(f"{spec.split}[-_.]*.jsonl") if file.is_file())
         if parts:
+            # Parts of one split differ in their numbers alone: train-0001 and train-v2-0001 are two data sets.
             if len({SHARD.sub("#", file.name) for file in parts}) > 1:
                 _refuse(spec, f"split {spec.split!r} could mean any of {_names(parts)}", folder)
             return tuple(parts)

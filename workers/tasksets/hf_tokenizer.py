@@ -16,7 +16,7 @@ from rftd.ops.errors import DataError
 from rftd.workers.tasksets.message import Message
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""How a chat template marks what the assistant says."""
+"""The mark with which a chat template begins what the assistant says."""
 CACHED: Final = 1024
 """Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
 SHORT_TOKENS: Final = 16
@@ -52,6 +52,7 @@ class HfTokenizer:
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The ids of a text."""
+        # A list of the caller's own: the cache holds a tuple, which nobody can change.
         return list(self._encoded(text, special))
 
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
@@ -59,6 +60,7 @@ class HfTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, without special tokens and as it was drawn: spaces are not cleaned up."""
+        # Long answers never repeat; caching them would fill the cache and keep nothing that comes again.
         return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
 
     def _decode(self, tokens: Sequence[int]) -> str:
@@ -89,6 +91,7 @@ class HfTokenizer:
             template = self._inner.get_chat_template(self._chat_template, listed)
             if not GENERATION.search(template):
                 return None
+            # The function below apply_chat_template: that one gives ids, and marks on them, not the pieces of the text.
             rendered: Any = render_jinja_template(  # annotated as text, which it is not
                 conversations=[[message.as_dict() for message in messages]],
                 tools=listed,
@@ -168,6 +171,8 @@ def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
             listed = json_decoder(_GenerationConfig).decode(config.read_bytes()).eos_token_id
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"generation_config.json is malformed: {error}", where=str(config)) from error
+        # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
+        # them too.
         ids.extend([] if listed is None else [listed] if isinstance(listed, int) else listed)
     return tuple(dict.fromkeys(ids))
 

@@ -1,4 +1,4 @@
-"""One message of a conversation, and the ways in which a dataset row spells a list of them."""
+"""`Message`: one message of a conversation, and the ways in which a dataset row spells a list of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rftd.ops.decoding import converted, json_decoder
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What one side said."""
+    """A message of one side of a conversation."""
 
     role: str
     """`system`, `user`, `assistant` or `tool`."""
     content: str
     extra: str = ""
-    """What else the template may ask for (`tool_calls`, `name`, ...), a JSON object; empty if there is nothing."""
+    """The other keys that a template may ask for (`tool_calls`, `name`, ...), as a JSON object; empty without any."""
 
     def as_dict(self) -> dict[str, Any]:
         """The message as chat templates take it."""
@@ -43,6 +43,7 @@ def parse_messages(value: Any) -> tuple[Message, ...]:
 
 
 def _message(given: dict[str, Any]) -> Message:
+    # As JSON text: a message stays hashable, and renderings of equal conversations are cached.
     extra = {key: value for key, value in given.items() if key not in ("role", "content") and value is not None}
     known = {key: given[key] for key in ("role", "content") if key in given}
     if extra.get("tool_calls") and known.get("content") is None:

@@ -11,11 +11,11 @@ from rftd.streams.spec import FormatSpec, TasksetSpec
 from rftd.workers.tasksets.message import Message, parse_messages
 
 _SHOWN: Final = 40
-"""So many characters of a value are in a complaint."""
+"""The most characters of a value that are shown in a complaint."""
 
 
 class DatasetRecord:
-    """One row with typed access to its keys; every complaint names the row and the keys it has."""
+    """A row with typed access to its keys; every complaint names the row and the keys that it has."""
 
     def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
         self._record = record
@@ -47,6 +47,7 @@ class DatasetRecord:
         """True or false under the key, which 1 and 0 mean as well; a text is neither."""
         self._demand(key)
         value = self._record[key]
+        # 1.0 and "true" are refused: a column of floats or texts is more likely a score or a name than a label.
         if isinstance(value, (bool, int)) and value in (0, 1):
             return bool(value)
         shown = msgspec.json.encode(value).decode()
@@ -71,7 +72,7 @@ class DatasetRecord:
         return messages
 
     def tools(self) -> str:
-        """What the assistant may call, a JSON list of objects; empty if the row has none."""
+        """The tools that the assistant may call, as a JSON list of objects; empty if the row has none."""
         key = self.form.tools_key
         value = self._record.get(key)
         if not value:
@@ -85,7 +86,7 @@ class DatasetRecord:
         return msgspec.json.encode(listed).decode() if listed else ""
 
     def system_prompt(self) -> str | None:
-        """The row's own, else the experiment's."""
+        """The system prompt: the row's own, else the experiment's."""
         return self.optional(self.form.system_prompt_key) or self.form.system_prompt
 
     def error(self, what: str, key: str | None = None) -> DataError:

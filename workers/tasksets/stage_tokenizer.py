@@ -14,7 +14,7 @@ def stage_tokenizer(stage: StageSpec) -> Tokenizer:
 
 
 def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
-    """The same, with what the format of the stage's dataset says of its chat template. Blocks. Raises DataError."""
+    """The stage's tokenizer, with the chat template that the dataset's format names. Blocks. Raises DataError."""
     form = stage.dataset.format if stage.dataset is not None else FormatSpec()
     thinking = {} if form.enable_thinking is None else {"enable_thinking": form.enable_thinking}
     return _tokenizer(stage, form.chat_template or stage.model.chat_template, thinking)

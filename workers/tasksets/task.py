@@ -12,7 +12,7 @@ from rftd.workers.tasksets.record import DatasetRecord
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, and what the right answer is."""
+    """A task: the conversation to answer, and the right answer."""
 
     taskset: str
     row: int
@@ -22,20 +22,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     """The conversation to answer, without the system prompt of the experiment."""
     truth: str
-    """What the reward compares with; empty if `response_key` is."""
+    """The right answer, which the reward compares with; empty if `response_key` is."""
     plaintext: bool = False
     """True if `prompt_type` is: `simple_workflow` then completes the bare prompt."""
     system_prompt: str | None = None
     reply_prefix: str | None = None
     workflow: str
     reward: str | None = None
-    """None: the workflow's own."""
+    """The name of the reward; None: the workflow's own."""
     raw: dict[str, Any] = {}
     """The whole row, for workflows and rewards with columns of their own."""
 
     @property
     def where(self) -> str:
-        """How errors name this task."""
+        """The task's place, as errors name it."""
         return f"taskset {self.taskset!r} row {self.row}"
 
 

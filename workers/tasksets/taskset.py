@@ -89,14 +89,14 @@ class Taskset:
             return make_task(record, spec=self.spec, row=index, epoch=epoch)
 
     def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-        """What the trainer learns from row `index`. Raises DataError, with file and line, if it teaches nothing."""
+        """The sequences to learn from row `index`. Raises DataError, with file and line, if it teaches nothing."""
         record = self.row(index)
         with self._placed(index):
             return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
 
     @contextmanager
     def _placed(self, index: int) -> Iterator[None]:
-        """What is wrong with a row is said with its file and line, counted only then."""
+        """Adds file and line to a DataError about a row; the lines are counted only then."""
         try:
             yield
         except DataError as error:
@@ -115,6 +115,7 @@ class Taskset:
 
     def present_digest(self) -> str:
         """The digest of the open files as they are now; blocks while it reads them. `touched` is false afterwards."""
+        # Before the bytes are read: a write in between leaves the stamp old, and the files are read again.
         stamps = [file.present_stamp() for file in self._files]
         digest = hashlib.sha256()
         for file in self._files:
@@ -140,7 +141,7 @@ class Taskset:
 
 
 class _File:
-    """One open file and the places of its rows: offset and size in bytes  # [rows, 2] i8"""
+    """An open file and the places of its rows: offset and size in bytes  # [rows, 2] i8"""
 
     def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None) -> None:
         self.path = path
@@ -156,9 +157,11 @@ class _File:
             raise
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        # 16 bytes for a row: the rows themselves may be larger than memory.
         places = array("q")
         rows = 0
         offset = number = 0
+        # One byte more than allowed: a line of just the limit is told apart from a longer one.
         while line := self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1):
             digest.update(line)
             number += 1
@@ -168,6 +171,8 @@ class _File:
                     where=f"{self.path}:{number}",
                     fix="shorten the row; large content belongs into files of its own",
                 )
+            # Every byte counts for the digest, also behind limit_rows: the file is what the experiment was accepted
+            # with.
             if (limit_rows is None or rows < limit_rows) and line.strip():
                 _decode(line, f"{self.path}:{number}")
                 places.extend((offset, len(line)))

@@ -1,4 +1,4 @@
-"""One row of a dataset as the trainer sees it: token ids and which of them to learn."""
+"""`TrainRow`: a row of a dataset as the trainer sees it, token ids and which of them to learn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
-    """T tokens, of which the first P are the prompt; R = T - P, at least one."""
+    """A sequence of T tokens, of which the first P are the prompt; R = T - P, at least one."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
@@ -33,6 +33,7 @@ def fitted(
     cut = ""
     if len(prompt) >= max_model_len:
         prompt = prompt[: max_model_len - 1]
+        # One token with mask 0: a sequence without a response has no place in a batch, and the plan names the row.
         response = response[:1]
         cut = "prompt"
         learned = np.zeros(1, np.uint8)

@@ -16,7 +16,7 @@ from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.tasksets.train_row import TrainRow, fitted, plain_prompt
 
 Answer = tuple[list[int], list[int]]
-"""Prompt and response."""
+"""The ids of prompt and response."""
 
 
 def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, keys: Sequence[str]) -> list[Answer]:
@@ -43,7 +43,7 @@ def chat_answers(
     before: Sequence[Message],
     answers: Sequence[tuple[str, Sequence[Message]]],
 ) -> list[Answer]:
-    """Each list of messages, named by its key, after the conversation before it.
+    """The answers, each a list of messages named by its key, after the conversation before them.
 
     Raises DataError for one that the assistant neither begins nor ends, or if nothing is before it.
     """
@@ -61,7 +61,7 @@ def check_not_empty(reader: DatasetRecord, key: str, answer: Answer) -> None:
 
 
 def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """One row: `plaintext` is the text under `prompt_key`, `messages` the whole conversation in the chat template.
+    """The one row of a text: `plaintext` under `prompt_key`, `messages` the whole conversation in the chat template.
 
     The first token, which nothing comes before, is the prompt; the end-of-sequence id is learned as well.
     """
@@ -82,7 +82,7 @@ def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
 
 
 def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """One row.
+    """The one row of a prompt and its answer.
 
     `plaintext`: prompt and response as they stand, then the end-of-sequence id; with tools the two are a conversation,
     for only a template says how tools look. `messages`: everything before the last message is the prompt, or with
@@ -123,7 +123,7 @@ def _plaintext(reader: DatasetRecord, tokenizer: Tokenizer) -> tuple[list[int], 
 
 
 def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """Two rows, chosen and rejected; if either has no room for its answer, nothing of the pair is learned.
+    """The two rows of a pair, chosen and rejected; if either has no room for its answer, nothing of it is learned.
 
     `plaintext`: a prompt and two texts, each followed by the end-of-sequence id (with tools they are a conversation).
     `messages`: a conversation and two continuations of it, lists of messages or one message each; without a column of
@@ -139,6 +139,7 @@ def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
     for answer, key in zip(both, keys, strict=True):
         check_not_empty(reader, key, answer)
     made = tuple(fitted(prompt, response, max_model_len=max_model_len) for prompt, response in both)
+    # One response alone is no preference; masks of 0 on both keep the pair an item of the plan.
     if any(row.cut == "prompt" for row in made):
         return tuple(msgspec.structs.replace(row, loss_mask=np.zeros_like(row.loss_mask), cut="prompt") for row in made)
     return made
@@ -154,6 +155,7 @@ def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
         whole = reader.conversation(form.chosen_key)
         other = reader.conversation(form.rejected_key)
         same = 0
+        # - 1: equal conversations leave an answer on each side, which may say the same.
         while same < min(len(whole), len(other)) - 1 and whole[same] == other[same]:
             same += 1
         before = whole[:same]
@@ -163,7 +165,7 @@ def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
 
 
 def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """One row, with its label.
+    """The one row of an answer, with its label.
 
     `plaintext`: a prompt and a text, followed by the end-of-sequence id (with tools they are a conversation).
     `messages`: a conversation and its continuation, a list of messages or one message.
@@ -189,7 +191,7 @@ SCHEMAS: Final[dict[str, Callable[[DatasetRecord, Tokenizer, int], tuple[TrainRo
     "kto": kto_rows,
     "cpt": cpt_rows,
 }
-"""What a dataset's rows are."""
+"""The readers of rows, by `schema_type`."""
 
 
 def make_train_rows(

@@ -1,4 +1,4 @@
-"""How a weight version gets from the trainer to explorers.
+"""Weights: the way of a weight version from the trainer to explorers.
 
 tensor_bytes  one tensor as bytes, whatever library it came from
 torch_bytes   tensors of torch as such bytes and back, without a copy on the CPU

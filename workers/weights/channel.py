@@ -20,18 +20,18 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     generation: int
     path: str
-    """Where the channel finds them."""
+    """The place at which the channel finds the weights."""
     manifest: str
     """xxh3-128 of the manifest, in hex."""
     checksum: str
-    """Of the weights; an engine verifies what it loaded against it."""
+    """The xxh3-128 (hex) of the weights, against which an engine verifies what it loaded."""
     method: str = "checkpoint"
     host: str = ""
     """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
 
 
 class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What a channel is made with: where its experiment keeps files, and which publisher it serves.
+    """The place that a channel is made for: its experiment's folders, and the publisher that it serves.
 
     A process that only opens weights leaves all of it empty: what it opens says by itself where it lies.
     """
@@ -41,7 +41,7 @@ class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
     memory_dir: str = ""
     """`synchronizer.memory_dir`, the folder that the experiment file asks for."""
     epoch: int = 0
-    """Numbers the publishers of an experiment: the name of what is published has to hold it (`name_of`)."""
+    """The number of the publisher: the name of what is published has to hold it (`name_of`)."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,8 @@ class WeightChannel(Protocol):
 
 
 def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
-    """What one publisher calls a version: the same each time, or with the number of another `attempt` at it."""
+    """The name that one publisher gives a version: the same each time, but for the number of another `attempt`."""
+    # Epoch 0 has no suffix: versions that releases before epochs have published are found under their old names.
     suffix = f"-e{epoch}" if epoch else ""
     return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
 
@@ -112,7 +113,8 @@ def as_ref(published: WeightsPublished) -> WeightsRef:
 
 
 def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
-    """Raises WorkError unless the manifest is of the weights that were announced."""
+    """Returns if the manifest is that of the announced weights. Raises WorkError."""
+    # First the manifest against itself: the lines are compared with tensors later, the checksum with the announcement.
     if checksum_of(manifest.tensors) != manifest.checksum:
         raise WorkError(
             f"manifest's checksum {manifest.checksum} is not that of its lines", where=weights.path, fix=_WHOLE

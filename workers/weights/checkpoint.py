@@ -39,7 +39,7 @@ class CheckpointChannel:
         return export(weights, folder, version=version, generation=generation)
 
     def prepare(self) -> None:
-        """Nothing can be done ahead."""
+        """Does nothing: a file cannot be written ahead."""
 
     def holds(self, weights: WeightsRef) -> bool:
         """True if the announced manifest lies there, and tensors beside it."""
@@ -50,6 +50,7 @@ class CheckpointChannel:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
+            # A disk that does not answer says nothing about the files: they are not known to be gone.
             return True
 
     @contextmanager
@@ -60,11 +61,14 @@ class CheckpointChannel:
         yield tensors
 
     def retire(self, weights: WeightsRef) -> None:
-        """Removes the folder: at one blow, so that nobody finds half of it."""
+        """Removes the folder, at one blow, so that nobody finds half of it."""
         folder = Path(weights.path)
+        # Renamed first: removing a folder takes time, and an explorer that opens it meanwhile would find half a
+        # version.
         gone = folder.with_name(f".{folder.name}.gone")
         with suppress(OSError):
             folder.rename(gone)
+        # Both: an earlier removal may have died after its rename, and a rename may fail where the name exists.
         for each in (gone, folder):
             shutil.rmtree(each, ignore_errors=True)
 
@@ -92,9 +96,11 @@ def export(weights: Weights, folder: Path, *, version: int, generation: int) -> 
     """
     sums = tensor_sums(weights)
     manifest = Manifest(version=version, generation=generation, checksum=checksum_of(sums), tensors=sums)
+    # The id is taken of these very bytes: another indentation would be another manifest.
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if folder.exists():
         _refuse_other(folder, encoded)
+        # The rename of another process is visible before it is durable; an announcement must not come before that.
         sync_folder(folder.parent)  # whoever wrote it may have died before
     else:
         _write(weights, encoded, folder)
@@ -116,6 +122,7 @@ def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str
     manifest = read_manifest(folder, expect=expect)
     stored = safetensors.read(folder / TENSORS)
     found = {line.name: line for line in tensor_sums(stored)}
+    # More tensors than named are refused as well: an engine would load them over its own, unverified.
     unknown = stored.keys() - {line.name for line in manifest.tensors}
     if unknown:
         raise WorkError(f"weights hold {sorted(unknown)[0]!r}, which the manifest does not name", where=str(folder))
@@ -135,7 +142,7 @@ def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str
 
 
 def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
-    """What `folder` says that it holds. Raises WorkError if there is no such thing, or its id is not `expect`."""
+    """The manifest in `folder`. Raises WorkError if there is none, or if its id is not `expect`."""
     try:
         encoded = (folder / MANIFEST).read_bytes()
         manifest = json_decoder(Manifest).decode(encoded)
@@ -168,6 +175,7 @@ def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
     partial.mkdir()
     safetensors.write(each_once(weights), partial / TENSORS)
     (partial / MANIFEST).write_bytes(encoded)
+    # Content, then the folder that names it, then the rename: after a power cut the name means whole files or nothing.
     for path in (partial / TENSORS, partial / MANIFEST, partial):
         _sync(path)
     try:

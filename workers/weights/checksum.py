@@ -17,7 +17,8 @@ class _Digest(Protocol):
 
 
 def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
-    """One line of a manifest for each tensor, in name order."""
+    """The lines of a manifest, one for each tensor, in name order."""
+    # By object: tied tensors are one object, and the largest of a model (embeddings and output) are summed once.
     once: dict[int, str] = {}
     lines = []
     for name in sorted(weights):
@@ -31,6 +32,7 @@ def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
 def checksum_of(sums: Iterable[TensorSum]) -> str:
     """xxh3-128 (hex) over the lines of a manifest: the checksum of the weights that they describe."""
     digest = xxhash.xxh3_128()
+    # A sum of sums: the tensors can be summed by several threads, or while they are copied.
     for line in sums:
         _header(digest, line.name, line.dtype, line.shape)
         digest.update(bytes.fromhex(line.xxh3))
@@ -43,7 +45,8 @@ def checksum(weights: Weights) -> str:
 
 
 def sha256_of(weights: Weights) -> str:
-    """The same by sha256: slower, for checkpoints and for the deterministic mode."""
+    """sha256 (hex) over name, dtype, shape and bytes of every tensor: slower, for checkpoints and deterministic
+    runs."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         each = weights[name]
@@ -53,7 +56,7 @@ def sha256_of(weights: Weights) -> str:
 
 
 def _header(digest: _Digest, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-    """Length-prefixed, so that no two lists of tensors make the same bytes."""
+    """Adds name, dtype and shape, length-prefixed, so that no two lists of tensors make the same bytes."""
     text = f"{dtype}:{','.join(map(str, shape))}".encode()
     encoded = name.encode()
     digest.update(len(encoded).to_bytes(4, "little") + encoded + len(text).to_bytes(4, "little") + text)

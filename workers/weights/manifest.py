@@ -1,4 +1,4 @@
-"""What an announced weight version consists of, with a fast checksum for each tensor."""
+"""`Manifest`: the tensors of an announced weight version, with a fast checksum for each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import msgspec
 import xxhash
 
 
+# array_like: a large model has hundreds of tensors, and a manifest is read by every explorer for each version.
 class TensorSum(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor: its name, dtype, shape and xxh3-128."""
+    """A tensor's line in the manifest: its name, dtype, shape and xxh3-128 (hex)."""
 
     name: str
     dtype: str
@@ -23,7 +24,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checksum: str
     tensors: tuple[TensorSum, ...]
     offsets: tuple[int, ...] = ()
-    """Where each tensor begins in a mapped file; two that are tied begin at the same place."""
+    """The place at which each tensor begins in a mapped file; two that are tied begin at the same one."""
 
 
 def manifest_id(encoded: bytes) -> str:

@@ -49,11 +49,16 @@ class Buffer:
         self.size = size
         if not hasattr(os, "posix_fallocate"):
             raise WorkError("this system cannot allocate a file ahead", where=str(path.parent), fix=_CHECKPOINT)
+        # posix_fallocate on a memory file system would take the machine's last memory before it fails.
         _check_room(path.parent, size)
+        # O_EXCL and O_NOFOLLOW: the folder may lie in /dev/shm, where others can put links under our names.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags, 0o600)
         try:
+            # flock, not fcntl's record locks: those would end when any descriptor of the process on this file is
+            # closed.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            # Without it a write into the mapping could meet a full file system, which is SIGBUS: the process would die.
             os.posix_fallocate(self._descriptor, 0, size)
             self._mapped = mmap.mmap(self._descriptor, size, flags=_SHARED)
         except OSError as error:
@@ -65,13 +70,14 @@ class Buffer:
         self._bytes = np.frombuffer(self._mapped, dtype=np.uint8)
 
     def copy(self, data: memoryview, offset: int) -> str:
-        """Writes the bytes there; returns the xxh3-128 (hex) of what lies there then."""
+        """Writes the bytes at the offset; returns the xxh3-128 (hex) of what lies there then."""
         digest = xxhash.xxh3_128()
         source = np.frombuffer(data, dtype=np.uint8)
         for begin in range(0, len(source), CHUNK_BYTES):
             part = source[begin : begin + CHUNK_BYTES]
             written = self._bytes[offset + begin : offset + begin + len(part)]
             np.copyto(written, part)
+            # The sum of what was written, not of the source: it tells a fault of the memory as well.
             digest.update(written.data)
         return digest.hexdigest()
 
@@ -80,9 +86,11 @@ class Buffer:
         self._mapped[: len(data)] = data
 
     def show_as(self, path: Path) -> None:
-        """Under this name from now on, whole and durable, and free to be read."""
+        """Gives the file this name: it is whole and durable, and free to be read from now on."""
+        # For folders on a disk; on a memory file system it costs nothing.
         os.fsync(self._descriptor)
         os.rename(self.path, path)
+        # Unlocked after the rename: under the new name the file is whole, and readers take shared locks from now on.
         self.path = path
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
@@ -107,12 +115,13 @@ class Buffer:
 
 
 class Reader:
-    """One process's mapping of one file. Nobody who writes to it changes what others see."""
+    """A process's mapping of a file. Nobody who writes to it changes what others see."""
 
     def __init__(self, descriptor: int) -> None:
         """Takes the descriptor over. Raises OSError or ValueError."""
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
+        # Private and writable: torch asks for writable memory, and whatever it writes stays in this process.
         mapped = mmap.mmap(descriptor, self.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         with contextlib.suppress(OSError):
             mapped.madvise(_POPULATE_READ)
@@ -136,12 +145,13 @@ def head_of(manifest: Manifest) -> bytes:
 
 
 def id_of(head: bytes) -> str:
-    """The manifest's id."""
+    """The id of the manifest at the beginning of a file."""
     return manifest_id(_encoded(memoryview(head)))
 
 
 def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorBytes]]:
-    """What a file holds, its tensors not yet verified. Raises ValueError if the manifest is not the expected one."""
+    """The manifest and tensors of a file, not yet verified. Raises ValueError if the manifest is not the expected
+    one."""
     encoded = _encoded(data)
     if manifest_id(encoded) != expect:
         raise ValueError(f"manifest {manifest_id(encoded)} is not {expect}")
@@ -154,6 +164,7 @@ def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorB
     tied: dict[tuple[int, str, tuple[int, ...]], TensorBytes] = {}
     for line, offset in zip(manifest.tensors, manifest.offsets, strict=True):
         size = size_bytes(line.dtype, line.shape)
+        # Checked here, not by slicing: a memoryview cuts a slice off at its end without a word.
         if not 0 <= offset <= offset + size <= len(tensors):
             raise ValueError(f"tensor {line.name!r} lies beyond the end of the file")
         each = TensorBytes(line.dtype, line.shape, tensors[offset : offset + size])
@@ -170,6 +181,7 @@ def open_to_read(path: Path) -> int:
     """A descriptor with the shared lock. Raises OSError; WorkError if the file is being written."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        # Without waiting: a writer holds the lock for as long as it writes other weights over these.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
@@ -185,6 +197,7 @@ def let_go(descriptor: int) -> None:
 
 def _encoded(data: memoryview) -> bytes:
     size = int.from_bytes(data[len(MAGIC) : _PREFIX_BYTES], "little")
+    # The length is checked before it is used: the file may be anything, and half of one.
     if bytes(data[: len(MAGIC)]) != MAGIC or not 0 < size <= len(data) - _PREFIX_BYTES:
         raise ValueError("no mapped weights")
     return bytes(data[_PREFIX_BYTES : _PREFIX_BYTES + size])

@@ -28,7 +28,7 @@ COPY_THREADS: Final = 2
 
 SUFFIX: Final = ".mapped"
 _MAPPINGS: Final = 8
-"""So many files a reader keeps mapped: as buffers are used again, its next load finds one of them."""
+"""The most files that a reader keeps mapped: as buffers are used again, its next load finds one of them."""
 
 
 class MemoryChannel:
@@ -49,9 +49,11 @@ class MemoryChannel:
         self._mapped: dict[tuple[int, int], Reader] = {}
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Copies the weights once."""
+        """Copies the weights once, and shows the file when its head is written. Raises DiskFullError, ConflictError."""
         path = self._path(version, generation)
         offsets, end = _places(weights)
+        # Checksums have a fixed length, so the head with zeros is as long as the final one: tensors are copied behind
+        # it first.
         blank = tuple(TensorSum(name, weights[name].dtype, weights[name].shape, "0" * 32) for name in sorted(weights))
         manifest = Manifest(
             version=version, generation=generation, checksum="0" * 32, tensors=blank, offsets=tuple(offsets.values())
@@ -62,6 +64,7 @@ class MemoryChannel:
         buffer = self._buffer(begin + end)
         try:
             once = {id(each): (each.data, begin + offsets[name]) for name, each in weights.items()}
+            # Starting threads takes longer than copying a small model.
             if end <= mapped_file.CHUNK_BYTES:
                 sums = {key: buffer.copy(*part) for key, part in once.items()}
             else:
@@ -69,7 +72,9 @@ class MemoryChannel:
                     sums = dict(zip(once, threads.map(lambda part: buffer.copy(*part), once.values()), strict=True))
             tensors = tuple(msgspec.structs.replace(line, xxh3=sums[id(weights[line.name])]) for line in blank)
             head = _summed(manifest, tensors)
+            # Last of all bytes: until then the file has no head that anybody would believe.
             buffer.write(head)
+            # Somebody removed the file under this name: its buffer is no file any more that could be used again.
             if (gone := self._shown.pop(str(path), None)) is not None:
                 gone.forget()
             buffer.show_as(path)
@@ -90,6 +95,7 @@ class MemoryChannel:
     def holds(self, weights: WeightsRef) -> bool:
         """True if the file lies in this experiment's folder, with the announced manifest."""
         path = Path(weights.path)
+        # The memory of another machine, or of another user's folder, says nothing about this one.
         if path.parent != self._folder:
             return False
         try:
@@ -114,17 +120,19 @@ class MemoryChannel:
 
     def retire(self, weights: WeightsRef) -> None:
         """Removes the file, or keeps it as the next buffer."""
+        # Only a publisher has buffers; its successor, or an explorer, merely removes the name.
         buffer = self._shown.pop(weights.path, None)
         if buffer is None:
             if Path(weights.path).parent == self._folder:
                 Path(weights.path).unlink(missing_ok=True)
+        # Of the same size only: weights of another size (another stage) need another file.
         elif self._spare is None and buffer.size == self._size and buffer.take_back(self._blank):
             self._spare = buffer
         else:
             buffer.close()
 
     def _path(self, version: int, generation: int) -> Path:
-        """Under which a version is shown; what lies there and cannot be read stays, and another name is taken."""
+        """The path at which a version is shown; what lies there and cannot be read stays, and another name is taken."""
         for attempt in count():
             path = self._folder / f"{name_of(version, generation, self._epoch, attempt)}{SUFFIX}"
             try:
@@ -142,6 +150,7 @@ class MemoryChannel:
         except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
             raise WorkError(f"mapped weights cannot be read: {error}", where=weights.path) from error
         check_announced(manifest, weights)
+        # Every byte is summed at each load: memory may have been written over by a publisher that took the buffer back.
         found = {line.name: line for line in tensor_sums(tensors)}
         for line in manifest.tensors:
             if line != found[line.name]:
@@ -153,9 +162,12 @@ class MemoryChannel:
         status = os.fstat(descriptor)
         key = (status.st_dev, status.st_ino)
         for old, reader in list(self._mapped.items()):
+            # A mapping keeps the memory of a removed file alive; it goes as soon as the next load looks.
             if reader.removed or len(self._mapped) >= _MAPPINGS or (old == key and reader.size != status.st_size):
                 self._mapped.pop(old).close()
         if key not in self._mapped:
+            # A descriptor of its own: the lock goes with the other one, the mapping stays for the next version in the
+            # same file.
             self._mapped[key] = Reader(os.dup(descriptor))
         return self._mapped[key]
 
@@ -163,6 +175,7 @@ class MemoryChannel:
         spare = self._spare
         self._spare = None
         self._size = size
+        # The name may be gone: whoever cleans the folder up knows no spare buffers.
         if spare is not None and spare.size == size and spare.path.exists():
             return spare
         if spare is not None:
@@ -175,7 +188,7 @@ class MemoryChannel:
         return Buffer(self._blank, size)
 
     def _repeated(self, weights: Weights, manifest: Manifest, path: Path) -> Exported:
-        """Of a file that lies there: whoever wrote it may have died before its announcement."""
+        """The answer for a file that lies there: whoever wrote it may have died before its announcement."""
         tensors = tensor_sums(weights)
         head = _summed(manifest, tensors)
         with path.open("rb") as file:
@@ -201,7 +214,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _places(weights: Weights) -> tuple[dict[str, int], int]:
-    """Where each tensor begins, in name order, and where the last one ends; tied tensors begin at one place."""
+    """The beginning of each tensor, in name order, and the end of the last one; tied tensors begin at one place."""
     places: dict[str, int] = {}
     seen: dict[int, int] = {}
     end = 0
@@ -232,6 +245,7 @@ def _own(folder: Path) -> None:
     """Makes the folder for this user alone: others may write beside it, so what lies there is not believed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
+    # lstat: a link that somebody else made under this name must not be followed.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise DiskFullError(

@@ -20,17 +20,21 @@ class ParkedTensors:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         for tensor in tensors:
+            # Storages, not tensors: views and tied parameters share one, and it is emptied once.
             storage = tensor.untyped_storage()
             if storage._cdata in self._copies or not storage.nbytes():
                 continue
+            # Pinned for a GPU: only such memory is copied at the bus's full speed.
             copy = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
+            # Blocking: the storage is emptied on the next line but one, and a copy still under way would read freed
+            # memory.
             copy.untyped_storage().copy_(storage, non_blocking=False)
             self._copies[storage._cdata] = storage, copy.untyped_storage()
             storage.resize_(0)
 
     @property
     def size_bytes(self) -> int:
-        """The memory that is free for others now."""
+        """The bytes of device memory that are free for others now."""
         return sum(copy.nbytes() for _, copy in self._copies.values())
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -46,6 +50,7 @@ class ParkedTensors:
         for key, (storage, copy) in list(self._copies.items()):
             storage.resize_(copy.nbytes())
             storage.copy_(copy, non_blocking=False)
+            # One by one: if the device runs out of memory in between, what is back is whole, and the rest still parked.
             del self._copies[key]
 
 
@@ -65,6 +70,7 @@ class Rest:
         if self.possible and self._parked is None:
             self._parked = ParkedTensors(self._tensors())
             if self._device.type == "cuda":
+                # Freed memory stays in torch's cache, where no other process can have it, until this.
                 torch.cuda.empty_cache()
 
     def end(self) -> None:

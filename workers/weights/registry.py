@@ -15,7 +15,7 @@ CHANNELS: Final = Plugins[WeightChannel](
         "memory": "rftd.workers.weights.memory:memory_channel",
     },
 )
-"""By `sync_method`; each is made with one argument, the `place`."""
+"""The channels by `sync_method`; each is made with one argument, the `place`."""
 
 
 class Channels:

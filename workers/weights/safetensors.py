@@ -50,6 +50,7 @@ def write(weights: Weights, path: Path) -> None:
         end = end + each.data.nbytes
         header[name] = _Entry(dtype=_NAMES[each.dtype], shape=each.shape, data_offsets=(begin, end))
     encoded = msgspec.json.encode(header)
+    # Filled up to 8 bytes, as the format asks, so that tensors are aligned where the file is mapped.
     encoded += b" " * (-len(encoded) % 8)
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
@@ -61,6 +62,7 @@ def read(path: Path) -> dict[str, TensorBytes]:
     """The tensors, mapped: nothing is read yet, and nobody who writes to them changes the file. Raises WorkError."""
     try:
         with path.open("rb") as file:
+            # Private: torch asks for writable memory, and what it writes must not reach the file.
             mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         data = memoryview(mapped)
         begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")

@@ -24,9 +24,10 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "int64": 8,
     "float64": 8,
 }
-"""By dtype, under torch's names."""
+"""The bytes of one number by dtype, under torch's names."""
 
 
+# eq=False: tensors are told apart by identity, which is how tied ones are known; comparing bytes would take seconds.
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorBytes:
     """A tensor's bytes in C order. Two names of one tensor (tied weights) hold one object, and travel once."""
@@ -35,18 +36,18 @@ class TensorBytes:
     """`float32`, `bfloat16`, ..."""
     shape: tuple[int, ...]
     data: memoryview
-    """Flat, of single bytes."""
+    """The bytes, flat, one item each."""
 
 
 Weights = Mapping[str, TensorBytes]
 
 
 def size_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """How many bytes such a tensor has. Raises KeyError for a dtype that no channel carries."""
+    """The size of such a tensor in bytes. Raises KeyError for a dtype that no channel carries."""
     return ITEM_BYTES[dtype] * math.prod(shape)
 
 
 def each_once(weights: Weights) -> dict[str, TensorBytes]:
-    """Each tensor under one name: of tied names the last in order, which is what transformers expects to find."""
+    """The tensors, each under one name: of tied names the last in order, which transformers expects to find."""
     kept = {id(weights[name]): (name, weights[name]) for name in sorted(weights)}
     return dict(kept.values())

@@ -14,7 +14,9 @@ def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
     seen: dict[tuple[int, tuple[int, ...], tuple[int, ...], str], TensorBytes] = {}
     found = {}
     for name, tensor in tensors.items():
+        # Shape and stride too: a view of a part of another tensor begins at the same address.
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor))
+        # Empty tensors all have the address 0, and are not tied for that.
         if tensor.numel() == 0 or key not in seen:
             seen[key] = TensorBytes(dtype_name(tensor), tuple(tensor.shape), memory(tensor))
         found[name] = seen[key]
@@ -35,6 +37,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 def memory(tensor: torch.Tensor) -> memoryview:
     """The tensor's bytes in C order, without a copy where it already lies so on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    # By bytes, for numpy has no bfloat16.
     return flat.view(torch.uint8).numpy().data
 
 
@@ -42,4 +45,5 @@ def _tensor(each: TensorBytes) -> torch.Tensor:
     dtype = getattr(torch, each.dtype)
     if not each.data.nbytes:
         return torch.empty(each.shape, dtype=dtype)
+    # frombuffer refuses an empty buffer, which is why those are made above.
     return torch.frombuffer(each.data, dtype=dtype).reshape(each.shape)
