@@ -22,7 +22,7 @@ class FieldReference:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`${oc.env:NAME,default}`."""
+    """`${oc.env:NAME,default}`: a resolver and its arguments."""
 
     resolver: str
     args: tuple[tuple[Piece, ...], ...]
@@ -44,7 +44,7 @@ def parse_interpolation(text: str) -> tuple[Piece, ...]:
 
 
 def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece, ...], int]:
-    """Pieces from `start` to the first of `stops` (or the end), and where that is."""
+    """The pieces from `start` to the first of `stops` (or the end), and the position of that."""
     if depth > _DEPTH:
         raise GrammarError(f"nested deeper than {_DEPTH} levels")
     pieces: list[Piece] = []

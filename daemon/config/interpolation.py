@@ -1,4 +1,4 @@
-"""`${...}` resolved on the client: environment variables, decoding, references to other fields."""
+"""`resolve_interpolations` replaces each `${...}` on the client: variables, decoding, references to other fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rftd.ops import limits
 from rftd.ops.redaction import has_url_credentials, is_secret_field
 
 _CHAIN: Final = 12
-"""References that may follow one another; with CONFIG_DEPTH it bounds the stack."""
+"""The number of references that may follow one another; with CONFIG_DEPTH it bounds the stack."""
 
 
 class _Unresolvable(Exception):

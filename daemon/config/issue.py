@@ -109,17 +109,17 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
 
     def wrong(self, path: FieldPath, what: str, fix: str | None = None, kind: type[FieldError] = Contradiction) -> None:
-        """A field, or a pair of them, that cannot hold."""
+        """Notes a field, or a pair of them, that cannot hold."""
         self.issues.append(Issue(path, what, fix, kind))
 
     def unknown(self, path: FieldPath, what: str, known: Iterable[str]) -> None:
-        """A name that nothing takes, with the nearest of those that something does."""
+        """Notes a name that nothing takes, with the nearest of the `known` ones."""
         known = list(known)
         near = difflib.get_close_matches(str(path[-1]), known, 1)
         fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}" if known else "leave it out"
         self.issues.append(Issue(path, what, fix, UnknownField, at_key=True))
 
     def warn(self, text: str) -> None:
-        """Something was changed or has no effect."""
+        """Notes that something was changed or has no effect."""
         if text not in self.warnings:
             self.warnings.append(text)

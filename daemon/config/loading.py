@@ -1,4 +1,4 @@
-"""The public calls: a file, or data that a client sent, to an `ExperimentSpec`."""
+"""The public calls turn a file, or data that a client sent, into an `ExperimentSpec`."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _copy(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Builtin types only: text of an environment variable is text."""
+    """The value in builtin types alone: text of an environment variable becomes plain text."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

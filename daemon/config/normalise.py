@@ -1,4 +1,4 @@
-"""Both spellings of the schema to the current one: moves between fields; values are read by the schema."""
+"""`normalise` moves fields of the older spelling to their current places; values are read by the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`-s key=value`: one field set from the command line, in either spelling."""
+"""`apply_overrides` sets fields from the command line, by `-s key=value` in either spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relative paths made absolute on the client; the daemon has another working directory."""
+"""`absolute_paths` makes relative paths absolute on the client; the daemon has another working directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def absolute_paths(
 
 
 def _paths(kind: type[Section], node: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each path that is given below a section, as the mapping that holds it and its key; no value is checked yet."""
+    """The paths that are given below a section, each as the mapping that holds it and its key; values are unchecked."""
     for name, field in kind.model_fields.items() if isinstance(node, dict) else ():
         value = node.get(name)
         # The tree is not validated yet: any value may have any type.

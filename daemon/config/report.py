@@ -1,4 +1,4 @@
-"""Issues to an error that shows file, line, column, the line itself and a fix."""
+"""`report` makes an error of issues that shows file, line, column, the line itself and a fix for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data against the schema: an `Experiment`, or everything that is wrong with it."""
+"""`validate` holds data against the schema: the result is an `Experiment`, or everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _type_fix(kind: str, value: Any) -> str | None:
 
 
 def _kindless(path: FieldPath, kind: str | None) -> Issue:
-    """A policy or a correction without a kind, or of one that there is not."""
+    """The issue of a policy or a correction without a kind, or of an unknown one."""
     noun, known = ("correction", list(CORRECTION_KINDS)) if "corrections" in path else ("policy", list(POLICY_KINDS))
     if kind is None:
         return Issue(path, "is required", f"one of {', '.join(known)}", WrongValue)
@@ -165,7 +165,7 @@ def _fields_below(model: type[Section], path: FieldPath) -> Iterator[FieldPath]:
 
 
 def _elsewhere(name: str) -> str | None:
-    """The field of that very name, or of the nearest one, in another section."""
+    """The field of this very name, or of the nearest one, in another section; None if none is near."""
     fields = all_fields()
     # A field in the wrong section: its right place is worth more than a similar name.
     exact = [path for path in fields if path[-1] == name]

@@ -1,4 +1,4 @@
-"""`parse_yaml`: the text of an experiment file as plain data, with the place of every field.
+"""`parse_yaml` reads the text of an experiment file as plain data, with the place of every field.
 
 Built from parser events, so nothing is constructed that the file could choose, depth never meets the interpreter's
 stack, and an alias is counted as what it expands to.
@@ -170,7 +170,7 @@ class _Builder:
         self.source.values[path] = place
 
     def _key_text(self, key: Any, place: SourcePlace) -> str:
-        """Keys are names: `1:` or `on:` is the text the user wrote."""
+        """The text of a key as the user wrote it, for keys are names: also of `1:` or `on:`."""
         if isinstance(key, Hashable) and place.line and place.end_line == place.line:
             # The text of the file and not str(value): `on` was read as True, and the user wrote `on`.
             line = self.source.lines[place.line - 1] if place.line <= len(self.source.lines) else ""

@@ -61,7 +61,7 @@ class GivenUp(NamedTuple):
 def close_groups(
     state: RunState, *, stage_over: bool = False, given_up: Mapping[UUID, GivenUp] = MappingProxyType({})
 ) -> Iterator[Decision]:
-    """group.closed for each group that is over or given up.
+    """A group.closed for each group that is over or given up.
 
     Explorers that still work on one of its rollouts learn it from task.expired. `stage_over`: nothing of the stage can
     be trained any more.

@@ -1,4 +1,4 @@
-"""A stage that only collects: so many groups are given out, and nothing is trained on them."""
+"""The progress of a stage that only collects: it gives out a number of groups, and trains on none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Controller`: decides the life of one experiment. Pure: the folded state in, events out."""
+"""`Controller` decides the life of one experiment. It is pure: the folded state goes in, events come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Deciders`: controller, planner and dispatcher of one experiment, and what each said last."""
+"""`Deciders` holds controller, planner and dispatcher of one experiment, and what each said last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Dispatcher`: what to lease, expire, close and complete now. Pure but for its view of who is alive."""
+"""`Dispatcher` decides what to lease, expire, close and complete. It is pure but for its view of who is alive."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Dispatcher:
             yield decision
 
     def _lease(self, stage: StageSpec, over: bool, now_s: float, decisions: list[Decision]) -> Dispatched:
-        """Adds to the decisions what is given out."""
+        """The decisions with leases of all that can be given out, and why there are no more."""
         state = self._state
         heard = [worker for worker in state.roster.explorers() if not self._liveness.silent(worker.worker, now_s)]
         if stage.kind == "train" or over:

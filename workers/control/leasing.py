@@ -1,4 +1,4 @@
-"""Groups that may start, and where: admission by the stage's policy, credits by the workers' capacity."""
+"""Leases of groups that may start: the stage's policy admits them, and the workers' capacity gives credits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEASE_GRACE_S = 30.0
 
 
 def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
-    """Longest attempt at a rollout that is leased now: `max_timeout`, or less once recent durations are known."""
+    """Seconds that an attempt leased now may take: `max_timeout`, or less once recent durations are known."""
     spec = stage.rollout
     groups = state.groups
     if not spec.timeout_ratio or groups.recent_stage != state.spine.stage:

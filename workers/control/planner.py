@@ -1,4 +1,4 @@
-"""`Planner`: decides which items form the next batch. Pure: the folded state and a clock reading in, events out."""
+"""`Planner` decides which items form the next batch. It is pure: state and a clock reading go in, events come out."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Planner:
         return now_ns - self._state.spine.waits_since_ns >= stage.max_read_timeout_s * 1e9
 
     def _close_books(self, stage: StageSpec, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
-        """After a stage's last plan nothing of it can be trained any more; what is collected never is, and stays so."""
+        """Retires what is left after a stage's last plan, for nothing of it can be trained any more."""
         replay_buffer = self._state.replay_buffer
         collects = stage.kind == "explore"
         left = [*replay_buffer.waiting.values(), *replay_buffer.cooling.values()]

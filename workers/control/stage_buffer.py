@@ -1,4 +1,4 @@
-"""`StageBuffer`: the index of the stage under way, in its policy's order, kept up to date with the replay buffer."""
+"""`StageBuffer` has the index of the stage under way, in its policy's order, kept up to date with the replay buffer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StageBuffer:
         return {**touched, **left} if left else touched
 
     def take(self, chosen: Sequence[BufferEntry]) -> None:
-        """Leaves these out of the buffer until it is asked for again: then they are what the replay buffer says."""
+        """Leaves the chosen ones out until the buffer is asked for again: then they are what the replay buffer says."""
         assert self._buffer is not None
         self._buffer.take(chosen)
         # The caller may fail to write its plans: what was taken for them is put back when the buffer is asked

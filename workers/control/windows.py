@@ -34,7 +34,7 @@ class Begin(NamedTuple):
 
     version: int
     window: int = -1
-    """-1: of none, so it is not pinned."""
+    """-1: the group is of no window, so it is not pinned."""
     place: int = -1
 
 
@@ -115,12 +115,12 @@ class _Announced:
 
     @cached_property
     def newest(self) -> int:
-        """-1 if there is none."""
+        """The newest version; -1 if there is none."""
         newest = self._state.weights.newest(self._state.spine)
         return newest.version if newest is not None else -1
 
     def has(self, version: int) -> bool:
-        """True if it can be loaded."""
+        """True if the version can be loaded."""
         if version not in self._found:
             self._found[version] = self._state.weights.of_version(version, self._state.spine) is not None
         return self._found[version]

@@ -1,4 +1,4 @@
-"""The schema's models to complete stages; nothing here reads a disk or a network.
+"""Resolvers turn the schema's models into complete stages; nothing here reads a disk or a network.
 
 experiment.py  `resolve_experiment`: read this first
 stages.py      global sections and the stage's own, laid over one another; settings that every stage shares

@@ -37,7 +37,7 @@ _STRATEGIES: Final[Mapping[str, tuple[str, ...]]] = {
     "staleness_control": ("max_staleness",),
     "mix": ("expert_data_ratio", "sft_dataset_name"),
 }
-"""The arguments of each."""
+"""The arguments of each sample strategy."""
 _ARGS: Final[FieldPath] = ("algorithm", "policy_loss_fn_args")
 _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {"ppo": {"delta_sequence_masking": "delta"}}
 """Upstream's names of arguments and ours, by loss."""
@@ -111,7 +111,10 @@ def resolve_algorithm(
 
 
 def _check_penalty_place(advantage: AdvantageFunction | None, parts: dict[str, Any], notes: Notes) -> None:
-    """`advantage` is None for a third party's."""
+    """Refuses a penalty before the advantages where there is none, or where they cannot take it.
+
+    `advantage` is None for a third party's function.
+    """
     path = ("algorithm", "kl_penalty_place")
     if parts["kl_penalty"] == "none":
         notes.wrong(path, "is before, and there is no KL penalty", "set algorithm.kl_penalty_fn, such as k1")
@@ -138,7 +141,7 @@ def _check_pairs(loss: str, definition: AlgorithmDefinition, notes: Notes) -> No
 
 
 def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> Any:
-    """Ours are made, to see that the arguments fit; a third party's module is not imported here: None."""
+    """The part, if it is one of ours: it is made to see that the arguments fit. None for a third party's."""
     try:
         plugins.check(name)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Arguments that the schema leaves open, against what takes them."""
+"""Checks of arguments that the schema leaves open, against what takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bypass_old_logprobs` and `rollout_correction` to one `CorrectionSpec`."""
+"""`resolve_correction` makes one `CorrectionSpec` of `bypass_old_logprobs` and `rollout_correction`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPar
 
 
 def _bounds(threshold: float | str) -> tuple[float | None, float]:
-    """`2.0` -> (None, 2.0); `0.5_2.0` -> (0.5, 2.0). Raises ValueError."""
+    """The bounds of a threshold: `2.0` -> (None, 2.0); `0.5_2.0` -> (0.5, 2.0). Raises ValueError."""
     if not isinstance(threshold, str):
         return None, threshold
     low, separator, high = threshold.partition("_")

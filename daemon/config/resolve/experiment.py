@@ -1,4 +1,4 @@
-"""A valid file to the specification that the log keeps."""
+"""`resolve_experiment` turns a valid file into the specification that the log keeps."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _check_stage_names(experiment: Experiment) -> list[Issue]:
 
 
 def _check_trainer_config(experiment: Experiment) -> list[Issue]:
-    """The client has put the global one in line; what is left cannot be read here."""
+    """The issues of `trainer_config_path`: the client has put the global one in line, and no other can be read here."""
     sections: list[tuple[FieldPath, Trainer]] = [(("trainer",), experiment.trainer)]
     sections += [
         (("stages", index, "trainer"), stage.trainer) for index, stage in enumerate(experiment.stages) if stage.trainer

@@ -1,4 +1,4 @@
-"""`synchronizer` to a schedule, and to what may be trained on; the modes that have a schedule of their own."""
+"""`resolve_pacing` turns `synchronizer` into a schedule and a policy; two modes have a schedule of their own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def resolve_pacing(
 
 
 def _without_effect(sync: SyncSpec, notes: Notes) -> None:
-    """Fields that the style does not look at."""
+    """Warns of fields that the style does not look at."""
     if sync.style == "fully_async" and sync.explorer_interval:
         notes.warn("synchronizer.explorer_sync_interval has no effect: fully_async explorers never stop")
     if sync.style == "fully_async" and sync.offset:

@@ -1,4 +1,4 @@
-"""`policy`, `replay_buffer`, `capacity` and `sample_strategy` to one `PolicySpec`, and what contradicts what."""
+"""`resolve_policy` makes one `PolicySpec` of `policy`, `replay_buffer`, `capacity` and `sample_strategy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are trained as they are: those of a `train` stage, and those of an expert beside the experiences."""
+"""Rows that are trained as they are: those of a `train` stage, or those of an expert beside the experiences."""
 
 from __future__ import annotations
 

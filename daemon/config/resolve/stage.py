@@ -112,7 +112,7 @@ def _recorded(experiment: Experiment) -> bool:
 
 
 def _total_steps(experiment: Experiment, notes: Notes) -> int:
-    """0 where epochs decide, for which the daemon must count the rows."""
+    """The steps of the stage; 0 where epochs decide, for which the daemon must count the rows."""
     buffer = experiment.buffer.total_steps
     trainer = experiment.trainer.total_steps
     if buffer is not None and trainer is not None and buffer != trainer:
@@ -132,7 +132,7 @@ def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, n
 
 
 def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: int, rows: int, notes: Notes) -> None:
-    """Says which of them is more than one record can name: a plan each of its items, a closed group its members."""
+    """Refuses more items than the record of a plan can name, and more members than that of a closed group can."""
     given = experiment.buffer.train_batch_size
     field, factor = ("train_batch_size", "") if given or not explored else ("batch_size", " times repeat_times")
     for count, what, most in (

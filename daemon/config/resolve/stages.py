@@ -113,7 +113,7 @@ def _without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _overlay(below: Any, above: Any) -> Any:
-    """Mappings merge, everything else is replaced."""
+    """`above` laid over `below`: mappings merge, everything else is replaced."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{key: _overlay(below.get(key), value) for key, value in above.items()}}
     return above

@@ -1,4 +1,4 @@
-"""Tasksets and datasets, with the workflow, the reward and the sampling that hold for each."""
+"""Tasksets, with the workflow, the reward and the sampling that hold for each."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
 
 
 def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:
-    """Greedy answers are all alike and have probability 1: nothing can be learned from them."""
+    """Refuses greedy answers, which are all alike and have probability 1: nothing can be learned from them."""
     own = taskset.rollout_args.temperature
     usual = experiment.model.temperature
     if not trainable(usual if own is None else own):
@@ -155,7 +155,7 @@ def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment
 
 
 def _warn_of_other_distribution(sampling: SamplingSpec, path: FieldPath, notes: Notes) -> None:
-    """Answers are drawn from one distribution and trained as if they came from another."""
+    """Warns of answers that are drawn from one distribution and trained as if they came from another."""
     if settings := unlike_the_policy(sampling):
         notes.warn(
             f"{show(path)} draws with {', '.join(settings)}, and trains on log-probabilities without them: "

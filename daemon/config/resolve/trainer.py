@@ -1,4 +1,4 @@
-"""Section `trainer`: the models beside the one that is trained, and the optimizer steps of a batch."""
+"""Section `trainer`: the engine, the models beside the one that is trained, and the optimizer steps of a batch."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def with_updates(
     train_batch: int,
     notes: Notes,
 ) -> TrainerSpec:
-    """The trainer with the optimizer steps of policy and critic; says it where a mini-batch does not divide a batch."""
+    """The trainer with the optimizer steps of policy and critic; refuses a mini-batch that does not divide a batch."""
     given = experiment.trainer
     config = experiment.trainer.trainer_config or {}
     # verl has `actor` below `actor_rollout_ref`; a file may leave that level out.
@@ -121,7 +121,7 @@ def _section(config: Mapping[str, Any], path: FieldPath) -> Mapping[str, Any]:
 
 
 def _read(section: Mapping[str, Any], path: FieldPath, train_batch: int, notes: Notes) -> dict[str, Any]:
-    """The guide's tree, checked: the schema does not look into it."""
+    """The fields of one section of the guide's tree, checked: the schema does not look into it."""
     found: dict[str, Any] = {}
     for name in _FIELDS:
         value = section.get(name)
@@ -141,7 +141,7 @@ def _read(section: Mapping[str, Any], path: FieldPath, train_batch: int, notes: 
 
 
 def _check_size(found: Mapping[str, Any], path: FieldPath, train_batch: int, notes: Notes) -> None:
-    """Says it where a mini-batch does not divide the batch."""
+    """Refuses a mini-batch that does not divide the batch."""
     size = found.get("ppo_mini_batch_size")
     if size is None or not train_batch or train_batch % size == 0:
         return
@@ -172,7 +172,7 @@ def _warn(updates: UpdatesSpec, algorithm: AlgorithmSpec, train_batch: int, note
 
 
 def _has_ratio(algorithm: AlgorithmSpec) -> bool:
-    """Returns True also for a third party's loss, of which nothing is known here."""
+    """True if the loss compares with the weights that drew the tokens; also for any third party's."""
     if not POLICY_LOSSES.builtin(algorithm.policy_loss):
         return True
     try:

@@ -15,7 +15,7 @@ class Optimizer(Section):
 
     lr: Annotated[float, Field(ge=0, le=1)] = 1e-6
     lr_warmup_steps: Annotated[int, Field(ge=-1, le=10**9)] = -1
-    """-1: take the ratio."""
+    """-1: the ratio counts."""
     lr_warmup_steps_ratio: Share = 0.0
     min_lr_ratio: Share = 0.01
     lr_scheduler_type: Annotated[Literal["constant", "cosine"], word()] = "constant"

@@ -1,4 +1,4 @@
-"""Section `buffer`: what is explored, what is trained on, in which amounts."""
+"""Section `buffer`: the tasks that are explored, the data that are trained on, and their amounts."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ class Buffer(Section):
     """Experiences of one training step; 0 = batch_size * repeat_times."""
     total_epochs: Count = 1
     total_steps: Count | None = None
-    """Wins over total_epochs."""
+    """The number of steps, which wins over total_epochs."""
     explorer_input: ExplorerInput = section(ExplorerInput)
     trainer_input: TrainerInput = section(TrainerInput)

@@ -148,7 +148,7 @@ AnyCorrection: TypeAlias = Annotated[
     | Annotated[PluginCorrection, Tag("plugin")],
     Discriminator(_kind),
 ]
-"""Told apart by `kind`."""
+"""A correction of any kind, told apart by `kind`."""
 
 
 class RolloutCorrection(Section):

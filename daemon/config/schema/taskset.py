@@ -22,7 +22,7 @@ from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 
 class Format(Section):
-    """`format`: which keys of a row hold what."""
+    """`format`: the keys of a row, by what they hold."""
 
     prompt_type: Annotated[Literal["messages", "plaintext"], word()] = "messages"
     prompt_key: str = "prompt"
@@ -78,7 +78,7 @@ class RolloutArgs(Section):
 
 
 class DataSelector(Section):
-    """`data_selector`: in which order tasks are taken."""
+    """`data_selector`: the order in which tasks are taken."""
 
     selector_type: Annotated[
         Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"], word()

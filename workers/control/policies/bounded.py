@@ -28,7 +28,7 @@ class HardBoundArgs(PolicyArguments, frozen=True, kw_only=True):
 
     abort_inflight: AbortInflight = False
     wait: Wait = False
-    """verl's `wait`.
+    """verl's field of this name.
 
     The lengths that are trained are those that were generated; the price is that training waits for the longest. With
     `weight_fifo`, so that what came at last goes first.

@@ -1,4 +1,4 @@
-"""`BufferIndex`: the experiences that may be trained, in a policy's order: ids, priorities and versions alone."""
+"""`BufferIndex` orders the experiences that may be trained as a policy asks, by ids, priorities and versions alone."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ReadyGroup(msgspec.Struct, eq=False):
     sequence: int
     """The place of its task in the order of the dataset."""
     priority: float
-    """The highest of its experiences'."""
+    """The highest priority of its experiences."""
     oldest_version: int
     entries: list[BufferEntry]
     """Entries in the order of the group."""
@@ -196,7 +196,7 @@ class BufferIndex:
         return group
 
     def _settle(self, groups: Iterable[_Group]) -> None:
-        """Puts groups where they belong, now that their experiences are others or have rested."""
+        """Puts groups in their places after their experiences changed or have rested."""
         now_ns = self._now_ns
         moved = list[ReadyGroup]()
         for group in groups:
@@ -230,7 +230,7 @@ class BufferIndex:
         return ready
 
     def _urgency(self, entries: list[BufferEntry]) -> float:
-        """The highest priority; what is no number is last, for no order has a place for it."""
+        """The highest priority; one that is no number counts as the lowest, for no order has a place for it."""
         priorities = list(map(self._priority, entries))
         # NaN is neither smaller nor larger than anything, so a sorted list that holds one finds nothing any
         # more.

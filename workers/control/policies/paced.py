@@ -1,4 +1,4 @@
-"""`Paced`: what policies have in common: the order of a queue, the sweep at consumption, and a capacity.
+"""`Paced` has what policies have in common: the order of a queue, the sweep at consumption, and a capacity.
 
 The queue: highest priority first, then as groups closed, then as in the group. The sweep: staleness of
 batch n's items is (n - 1) minus their oldest weight version, and nothing over the bound is planned (prime-rl).
@@ -46,7 +46,7 @@ class PolicyPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paced(ABC):
-    """A policy but for its pace: `most_supply` says how many experiences may have been supplied."""
+    """A policy that lacks its pace alone: `most_supply` says how many experiences may have been supplied."""
 
     keeps_bound: ClassVar[bool] = False
     """True for a kind under which nothing over the bound is trained; the others only pace by it."""
@@ -55,7 +55,7 @@ class Paced(ABC):
     arguments: ClassVar[type[PolicyArguments]] = NoArguments
     """The kind's fields of section `policy`, but for those that are `scheduled`."""
     page: ClassVar[PolicyPage | None] = None
-    """Required of a kind of ours."""
+    """The row of the documentation; a kind of ours must have it."""
 
     @classmethod
     def scheduled(cls, sync: SyncSpec) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""`StalenessPolicy`: what may start, what is trained next, and what never can be (DESIGN, "Policies")."""
+"""`StalenessPolicy` answers what may start, what is trained next, and what never can be (DESIGN, "Policies")."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     first_version: int
     """Weight version at which the stage began."""
     published_version: int
-    """The newest that is announced to explorers."""
+    """The newest weight version that is announced to explorers."""
     starting_version: int | None = None
     """The version that a group which starts now begins on; None: the schedule of synchronisation says."""
     total_steps: int
@@ -33,9 +33,9 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     planned_experiences: int
     """Experiences of this stage that were planned at least once."""
     waiting_experiences: int
-    """Never planned so far."""
+    """Experiences that were never planned so far."""
     cooling_experiences: int = 0
-    """Planned before, and to be again once they have rested."""
+    """Experiences that were planned before, and may be again once they have rested."""
     inflight_rollouts: int
     """Rollouts of open groups that did not fail."""
 

@@ -21,7 +21,7 @@ _TRAIN_S: Final = 2.0
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The options; None where nothing was said."""
+    """The options of the command; None where nothing was said."""
 
     units: int | None = None
     slots: int | None = None
@@ -33,9 +33,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     bound: int | None = None
     inflight_batches: int | None = None
     train_s: float | None = None
-    """A step if all units trained."""
+    """Seconds of a step if all units trained."""
     step_s: float | None = None
-    """A step on the units that train."""
+    """Seconds of a step on the units that train."""
     publish_s: float = 0.0
     swap_s: float = 0.0
     updates: SimulatedUpdates = SimulatedUpdates.INFLIGHT

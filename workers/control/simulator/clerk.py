@@ -62,7 +62,7 @@ class Clerk:
 
     @property
     def version(self) -> int:
-        """Steps trained."""
+        """The number of steps trained."""
         return self.state.spine.version
 
     def view(self, inflight_rollouts: int) -> PolicyView:
@@ -78,23 +78,23 @@ class Clerk:
         return beginnings(self.state, self.stage, view, outstanding=outstanding)
 
     def begun(self, begin: Begin) -> None:
-        """A group was begun so."""
+        """Notes that a group was begun in this way."""
         # A real run folds this from the lease, which nobody writes here.
         self.state.groups.windows[0] = GroupWindow(begin.window, begin.place, begin.version)
 
     def ask(self, ask: Ask, now_s: float) -> WeightsRequested:
-        """Explorers ask for newer weights."""
+        """Writes that explorers ask for newer weights."""
         request = request_of(self.state, ask)
         self._write(_SPINE, request, now_s)
         return request
 
     def answer(self, request: WeightsRequested, version: int, now_s: float) -> None:
-        """The trainer tells them what it has published."""
+        """Writes that the trainer tells explorers what it has published."""
         answered = WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)
         self._write(_WEIGHTS, answered, now_s)
 
     def close(self, group: int, members: Sequence[Member], now_s: float) -> None:
-        """Every rollout of the group has ended."""
+        """Writes that every rollout of the group has ended."""
         event = GroupClosed(
             group=UUID(int=_GROUP_IDS + group), sequence=group, stage=0, members=tuple(members), failed=0
         )
@@ -118,7 +118,7 @@ class Clerk:
         return plan.event if plan is not None else None
 
     def complete(self, plan: BatchPlanned, duration_s: float, now_s: float) -> None:
-        """The batch was trained."""
+        """Writes that the batch was trained."""
         step = StepCompleted(
             batch=plan.batch,
             step=plan.step,
@@ -132,7 +132,7 @@ class Clerk:
         self._write(_SPINE, step, now_s)
 
     def publish(self, version: int, now_s: float) -> None:
-        """The weights are announced, and the older ones gone."""
+        """Writes that the weights are announced; the ones that a channel would no longer keep are gone."""
         event = WeightsPublished(
             version=version, generation=0, stage=0, method="", path="", manifest="", checksum="", size_bytes=0
         )

@@ -45,7 +45,7 @@ class Window:
         """Lengths of experiences when they were trained for the first time."""
 
     def note(self, step: Step, *, staleness_versions: Sequence[int], lengths_s: Sequence[float]) -> None:
-        """A step ended."""
+        """Takes in the end of a step."""
         mean = float(np.mean(staleness_versions)) if staleness_versions else 0.0
         self.steps.append(msgspec.structs.replace(step, items=len(staleness_versions), staleness_mean_versions=mean))
         self.staleness_versions.append(staleness_versions)
@@ -65,12 +65,12 @@ class Staleness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DropBias(msgspec.Struct, frozen=True, kw_only=True):
-    """Are the lengths that were trained those that were generated?"""
+    """The comparison of the lengths that were trained with those that were generated."""
 
     statistic: float
     """The statistic of the two-sample KS test."""
     p: float
-    """Below 0.05: what was dropped was not like the rest."""
+    """The p-value; below 0.05 what was dropped was not like the rest."""
     generated_mean_s: float
     trained_mean_s: float
 
@@ -100,7 +100,7 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     drop_bias: DropBias
     course: tuple[Step, ...]
     lengths_generated_s: tuple[float, ...] = ()
-    """101 evenly spaced quantiles, from the shortest to the longest."""
+    """The lengths' 101 evenly spaced quantiles, from the shortest to the longest."""
     lengths_trained_s: tuple[float, ...] = ()
 
 

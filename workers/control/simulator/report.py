@@ -16,12 +16,12 @@ from rftd.workers.control.simulator.simulation import Simulation
 from rftd.workers.control.simulator.system import System
 
 MOST_STEPS: Final = 30
-"""Every synchronous step is like every other, so that these give the rate to a per cent or so."""
+"""The most steps that are played: all synchronous steps are alike, so these give the rate to a per cent or so."""
 _TRIAL_BATCHES: Final = 4
 
 
 class Synchronous(msgspec.Struct, frozen=True, kw_only=True):
-    """Generate a batch, train it, publish, and so on, never both at once."""
+    """The outcomes of modes that generate a batch, train it, publish, and so on, never both at once."""
 
     colocated: SimulationOutcome
     """The mode in which all units generate, then all train."""

@@ -34,7 +34,7 @@ class Simulation:
     """A simulated stage. `run` it once."""
 
     def __init__(self, stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> None:
-        """The first `steps` of a stage that goes on: its end, where explorers run dry, is in no figure."""
+        """`steps` are the first of a stage that goes on: its end, where explorers run dry, is in no figure."""
         ahead = stage.policy.max_staleness_versions + stage.policy.max_inflight_batches + 2
         self._stage = msgspec.structs.replace(stage, total_steps=steps + ahead)
         self._system = system
@@ -237,7 +237,7 @@ class Simulation:
     # Weights
 
     def _answer(self) -> None:
-        """Explorers that asked are told what there is, once the trainer is between two steps."""
+        """Tells explorers that asked what there is, once the trainer is between two steps."""
         request = self._asked
         version = self._clerk.version
         if request is None or self._step_began_s is not None:
@@ -253,7 +253,7 @@ class Simulation:
         self._at(self._now_s + (0.0 if version in self._published else self._system.publish_s), told)
 
     def _arrived(self, version: int) -> None:
-        """The weights of `version` are at the units."""
+        """Lets units take the weights of `version`, which have arrived."""
         self._published.add(version)
         self._clerk.publish(version, self._now_s)
         self._newest = max(self._newest, version)
@@ -272,7 +272,7 @@ class Simulation:
         return self._system.updates is SimulatedUpdates.DRAIN_ALL and self._running > 0
 
     def _drained(self, unit: Unit) -> None:
-        """The last rollout of a unit that waits for new weights has ended."""
+        """Lets a unit take new weights after its last rollout, or all of them where they take them together."""
         together = self._system.updates is SimulatedUpdates.DRAIN_ALL
         if together and self._running:
             return

@@ -15,7 +15,7 @@ class SimulatedUpdates(StrEnum):
     INFLIGHT = "inflight"
     """Units take them at once: what runs goes on with them."""
     DRAIN_EACH = "drain_each"
-    """Each unit when its last rollout has ended; it begins none before."""
+    """Each unit takes them when its last rollout has ended; it begins none before."""
     DRAIN_ALL = "drain_all"
     """Units take them all together, as a collective transfer needs it: when the last rollout of any has ended."""
 
@@ -28,7 +28,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     train_units: int = 6
     """Units that train; the others generate."""
     train_s: float = 1.0
-    """A training step, if every unit trained; on k of n units it takes n / k as long."""
+    """Seconds of a training step if every unit trained; on k of n units it takes n / k as long."""
     publish_s: float = 0.0
     """Seconds from the end of a step until its weights are at the units. The trainer goes on meanwhile."""
     swap_s: float = 0.0
@@ -52,7 +52,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float:
-        """A training step on the units that train."""
+        """Seconds of a training step on the units that train."""
         return self.train_s if self.colocated else self.train_s * self.units / self.train_units
 
     def split(self, train_units: int) -> System:
