@@ -15,7 +15,7 @@ from rftd.workers.weights.channel import WeightsRef
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tokens of one response are drawn."""
+    """The settings that the tokens of one response are drawn with."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -24,7 +24,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """-1 keeps every token."""
     max_tokens: int
     min_tokens: int = 0
-    """Before so many tokens no end-of-sequence token can be drawn."""
+    """The number of tokens before which no end-of-sequence token can be drawn."""
     stop: tuple[str, ...] = ()
     """Texts that end a response; they stay in it."""
     min_p: float = 0.0
@@ -48,7 +48,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One response to draw."""
+    """A response to be drawn."""
 
     id: UUID
     prompt: tuple[int, ...]
@@ -57,14 +57,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One response."""
+    """A drawn response."""
 
     tokens: tuple[int, ...]
     """Response ids, with the end-of-sequence token if it was drawn  # [R]"""
     logprobs: tuple[float, ...]
     """Log-probability of each token at the request's temperature (greedy: at 1), before top-k and top-p  # [R]"""
     spans: tuple[Span, ...]
-    """Which weights drew which tokens: they cover [0, R) without gap."""
+    """The weights that drew the tokens; spans cover [0, R) without gap."""
     processed_logprobs: tuple[float, ...] = ()
     """Log-probability of each token after biases, penalties, min-p, top-k, top-p and the ban on early ends,
     renormalised over what they keep; 0 for a token that was drawn greedily. Empty unless asked for  # [R]"""
@@ -121,7 +121,7 @@ class Answers(Protocol):
     """The responses to requests that were made together."""
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
-        """Those that have come since the last call, by the number of their request; none once all were given."""
+        """The responses since the last call, by the number of their request; none once all were given."""
         ...
 
 

@@ -52,7 +52,7 @@ class Evaluator:
         self._orphans = orphans
         self._log = log
         self._rollouts: dict[tuple[int, int], Rollouts] = {}
-        """By stage and taskset, because rewards may keep processes of their own."""
+        """One for each stage and taskset, for good: a reward may keep a process of its own."""
 
     @property
     def running(self) -> bool:

@@ -43,7 +43,7 @@ EVAL_AT_ONCE = 64
 
 
 class Explorer:
-    """One explorer process of one experiment."""
+    """The explorer process of one experiment."""
 
     def __init__(self, member: Membership, follower: Follower, view: ExplorerView, log: Logger) -> None:
         self._member = member
@@ -54,11 +54,11 @@ class Explorer:
         self._outbox = Outbox(member.log, member.clock)
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._leases: dict[UUID, TaskLeased] = {}
-        """Of those that run, the ones whose rollouts begin on certain weights."""
+        """The running leases of tasks, whose rollouts wait for their weights."""
         self._tasksets: dict[str, Taskset] = {}
         self._opening = asyncio.Lock()
         self._rollouts: dict[int, LeasedRollouts] = {}
-        """By stage."""
+        """The rollouts of each stage that explores."""
         self._engine: RolloutEngine | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
@@ -74,6 +74,7 @@ class Explorer:
         stage = next((each for each in spine.spec.stages if each.kind != "train"), spine.spec.stages[0])
         spec = spine.spec
         exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
+        # All stages share the engine, so it has the places of the busiest.
         slots = self._slots = max(each.rollout.concurrency for each in exploring)
         engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
         tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
@@ -108,6 +109,7 @@ class Explorer:
                     sampling=each.taskset.sampling,
                     trained=each.kind != "explore",
                 )
+        # Only now, for from here on it is given work: whatever can be refused was refused before.
         await self._member.join(slots)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -120,6 +122,7 @@ class Explorer:
                     await self._take_leases(stop, work)
                     if stop.is_set():
                         await self._drain()
+                    # What has not ended by now is given up; its leases expire and are given out again.
                     self._drop(list(self._running))
                 await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
                 for task in background:
@@ -147,6 +150,7 @@ class Explorer:
                     fix="start it again: it joins as a new one",
                 )
             if self._orphans.too_many:
+                # The error ends the process, so what was made is brought into the log first.
                 await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
                 raise self._orphans.error()
             while view.leased:
@@ -193,6 +197,7 @@ class Explorer:
                 event,
                 experiment=self._member.experiment,
                 partition=partition,
+                # A rollout that was made twice leaves two events of one id, of which the first counts.
                 id=event.experience if isinstance(event, ExperienceProduced) else None,
                 causation=lease.lease,
                 correlation=lease.group,
@@ -280,6 +285,7 @@ class Explorer:
             self._loading = False
         self._failed = False
         self._member.pulse.version = target.version
+        # The engine has them already, so rollouts may begin before the log knows of it.
         await self._gate.set_version(target.version)
         activated = WeightsActivated(
             worker=self._member.id,

@@ -38,7 +38,7 @@ def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
 
 
 def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
-    """What sampling derives from: the experiment's seed and each rollout's place, not its ids (rule 14)."""
+    """The ids that sampling derives from: they follow from seed and place, not from the rollouts' ids (rule 14)."""
     return derive_each(NAMESPACE, "sampling", experiment_seed, lease.stage, lease.sequence, numbers=rollouts)
 
 
@@ -114,6 +114,7 @@ class LeasedRollouts:
 
     async def _stored(self, event: ExperienceProduced) -> ExperienceProduced:
         """The event with its arrays by reference: bytes first, then the event."""
+        # On a thread each, for a write of megabytes would hold up every other rollout of the process.
         put = self._artifacts.put
         stored = {name: await asyncio.to_thread(array.stored, put) for name, array in event.arrays.items()}
         return msgspec.structs.replace(event, **stored)

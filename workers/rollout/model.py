@@ -49,7 +49,7 @@ class Model:
         return await self.generate(self.chat_prompt(messages, reply_prefix=reply_prefix), sampling=sampling)
 
     async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
-        """What follows a bare text, without a chat template."""
+        """The response to a bare text, without a chat template."""
         return await self.generate(self.bare_prompt(prompt), sampling=sampling)
 
     def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "") -> list[int]:
@@ -61,7 +61,7 @@ class Model:
         return self.tokenizer.encode(prompt, special=True)
 
     async def generate(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> Response:
-        """What follows these ids.
+        """The response to a prompt of token ids.
 
         A prompt over `max_prompt_tokens` is cut at its end and not generated from (`Response.truncated`), or raises
         RolloutError if the experiment forbids truncation.
@@ -72,11 +72,13 @@ class Model:
         return self.answer(asked, await self._engine.generate(asked))
 
     def ask(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> GenerationRequest | Response:
-        """The next request of the rollout, for who asks the engine himself; a Response if it is not to be asked.
+        """The next request of the rollout, for callers that ask the engine themselves; a Response if it is not asked.
 
         Raises RolloutError as `generate` does.
         """
         number = self._calls
+        # Counted before the prompt is looked at: a call that is cut has its number too, or the ids of the later ones
+        # would depend on lengths.
         self._calls = self._calls + 1
         cut = self._cut(prompt)
         if cut is not None:
@@ -90,7 +92,10 @@ class Model:
     def ask_for(
         self, rollouts: Iterable[tuple[UUID, UUID]], prompt: Sequence[int]
     ) -> list[GenerationRequest] | Response:
-        """What `ask` would be told first by the model of each of these rollouts, given as id and seed."""
+        """The first requests of several rollouts, given as id and seed, that share one prompt.
+
+        Each is the one that `ask` of a model of its own would give. A Response if the prompt is not to be asked.
+        """
         cut = self._cut(prompt)
         if cut is not None:
             return cut
@@ -101,7 +106,7 @@ class Model:
         return [GenerationRequest(id=id, prompt=ids, sampling=sampling(seed)) for id, seed in asked]
 
     def answer(self, request: GenerationRequest, generation: Generation) -> Response:
-        """What the engine's answer to `request` says. Raises RolloutError if it is malformed."""
+        """The response that the engine's answer to `request` holds. Raises RolloutError if the answer is malformed."""
         _check(generation, request.sampling)
         return Response(
             text=self.tokenizer.decode(generation.tokens),
@@ -115,7 +120,7 @@ class Model:
         )
 
     def _sampling(self, prompt_tokens: int, asked: SamplingSpec) -> Callable[[UUID], Sampling]:
-        """How the answer to a prompt of so many tokens is drawn, for an id that the seed is taken from."""
+        """The settings for a prompt of so many tokens, as a function of the id that the seed is taken from."""
         check_sampling(asked)
         room = self._spec.max_model_len - prompt_tokens
         max_tokens = max(1, min(asked.max_tokens, self._spec.max_response_tokens, room))

@@ -59,7 +59,7 @@ class Orphans:
         return self.count >= self._most
 
     def error(self) -> WorkError:
-        """What that process says when it leaves."""
+        """The error with which that process leaves."""
         return WorkError(
             f"{self.count} rollouts did not end when they were cancelled",
             fix="let the workflow pass CancelledError on; the explorer is started anew",
@@ -74,7 +74,7 @@ class Orphans:
         self._log.warning("rollout.orphaned", where=where, orphans=self.count, most=self._most)
 
     def _let_go(self, task: asyncio.Task[Any]) -> None:
-        """It ended after all, when nobody waits for it any more."""
+        """Lets go of an orphan that ended after all, when nobody waits for it any more."""
         self._kept.discard(task)
         if not task.cancelled():
             task.exception()  # seen, as in `end`

@@ -15,7 +15,7 @@ from rftd.streams.patience import append_when_space
 CAPACITY_DRAFTS = 1024
 BATCH_DRAFTS = 256
 GATHER_S = 0.01
-"""Least time between two appends that are not full: one costs the daemon more than the records in it."""
+"""The least time between two appends that are not full: an append costs the daemon more than the records in it."""
 
 
 class Outbox:
@@ -32,11 +32,13 @@ class Outbox:
 
     async def put(self, drafts: Sequence[Draft]) -> None:
         """Hands events over; they are safe once `drained` returned."""
+        # A loop, for of several that wait the first may fill it again.
         while not self._room.is_set():
             await self._room.wait()
         self._waiting += drafts
         self._safe.clear()
         self._filled.set()
+        # After they were added: one call may go beyond the capacity, so that its events stay together.
         if len(self._waiting) >= CAPACITY_DRAFTS:
             self._room.clear()
 

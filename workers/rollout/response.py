@@ -1,4 +1,4 @@
-"""One answer of the model, with everything that training on it needs."""
+"""`Response`: an answer of the model, with everything that training on it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROMPT_TRUNCATED: Final = "prompt_truncated"
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model answered to one prompt."""
+    """The model's answer to one prompt."""
 
     text: str
     """Without special tokens."""
@@ -24,7 +24,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     processed_logprobs: tuple[float, ...] = ()
     """Log-probabilities in the distributions that drew the tokens; empty unless asked for  # [R]"""
     spans: tuple[Span, ...]
-    """Which weights drew which of `tokens`."""
+    """The weights that drew `tokens`."""
     finish: str
     """`stop`, `length`, or `prompt_truncated`: the prompt did not fit, nothing was generated."""
     sampling: tuple[SamplingSpan, ...] = ()

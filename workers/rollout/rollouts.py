@@ -28,12 +28,12 @@ from rftd.workers.tasksets.taskset import Taskset
 
 
 class RolloutOutcome(msgspec.Struct, frozen=True):
-    """How a rollout ended, after as many attempts as it was allowed."""
+    """The end of a rollout, after as many attempts as it was allowed."""
 
     request: RolloutRequest
     result: RolloutResult | RftdError
     duration_s: float
-    """From the moment that it had a place, with the attempts that failed."""
+    """The time since it had a place, with the attempts that failed."""
 
 
 HandOver: TypeAlias = Callable[[Sequence[RolloutOutcome]], Awaitable[None]]

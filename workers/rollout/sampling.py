@@ -14,7 +14,7 @@ COLDEST_TRAINED: Final = 0.01
 """Logits divided by less than this keep too few digits in single precision for a ratio of two policies."""
 HIGHEST_PENALTY: Final = 10.0
 HIGHEST_BIAS: Final = 100.0
-"""So much decides for or against a token, whatever the model's logits."""
+"""A bias of this size decides for or against a token, whatever the model's logits are."""
 TRAINED_FIX: Final = f"use a temperature from {COLDEST_TRAINED} to {HOTTEST:g}"
 
 

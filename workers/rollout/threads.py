@@ -45,7 +45,7 @@ class EngineFromThreads:
 
 
 async def on_own_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the work returns or raises, run on a new thread.
+    """Runs the work on a new thread, and returns or raises what it does.
 
     Cancelled, it cancels the work and waits for its end: work that blocks ends when it looks up. The thread is a
     daemon, so one that never does holds up no exit.

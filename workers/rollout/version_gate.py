@@ -1,4 +1,4 @@
-"""The gate: which rollouts may run on the weights in use, and when the weights may change under them."""
+"""`VersionGate`: it lets rollouts run once the weights in use fit, and weights change once no pinned rollout runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class VersionGate:
     async def passing(self, version: int, *, pinned: bool) -> AsyncIterator[None]:
         """Holds a place from the moment that the weights fit until the rollout ends."""
         if not pinned:
+            # Without the lock where it passes anyhow, which nearly every rollout does.
             if self.version < version:
                 async with self._changed:
                     await self._passes(lambda: self.version >= version)
             yield
             return
         self._pinned_waiting[version] += 1
+        # Whoever loads weights looks at `wanted`, which has just changed.
         await self.notify()
         try:
             async with self._changed:
@@ -65,6 +67,7 @@ class VersionGate:
         waiting = [version for version, count in self._pinned_waiting.items() if count > 0]
         if not waiting or not self._serves.isdisjoint(waiting):
             return None
+        # The oldest, for training waits for its groups before those of later versions.
         return min(waiting)
 
     async def set_version(self, version: int) -> None:

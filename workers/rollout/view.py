@@ -1,4 +1,4 @@
-"""What an explorer reads of the log: leases of its slot, the spine, the weights."""
+"""`ExplorerView`: the part of the log that an explorer reads: leases of its slot, the spine, the weights."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class ExplorerView:
                     self._taken.add(event.lease)
                     self.leased.append(event)
             case TaskExpired():
+                # Whoever had the lease: the explorer knows which are its own.
                 self.ended.append(event.lease)
             case _:
                 pass

@@ -36,15 +36,15 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skill: float = 0.3
     gain: float = 0.05
     latency_s: float = 0.0
-    """How long a response takes; with `latency_sigma` the median."""
+    """The time that a response takes; with `latency_sigma` the median."""
     latency_sigma: float = 0.0
-    """Of the logarithm of the latency, which then is log-normal: 0.99 makes the 99th percentile ten medians."""
+    """The standard deviation of the latency's logarithm (log-normal): 0.99 makes the 99th percentile ten medians."""
     latency_cap: float = 30.0
     """Longest latency, in medians."""
     tokens_per_s: float = 0.0
-    """If set, a response has this many tokens per second of its latency: white space before the answer."""
+    """The tokens of a response per second of its latency, as white space before the answer; 0: the answer alone."""
     hang: bool = False
-    """Never answer."""
+    """No request is ever answered."""
 
 
 class FakeRolloutEngine:
@@ -72,6 +72,7 @@ class FakeRolloutEngine:
         if self._version[0] < 0 or self._closed:
             raise RolloutError("the engine has no weights" if not self._closed else "the engine is closed")
         self._running += 1
+        # Weights may change while the answer is under way; its spans then name both versions, as a real engine's do.
         start = self._version
         try:
             if self._args.hang:
@@ -119,6 +120,7 @@ class FakeRolloutEngine:
             raise RolloutError(error.what, where=error.where) from error
 
     def _answer(self, request: GenerationRequest) -> str:
+        # Of the seed and the version alone, never of the order of requests: a replay must draw the same answers.
         random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
         known = _SUM.search(self._tokenizer.decode(request.prompt))
         skilled = random.random() < self._args.skill + self._args.gain * max(0, self._version[0])

@@ -1,19 +1,43 @@
-"""The table of rollout engines, and how one is opened for a stage. Imports an engine only when it is asked for."""
+"""The rollout engines by name, their arguments, and the opening of one for a stage. An engine is imported only then."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.workers.devices.compute_device import DeviceName, compute_device
 from rftd.workers.rollout.engine import RolloutEngine
 
 ENGINES: Final = ("torch", "fake")
+_DEVICE: Final = "explorer.rollout_model.extra_engine_args.device"
+
+
+class TorchRolloutArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
+
+    device: DeviceName = "auto"
+    """`auto`: cuda if there is one and the experiment is not deterministic. Weights, cache and drawing are there."""
+    cuda_graphs: bool = True
+    """Decode steps on a GPU are recorded once and repeated, where the model's allow it. On a CPU it changes nothing."""
+
+
+def parse_torch(arguments: Mapping[str, Any]) -> TorchRolloutArgs:
+    """The arguments, checked. Raises ConfigError."""
+    try:
+        return converted(dict(arguments), TorchRolloutArgs)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"the torch engine does not take {dict(arguments)!r}: {error}",
+            field="explorer.rollout_model.extra_engine_args",
+            fix=f"use {', '.join((*TorchRolloutArgs.__struct_fields__, 'threads'))}",
+        ) from error
 
 
 def arguments_of(engine: str) -> type[msgspec.Struct] | None:
@@ -26,8 +50,6 @@ def arguments_of(engine: str) -> type[msgspec.Struct] | None:
 
         return FakeArgs
     if engine == "torch":
-        from rftd.workers.rollout.engines.torch.arguments import TorchRolloutArgs
-
         return TorchRolloutArgs
     return None
 
@@ -40,12 +62,10 @@ async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: in
 
         return await FakeRolloutEngine.open(rollout.engine_args, clock)
     if rollout.engine == "torch":
-        from rftd.workers.devices.compute_device import compute_device
-        from rftd.workers.rollout.engines.torch.arguments import DEVICE, parse
         from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 
-        arguments = parse(rollout.engine_args)
-        device = compute_device(arguments.device, deterministic=experiment.deterministic, field=DEVICE)
+        arguments = parse_torch(rollout.engine_args)
+        device = compute_device(arguments.device, deterministic=experiment.deterministic, field=_DEVICE)
         return await TorchRolloutEngine.open(
             stage.model.path,
             slots=slots,
@@ -63,7 +83,7 @@ async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: in
 
 
 def _tasksets(experiment: ExperimentSpec) -> Iterator[TasksetSpec]:
-    """Those of every stage, for all of which the engine is opened once."""
+    """The tasksets of every stage: the engine is opened once for all of them."""
     for stage in experiment.stages:
         yield from stage.evals
         if stage.taskset is not None:

@@ -1,12 +1,12 @@
-"""What a response is worth.
+"""Rewards: each says what a response is worth.
 
 In reading order:
 
 reward              `Reward` and `RewardResult`: the seam
 rollout_view        `RolloutView`: the turns of a rollout, their lengths and ends, for rewards that ask for it
 registry            every reward by name (entry-point group `rftd.rewards`)
-scorer              opens a reward by name and turns whatever it does into a result or a RolloutError
-unit                whether the units beside two numbers clash
+scorer              `Scorer`: a reward's calls, each turned into a result or a RolloutError
+unit                the units beside two numbers, which may clash
 number              numbers in text, compared by value
 words               the one number in words, and the words in which a response closes
 arithmetic          bounded arithmetic, exact where it can be
@@ -14,7 +14,7 @@ elementary          functions such as sin and ln, with 60 digits
 expression          expressions with variables, compared by value
 collection          lists, sets, intervals, relations and choices, compared member by member
 rule_based          form, exact match, and agreement by value
-answer              the answer in a response, the truth in a reference solution, and whether they agree
+answer              the answer in a response, the truth in a reference solution, and their agreement
 math_verify_reward  accuracy by the library math-verify, in `math_verify_judge`'s process
 reward_model        the output of a reward model, in `reward_model_process`'s process
 line_process        a module in a process of its own that answers lines

@@ -1,4 +1,4 @@
-"""The answer in a response, the truth in a reference solution, and whether they agree."""
+"""The answer in a response, the truth in a reference solution, and their agreement."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def truth_of(reference: str) -> str:
 def answer_of(response: str) -> str | None:
     """The answer that a response marks: the last `<answer>`, else the last boxed one, else after `####`; else None."""
     tagged = last_tagged(response, "answer")
+    # What was only thought is no answer: a model weighs several numbers before it gives one.
     text = response.rpartition("</think>")[2] if tagged is None else tagged
     boxed = last_boxed(text)
     if boxed is not None:
@@ -46,14 +47,14 @@ def answer_of(response: str) -> str | None:
 
 
 def last_tagged(text: str, tag: str) -> str | None:
-    """What stands in the last complete `<tag>...</tag>`; None without one."""
+    """The text in the last complete `<tag>...</tag>`; None without one."""
     head, closed, _ = text.rpartition(f"</{tag}>")
     _, opened, inner = head.rpartition(f"<{tag}>")
     return inner if closed and opened else None
 
 
 def last_boxed(text: str) -> str | None:
-    """What stands in the last complete `\\boxed{...}`, whose braces may nest; None without one."""
+    """The text in the last complete `\\boxed{...}`, whose braces may nest; None without one."""
     boxes = {match.start(1) for match in _BOX.finditer(text)}
     if not boxes:
         return None

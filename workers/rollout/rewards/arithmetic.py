@@ -70,7 +70,7 @@ def product(left: Number, right: Number) -> Number:
 
 
 def inverse(value: Number) -> Number:
-    """One over the value. Raises Undefined for 0."""
+    """The reciprocal of the value. Raises Undefined for 0."""
     if not value:
         raise Undefined
     return 1 / value
@@ -97,6 +97,7 @@ def raised(base: Number, power: Number) -> Number:
             raise Undefined
         if isinstance(base, Fraction):
             size = max(base.numerator.bit_length(), base.denominator.bit_length())
+            # Before the power is computed: what a model wrote may be 9^9^9.
             if size * abs(times) > BITS:
                 raise Undefined
             return Fraction(base**times)

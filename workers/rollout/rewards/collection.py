@@ -55,7 +55,7 @@ def same_choice(answer: str, truth: str) -> bool:
 
 
 def value_side(text: str) -> str:
-    """Of `x = 5` the 5, of `(x, y) = (1, 2)` the pair; a text that is no equation of names as it is."""
+    """The value in an equation of names: the 5 in `x = 5`, the pair in `(x, y) = (1, 2)`; any other text as it is."""
     sides = _RELATION.split(_relations(text))
     name = sides[0].strip()
     if len(sides) == 2 and "=" in text and (_NAME.fullmatch(name) or _NAMES.fullmatch(name)):
@@ -200,7 +200,7 @@ def _braces(text: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """What commas outside brackets separate: those before a space if there are some, for then others are in numbers."""
+    """The parts between commas outside brackets."""
     depth = 0
     commas: list[int] = []
     for index, character in enumerate(text):
@@ -210,6 +210,7 @@ def _parts(text: str) -> list[str]:
             depth -= 1
         elif character == "," and depth == 0:
             commas.append(index)
+    # Where a space follows some commas, the others are inside numbers: 1,000, 2,000.
     spaced = [index for index in commas if text[index + 1 : index + 2] == " "]
     bounds = [-1, *(spaced or commas), len(text)]
     return [text[start + 1 : end].strip() for start, end in itertools.pairwise(bounds)]

@@ -30,7 +30,7 @@ from rftd.workers.rollout.rewards.elementary import EULER, PI, binomial_of, fact
 EXPRESSION_CHARS: Final = 256
 """Longer texts are no expressions."""
 POINTS: Final = 5
-"""Where expressions are compared; variables are negative at some of them."""
+"""The number of points at which expressions are compared; variables are negative at some of them."""
 DEPTH: Final = 24
 _TOKEN: Final = re.compile(
     r" *(?:(?P<number>[0-9]{1,64}(?:\.[0-9]{1,64})?|\.[0-9]{1,64})|(?P<command>\\[A-Za-z]+)|(?P<word>[A-Za-z]+)"

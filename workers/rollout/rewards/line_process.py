@@ -40,6 +40,7 @@ class LineProcess:
             late.set()
             process.kill()
 
+        # A pipe has no time-out; ending the process ends the reading.
         timer = threading.Timer(self._timeout_s, end)
         timer.daemon = True
         timer.start()
@@ -59,6 +60,7 @@ class LineProcess:
 
     def _started(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
+            # -P: a file of the folder that the explorer runs in must not stand in for a library.
             [sys.executable, "-P", "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -109,7 +109,7 @@ def numerals(text: str) -> str:
 
 
 def amounts(text: str) -> list[re.Match[str]]:
-    """Where numbers stand in a text of numerals, two at most: who asks wants to know whether there is just one."""
+    """The numbers in a text of numerals, two at most: a caller wants to know whether there is just one."""
     return list(itertools.islice(_AMOUNT.finditer(text), 2))
 
 

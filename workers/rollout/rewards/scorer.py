@@ -50,7 +50,7 @@ class Scorer:
         return self._checked(given, task)
 
     def score_now(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
-        """The same where the reward is quick."""
+        """The reward that `score` gives, at once: the reward must be quick."""
         assert self.quick, self.name
         seen = self._seen(task, turns)
         try:
@@ -133,6 +133,7 @@ async def _on_thread(call: Callable[[], object]) -> object:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, failure)
 
+    # Not of a pool, in which a reward that never returns would keep a thread that others wait for.
     threading.Thread(target=work, name="reward", daemon=True).start()
     return await done
 

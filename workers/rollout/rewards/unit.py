@@ -1,4 +1,4 @@
-"""Units beside a number: whether two of them clash. 5 km is not 5 cm; 18 is 18 dollars."""
+"""Units beside numbers, which may clash or be converted: 5 km is not 5 cm; 18 is 18 dollars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt at several rollouts that begin at one moment: what is asked, and the seam through which results come."""
+"""`Attempt`: rollouts that begin at one moment, from their requests to the seam through which their results come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rftd.workers.tasksets.task import Task
 
 
 class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout to be made: a row of a taskset, and the ids that its tokens follow from."""
+    """A rollout to be made: a row of a taskset, and the ids that its tokens follow from."""
 
     number: int
     """The caller's name for it: its index in its group, or the row of an evaluation."""

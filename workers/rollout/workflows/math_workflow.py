@@ -1,4 +1,4 @@
-"""One mathematics problem, one response."""
+"""`MathWorkflow` and `MathBoxedWorkflow`: a rollout of one mathematics problem and one response."""
 
 from __future__ import annotations
 

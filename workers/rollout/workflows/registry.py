@@ -1,4 +1,4 @@
-"""Every workflow by name; importing this imports none of them."""
+"""The workflows by name; importing this imports none of them."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: NDArray[np.float32]
     """0 where the model did not draw the token  # [R]"""
     processed_logprobs: NDArray[np.float32] | None = None
-    """The same in the distributions that the tokens were drawn from; None unless every turn has them  # [R]"""
+    """Log-probabilities in the distributions that drew the tokens; None unless every turn has them  # [R]"""
     spans: tuple[Span, ...]
-    """They cover [0, R) without gap."""
+    """The weights that drew the tokens; spans cover [0, R) without gap."""
     reward: float
     priority: float = 0.0
     """The tag of the experience: of those that wait, groups with a higher one are trained first."""
@@ -39,9 +39,9 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """The last response, for logs and people."""
     step_reward: float | None = None
-    """Of one step of several: what it brought itself, for `gigpo`."""
+    """The reward that one step of several brought by itself, for `gigpo`."""
     state: str = ""
-    """Of one step of several: equal where steps began in the same state of their environment, for `gigpo`."""
+    """The state in which one step of several began, for `gigpo`: equal texts are equal states of the environment."""
     steps: tuple[RunStep, ...] = ()
     """Made by `joined`: the parts of which this is all."""
     sampling: tuple[SamplingSpan, ...] = ()
@@ -93,6 +93,7 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
         A token that was drawn greedily has probability 1: there is no ratio of policies to learn from.
         """
         for span in self.sampling:
+            # Greedy tokens of a turn that is masked are fine: a summary of the conversation, for example.
             if not trainable(span.temperature) and self.loss_mask[span.start : span.end].any():
                 place = span.start + int(self.loss_mask[span.start : span.end].argmax())
                 raise RolloutError(

@@ -30,6 +30,7 @@ def joined(results: Sequence[RolloutResult]) -> RolloutResult:
     """The steps of a rollout in their order, as one: its reward, priority, metrics and end are those of the last."""
     if len(results) == 1 and results[0].step_reward is None and not results[0].state:
         return results[0]
+    # Of all steps or of none: zeros in their place would be taken for tokens of probability 1.
     processed = [each.processed_logprobs for each in results if each.processed_logprobs is not None]
     return msgspec.structs.replace(
         results[-1],
@@ -64,7 +65,7 @@ class WorkflowRunner:
     async def run(
         self, task: Task, rollout: UUID, *, seed: UUID | None = None, sampling: SamplingSpec | None = None
     ) -> RolloutResult:
-        """One attempt at one rollout; the same ids and weights give the same tokens on a deterministic engine.
+        """Makes one attempt at one rollout; the same ids and weights give the same tokens on a deterministic engine.
 
         `seed` is what sampling seeds derive from, the rollout's id if None; `sampling` replaces the taskset's. Takes as
         long as the workflow takes: the caller bounds it, by cancelling. Raises RolloutError, and nothing else.
@@ -112,7 +113,7 @@ class WorkflowRunner:
         return single and scorer.quick
 
     def together(self, rollouts: Sequence[TaskRollout]) -> Together:
-        """One attempt at rollouts of tasks that all ask once."""
+        """An attempt at rollouts of tasks that all ask once, as one request to the engine."""
         assert self._groups is not None, "asks_once() says no"
         return Together(
             rollouts,
@@ -130,6 +131,7 @@ class WorkflowRunner:
     def _open(self, name: str, reward: str | None) -> tuple[Workflow, Scorer]:
         """The arguments of the experiment go to the workflow and reward that it names, not to those of single rows."""
         taskset = self._taskset
+        # Opened once for all rollouts: a reward may load a model, and workflows keep no state of a rollout.
         if name not in self._workflows:
             self._workflows[name] = WORKFLOWS.open(name, taskset.workflow_args if name == taskset.workflow else None)
         workflow = self._workflows[name]

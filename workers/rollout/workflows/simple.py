@@ -1,4 +1,4 @@
-"""One prompt, one response, one reward."""
+"""`SimpleWorkflow`: a rollout of one prompt, one response and one reward."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def finish(task: Task, response: Response, reward: Scorer) -> RolloutResul
 
 
 def finish_now(task: Task, response: Response, reward: Scorer) -> RolloutResult:
-    """The same where the reward is quick."""
+    """The rollout that `finish` gives, at once: the reward must be quick."""
     if response.truncated:
         return one_turn(response, _UNSCORED)
     return one_turn(response, reward.score_now((task.reply_prefix or "") + response.text, task, turns=(response,)))

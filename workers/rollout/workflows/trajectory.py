@@ -23,6 +23,7 @@ def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
     return RolloutResult(
         tokens=np.array(response.prompt + response.tokens, dtype=np.uint32),
         prompt_tokens=len(response.prompt),
+        # A bytearray, for an array over bytes could not be written to, as workflows do that mask what they drew.
         loss_mask=np.frombuffer(bytearray(b"\1") * len(response.tokens), dtype=np.uint8),
         logprobs=np.array(response.logprobs, dtype=np.float32),
         processed_logprobs=np.array(response.processed_logprobs, np.float32) if response.processed_logprobs else None,
@@ -77,6 +78,7 @@ class Trajectory:
         known = len(self._tokens)
         if not known:
             self._prompt_tokens = len(response.prompt)
+        # By tokens and not by text: other ids of the same text would be trained under log-probabilities of these.
         elif list(response.prompt[:known]) != self._tokens:
             raise RolloutError(
                 "the prompt of a later turn does not begin with the tokens of the turns before it",

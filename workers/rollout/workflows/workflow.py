@@ -22,7 +22,7 @@ class Workflow(Protocol):
     """Used where neither the row nor the experiment names one; None: naming one is required."""
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult | Sequence[RolloutResult]:
-        """One finished rollout; several results are its steps in their order, each a sequence with its own prompt.
+        """Makes one rollout. Several results are its steps in their order, each a sequence with its own prompt.
 
         The last one's reward is the rollout's. All steps are one experience, and are trained in one batch.
         """

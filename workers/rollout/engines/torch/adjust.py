@@ -117,7 +117,7 @@ class _Tables:
     drawn: torch.Tensor | None = None  # [M, V] bool
 
     def of(self, places: torch.Tensor, rows: torch.Tensor | None) -> _Tables:
-        """The same for these of the M rows, which are now at `rows` of the batch."""
+        """The tables of some of the M rows, which are now at `rows` of the batch."""
         names = ("bias", "repetition", "seen", "presence", "drawn")
         kept = {name: table.index_select(0, places) for name in names if (table := getattr(self, name)) is not None}
         return replace(self, rows=rows, **kept)

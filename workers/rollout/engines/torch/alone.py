@@ -33,19 +33,21 @@ class Way(Enum):
 
 
 class LoneText:
-    """One text that is computed by the model's own forward."""
+    """A text that is computed by the model's own forward."""
 
     def __init__(self, network: Network, way: Way) -> None:
         assert way is not Way.SLOTS
         self._network = network
         self._cached = way is Way.OWN_CACHE
         accepted = inspect.signature(network.model.forward).parameters
+        # Mamba's family calls the cache otherwise than attention does.
         self._name = "cache_params" if "cache_params" in accepted else "past_key_values"
         self._cache: Any = None
         self._seen = 0
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits after `tokens`, which go on from those of the last call  # [1, V]"""
+        # Only what the cache has not seen: a state that is fed a token twice is another state.
         ids = to_device(np.array([tokens[self._seen :]], np.int64), self._network.device)
         kept = {} if self._cache is None else {self._name: self._cache}
         output = self._network.model(input_ids=ids, use_cache=self._cached, **kept, **self._network.last_places(1))
@@ -57,7 +59,7 @@ class LoneText:
 
 
 class LoneRequests:
-    """Takes the place of a `Batch`: the same requests, tokens a function of the same (weights, prompt, seed).
+    """Stands in for a `Batch`; tokens are a function of the same (weights, prompt, seed).
 
     After new weights a cached state stays as the old ones computed it, as the keys and values of a `Batch` do; in the
     way without a cache everything is computed from the new ones.
@@ -90,7 +92,7 @@ class LoneRequests:
         """Gives nothing up: states go with their requests, and none is running."""
 
     def caught_up(self) -> list[Finished]:
-        """Nothing: no step is begun ahead."""
+        """Returns nothing: no step is begun ahead."""
         return []
 
     def swapped(self, version: tuple[int, int]) -> None:
@@ -100,7 +102,7 @@ class LoneRequests:
             running.mark(version)
 
     def join(self, newcomers: Sequence[Running]) -> list[Finished]:
-        """Draws the first token of each; the requests that are finished with it."""
+        """Draws the first token of each; returns the requests that end with it."""
         assert 0 < len(newcomers) <= self.free
         for running in newcomers:
             running.mark(self.version)
@@ -108,7 +110,7 @@ class LoneRequests:
         return self._drawn(newcomers)
 
     def step(self) -> list[Finished]:
-        """One token more for every running request; those that are finished with it."""
+        """Draws a token for every running request; returns the requests that end with it."""
         return self._drawn(self.live)
 
     def drop(self, leaving: Iterable[Running]) -> None:

@@ -33,13 +33,14 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What each query gathers  # [N, Q, H, D']. The last query belongs to the last column."""
+    """The values that each query gathers  # [N, Q, H, D']. The last query belongs to the last column."""
     del dropout
     # Some layers have a window and leave it to the mask.
     sliding_window = settings.get("sliding_window", getattr(module, "sliding_window", None))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows, heads, queries, _size = query.shape
     if sliding_window is not None and key.shape[2] > sliding_window:
+        # A decode step sees the last columns of the window: cut, they cost no attention, where a mask would.
         if queries == 1:
             key = key[:, :, -sliding_window:]
             value = value[:, :, -sliding_window:]
@@ -99,7 +100,7 @@ def _spelled_out(
 
 
 def _outside(window: int, queries: int, mask: torch.Tensor) -> torch.Tensor:
-    """Very negative where a column is `window` or more before the query  # [Q, W]"""
+    """A mask that is very negative where a column is `window` or more before the query  # [Q, W]"""
     distance = torch.ones(queries, mask.shape[-1], device=mask.device).tril(mask.shape[-1] - queries - window)
     return distance.to(mask.dtype) * masked(mask.dtype)
 
@@ -115,7 +116,7 @@ def _chunk_of(module: torch.nn.Module) -> int | None:
 
 
 def _before_chunk(chunk: int, mask: torch.Tensor) -> torch.Tensor:
-    """Very negative where a column lies before the chunk of the query  # [N, 1, Q, W] -> [N, 1, Q, W]"""
+    """A mask that is very negative where a column lies before the query's chunk  # [N, 1, Q, W] -> [N, 1, Q, W]"""
     queries, width = mask.shape[2:]
     column = torch.arange(width, device=mask.device)
     own = column[width - queries :, None]  # [Q, 1]
@@ -124,7 +125,7 @@ def _before_chunk(chunk: int, mask: torch.Tensor) -> torch.Tensor:
 
 
 def masked(dtype: torch.dtype) -> float:
-    """What is added to the score of a column that must not be seen.
+    """The number that is added to the score of a column that must not be seen.
 
     Not minus infinity: a row without any visible column, such as padding, would be NaN and poison its neighbours. And
     a float32 in every dtype: a mask of booleans times this number is one, in which more would be infinite.

@@ -1,4 +1,4 @@
-"""The running requests: who joins, one token for each, who leaves. No thread and no clock: `loop` drives it."""
+"""`Batch`: the running requests, which join, draw a token each per step, and leave. `loop` drives it on its thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFILL_TOKENS = 16_384
 
 
 class Batch:
-    """At most `slots` requests that draw one token each per step.
+    """The running requests, at most `slots`, which draw one token each per step.
 
     Ordinarily equal sequences are computed once, the rows are packed, and a step attends only as far back as its
     longest row. In deterministic mode every step has the same shape, whoever is in it, and each prompt is prefilled
@@ -86,7 +86,7 @@ class Batch:
             self._fixed.forget()
 
     def caught_up(self) -> list[Finished]:
-        """Takes the tokens of a step that was begun ahead; the requests that are finished with it.
+        """Takes the tokens of a step that was begun ahead; returns the requests that end with it.
 
         Call it before weights or requests change: what is under way was drawn from the old ones.
         """
@@ -106,9 +106,11 @@ class Batch:
             running.mark(self.version)
 
     def join(self, newcomers: Sequence[Running]) -> list[Finished]:
-        """Prefills and draws the first token of each; the requests that are finished with it."""
+        """Prefills the prompts and draws the first token of each; returns the requests that end with it."""
         assert 0 < len(newcomers) <= self.free
         done = self.caught_up()
+        # Sorted by the prompt itself at last, so that the order in a set, which differs between processes, decides
+        # nothing.
         prompts = sorted({r.request.prompt for r in newcomers}, key=lambda prompt: (-len(prompt), prompt))
         for chunk in self._chunks(prompts):
             index = {prompt: i for i, prompt in enumerate(chunk)}
@@ -132,7 +134,7 @@ class Batch:
         return done
 
     def step(self) -> list[Finished]:
-        """One token more for every running request; those that are finished with it."""
+        """Draws a token for every running request; returns the requests that end with it."""
         drawn = self._under_way or self._begin()
         self._under_way = self._begin() if self._may_run_ahead() else None
         done = self._take(self._rows.requests, drawn)
@@ -165,6 +167,7 @@ class Batch:
 
     def _may_run_ahead(self) -> bool:
         """True if the next step needs nothing that only the tokens under way can tell, unless one ends a response."""
+        # On a shared row the tokens decide which requests part, and a full cache has to be moved first.
         if not self._runs_ahead or self._rows.shared or self._cache.full:
             return False
         return all(len(running.tokens) + 1 < running.limit for running in self.live)
@@ -177,12 +180,10 @@ class Batch:
         return self._take(requests, drawn)
 
     def _take(self, requests: Sequence[Running | None], drawn: Drawn) -> list[Finished]:
-        """Takes the tokens of a step, one for each place of `requests`; those that are finished with it.
-
-        A row that gave no number is cleared, whether a request is still on it or not: its keys are none either.
-        """
+        """Takes the tokens of a step, one for each place of `requests`; returns the requests that end with it."""
         tokens, logprobs, processed = drawn.read()
         if broken := _broken(logprobs):
+            # Also rows that no request is on any more: their keys are NaN, which 0 times a hidden weight does not mend.
             self._cache.clear(self._rows.of[broken])
         return self._responses.take(requests, tokens, logprobs, processed)
 
@@ -197,6 +198,7 @@ class Batch:
         for prompt in prompts:
             if chunk:
                 longest = len(chunk[0])
+                # Half of a row may be padding, and 16 tokens more: another forward costs more than so much padding.
                 full = (len(chunk) + 1) * longest > PREFILL_TOKENS or longest > 2 * len(prompt) + 16
                 if full or self._deterministic:
                     yield chunk
@@ -205,8 +207,9 @@ class Batch:
         yield chunk
 
     def _width(self) -> int:
-        """How many columns before `end` can matter."""
+        """The number of columns before `end` that any row sees."""
         if self._deterministic:
+            # Of one width at every step: sums over more columns are grouped otherwise, and round otherwise.
             return self._max_len - 1
         return self._cache.end - int(self._rows.starts.min())
 
@@ -226,7 +229,7 @@ class Batch:
             self._arranged = False
 
     def _settle(self, leaving: Iterable[Running]) -> None:
-        """After some left, or drew tokens of their own: each sequence has a row, each row a sequence."""
+        """Gives each different sequence a row of its own, after requests left or drew different tokens."""
         gone = set(map(id, leaving))
         rows = self._rows
         kept = np.array([place for place, r in enumerate(rows.requests) if r is not None and id(r) not in gone], int)
@@ -258,7 +261,8 @@ class Batch:
 
 
 def _broken(logprobs: list[float]) -> list[int]:
-    """The places of those that are NaN."""
+    """The places of the log-probabilities that are NaN."""
+    # NaN survives a sum, and a sum of a list is faster than a look at each.
     if not math.isnan(sum(logprobs)):
         return []
     return [place for place, logprob in enumerate(logprobs) if math.isnan(logprob)]

@@ -44,6 +44,7 @@ class Prefilled(Cache):
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        # Prompts are computed whole: nothing lies before them.
         return 0
 
 
@@ -143,6 +144,7 @@ class SlotCache(Cache):
         old = slice(self.end - width, self.end)
         new = slice(target - width, target)
         for stored in (*self._keys, *self._values):
+            # A clone, because old and new columns overlap.
             stored[:live, :, new] = stored[:live, :, old].clone()
         self.end = target
         return moved
@@ -156,6 +158,7 @@ class SlotCache(Cache):
         first = int(rows[0])
         last = int(rows[-1])
         source = to_device(sources, device)
+        # Neighbouring rows, the usual case, are a slice: copied at once, where an index is looked up for each.
         gapless = last - first == len(rows) - 1
         target = to_device(rows, device)
         columns = slice(self.end - prompts.keys[0].shape[2], self.end)

@@ -1,4 +1,4 @@
-"""CUDA graphs: recordings of decode steps on a GPU, and why a model has none.
+"""CUDA graphs: recordings of decode steps on a GPU, and the reasons for which a model has none.
 
 A decode step of a small batch is some hundred short kernels. Launched one by one they cost the host more time than the
 GPU; a graph launches all of them at once.
@@ -65,7 +65,7 @@ def recorder_for(network: Network, way: Way, *, wanted: bool, deterministic: boo
 
 
 def unfit(network: Network, way: Way, *, deterministic: bool) -> str | None:
-    """Why the steps of a model cannot be recorded, or None."""
+    """The reason for which the steps of a model cannot be recorded, or None."""
     if deterministic:
         return "the experiment is deterministic, and the columns of a recorded step depend on who else runs"
     if way is not Way.SLOTS:

@@ -18,7 +18,7 @@ _NEVER = float("-inf")
 
 
 class Draw:
-    """How the rows of one batch are drawn, prepared once and used until the batch changes.
+    """The drawing of one batch's rows, prepared once and used until the batch changes.
 
     A row's token depends on its own logits, sampling and position only.
     """
@@ -54,7 +54,7 @@ class Draw:
         self._prepare()
 
     def of(self, rows: NDArray[np.int64]) -> Draw:
-        """How these of the rows go on, in this order."""
+        """The drawing of these rows from here on, in this order."""
         made = copy(self)
         for name in ("_keys", "_positions", "_temperatures", "_top_ks", "_top_ps", "_min_ps", "_min_tokens"):
             setattr(made, name, getattr(self, name)[rows])
@@ -68,6 +68,7 @@ class Draw:
         greedy = self._temperatures <= 0
         self._all_greedy, self._any_greedy = bool(greedy.all()), bool(greedy.any())
         self._greedy = to_device(greedy, device)
+        # Log-probabilities of greedy rows are those at temperature 1, as the engine's contract has it.
         scales = 1.0 / np.where(greedy, 1.0, self._temperatures)
         scaled = bool((scales != 1.0).any())
         self._scale = to_device(scales.astype(np.float32), device).unsqueeze(1) if scaled else None  # [N, 1]
@@ -80,6 +81,7 @@ class Draw:
             return
         top_k = self._top_ks[narrow]
         top_p = self._top_ps[narrow]
+        # 2^30 is more than any vocabulary has: a top_k that keeps all.
         self._top_k = to_device(np.where(top_k > 0, top_k, 1 << 30), device).unsqueeze(1)
         self._top_p = to_device(top_p.astype(np.float32), device).unsqueeze(1)
         self._min_p = to_device(self._min_ps[narrow].astype(np.float32), device).unsqueeze(1)
@@ -91,6 +93,7 @@ class Draw:
         """
         if of is not None:
             logits = logits.index_select(0, of)
+        # In float32 whatever the model computes in: the trainer's ratio of policies divides by these probabilities.
         logits = logits.float()
         logprobs = torch.log_softmax(self._scaled(logits), -1)  # [N, V]
         adjusted = logprobs
@@ -130,6 +133,7 @@ class Draw:
             weights = weights.clone()
             kept = _narrowed(weights[self._narrow], self._top_k, self._top_p, self._min_p)
             weights[self._narrow] = kept
+        # In float64: a float32 sum over 150,000 tokens loses the unlikely ones, and depends on its grouping.
         cumulative = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
         uniform = to_device(uniforms(self._keys, self._positions), self._device).unsqueeze(1)
         # right=True: the first entry above the target, hence one with weight.
@@ -142,8 +146,10 @@ class Draw:
 
 
 def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """Zero but for those of at least `min_p` of the heaviest, of these the `top_k` heaviest, and of these the fewest
-    that hold `top_p` of the weight  # [M, V]
+    """The weights that sampling keeps; the others are 0  # [M, V]
+
+    Kept are those of at least `min_p` of the heaviest, of these the `top_k` heaviest, and of these the fewest that hold
+    `top_p` of the weight.
 
     Source of min_p: Nguyen et al. 2024, arXiv 2407.01082, section 3.
     """
@@ -151,6 +157,7 @@ def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, m
     ordered = ordered * (ordered >= min_p * ordered[:, :1])
     rank = torch.arange(weights.shape[1], device=weights.device)
     ordered = ordered * (rank < top_k)
+    # Before and not up to: the token that crosses top_p belongs to the nucleus, so one token is always kept.
     before = ordered.cumsum(-1) - ordered
     ordered = ordered * (before < top_p * ordered.sum(-1, keepdim=True))
     return torch.zeros_like(weights).scatter_(1, order, ordered)

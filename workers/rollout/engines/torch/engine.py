@@ -83,6 +83,7 @@ class TorchRolloutEngine:
         """
         assert slots > 0 and max_model_len > 1 and threads > 0
         del clock  # nothing here depends on time; the other engines' time-outs do
+        # Counted before anything is loaded: running out of memory halfway says less, and may take the trainer along.
         await asyncio.to_thread(
             check_generation,
             Path(model_path),
@@ -151,6 +152,7 @@ class TorchRolloutEngine:
         for running in runnings:
             self._waiters[running] = waiter
         self._requests_total += len(runnings)
+        # One wake-up of the decode thread for all of a turn: a prefill of many costs hardly more than one of few.
         if not self._unsent:
             self._asyncio.call_soon(self._send)
         self._unsent += runnings
@@ -165,6 +167,7 @@ class TorchRolloutEngine:
         """Reads and verifies beside the running requests, then swaps between two decode steps."""
         self._alive()
         tensors, let_go = await asyncio.to_thread(self._opened, weights)
+        # The engine may have failed meanwhile, and then nobody would ever let the weights go.
         if self._error is not None:
             let_go()
             self._alive()
@@ -178,6 +181,7 @@ class TorchRolloutEngine:
 
         self._loop.swap(Swap(tensors, version, done))
         try:
+            # Shielded: the decode thread will swap in any case, and settles a future that must still be there.
             await asyncio.shield(swapped)
         finally:
             self._promised.discard(swapped)
@@ -266,7 +270,7 @@ class TorchRolloutEngine:
             self._loop.cancel(running)
 
     def _call(self, function: Callable[[], None]) -> None:
-        """From the decode thread; nobody waits any more if the event loop is gone."""
+        """Calls the function on the event loop, from the decode thread; nobody waits any more if the loop is gone."""
         with contextlib.suppress(RuntimeError):
             self._asyncio.call_soon_threadsafe(function)
 

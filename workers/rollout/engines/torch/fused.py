@@ -80,6 +80,7 @@ class _Layer:
         self._q_norm = _Norm(attention.q_norm) if hasattr(attention, "q_norm") else None
         self._k_norm = _Norm(attention.k_norm) if hasattr(attention, "k_norm") else None
         self.window: int | None = getattr(attention, "sliding_window", None)
+        # Mistral's attention has no such attribute: it reads its configuration at each call.
         if self.window is None and type(attention).__name__ == "MistralAttention":
             self.window = attention.config.sliding_window
 
@@ -140,6 +141,7 @@ class _Norm:
         self._epsilon: float = module.variance_epsilon
         size = self._weight.shape[0]
         self._mean = torch.full((size, 1), 1.0 / size, device=self._weight.device)
+        # Only in float32: the module computes the mean in float32 and rounds once, which a product in half does not.
         self._lean = self._weight.dtype == torch.float32
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -159,7 +161,7 @@ def _by_head(states: torch.Tensor, rows: int, queries: int, heads: int) -> torch
 
 
 def _fused(*projections: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """One matrix over all of them (and one bias); their own parameters become views of it."""
+    """The projections as one matrix and one bias; their own parameters become views of it."""
     weight = _joined([p.weight for p in projections])
     if projections[0].bias is None:
         return weight, None
@@ -167,6 +169,7 @@ def _fused(*projections: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def _joined(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    # Views, not copies: new weights are copied into the parameters, and must reach this matrix.
     joined = torch.cat([p.detach() for p in parameters])
     for parameter, view in zip(parameters, torch.split(joined, [p.shape[0] for p in parameters]), strict=True):
         parameter.data = view

@@ -20,7 +20,7 @@ from rftd.workers.rollout.engines.torch.running import Finished, Running
 from rftd.workers.weights.parked_tensors import Rest
 
 PATIENCE_STEPS = 4
-"""So many steps a request waits for company before it is prefilled: a prefill costs about as much as a step."""
+"""The steps that a request waits for company before it is prefilled: a prefill costs about as much as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Turn:
 
 @dataclass(slots=True)
 class RequestInbox:
-    """What the asyncio side wants; guarded by the loop's condition."""
+    """The messages of the asyncio side; guarded by the loop's condition."""
 
     requests: list[Running] = field(default_factory=list)
     cancelled: list[Running] = field(default_factory=list)
@@ -117,6 +117,7 @@ class DecodeLoop:
         with self._condition:
             self._inbox.stop = True
             self._condition.notify()
+        # It may never have been started, or have failed.
         if self._thread.is_alive():
             self._thread.join()
 
@@ -134,6 +135,7 @@ class DecodeLoop:
     def _turn(self) -> bool:
         """Messages, then admission, then one step. False when stopped."""
         inbox = self._receive()
+        # A step that was begun ahead was drawn from the old weights, for the old rows: its tokens are taken first.
         done = self._batch.caught_up() if inbox.swaps or inbox.cancelled else []
         for swap in inbox.swaps:
             self._swap(swap)
@@ -156,6 +158,7 @@ class DecodeLoop:
 
     def _receive(self) -> RequestInbox:
         with self._condition:
+            # A loop, for a condition may wake up although nothing was put in.
             while not self._inbox and not self._can_work():
                 self._condition.wait()
             inbox = self._inbox
@@ -189,6 +192,7 @@ class DecodeLoop:
         turn.done(None)
 
     def _drop(self, cancelled: list[Running]) -> None:
+        # A request is in the queue or in the batch; which one, only this thread knows.
         gone = set(map(id, cancelled))
         self._waiting = deque(running for running in self._waiting if id(running) not in gone)
         self._batch.drop(cancelled)

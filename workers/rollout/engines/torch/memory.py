@@ -66,7 +66,7 @@ def _kinds_of_layers(settings: dict[str, Any]) -> list[str]:
 
 
 class _Kept(NamedTuple):
-    """What transformers' own cache keeps of one text."""
+    """The sizes of what transformers' own cache keeps of one text."""
 
     cache_bytes: int
     """Keys and values of all its tokens."""
@@ -75,7 +75,7 @@ class _Kept(NamedTuple):
 
 
 def _kept_by_one(folder: Path, settings: dict[str, Any], *, max_len: int, dtype: torch.dtype) -> _Kept | None:
-    """What a recurrent model keeps of one text of `max_len` tokens, by a short one on torch's meta device.
+    """The sizes that a recurrent model keeps of one text of `max_len` tokens, by a short text on torch's meta device.
 
     None for a model without recurrent layers, and for one that cannot be run there: whoever loads it says what is
     wrong with it, if anything is.

@@ -1,4 +1,4 @@
-"""The model: whole prompts in, one token more for each row, new weights in place."""
+"""`Network`: the model, which takes whole prompts, decodes a token for each row, and gets new weights in place."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class AdaptedWeights:
                     f"its weight {tuple(base.shape)}",
                     fix="publish adapters made from the model that the explorers run",
                 )
+            # Always from the base: adding to the last sum would keep every adapter before this one, and its rounding.
             made[name] = base.float() + (high.float() @ low.float()).to(base.device)
         return made
 
@@ -160,6 +161,7 @@ class Network:
         """Logits after each prompt, and what the cache needs of them  # [U, V]"""
         longest = max(map(len, prompts))
         pads = [longest - len(prompt) for prompt in prompts]
+        # On the left, so that all prompts end in the column that the next token is decoded after.
         padded = np.array([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], np.int64)
         ids = to_device(padded, self.device)  # [U, P]
         column = torch.arange(longest, device=self.device)
@@ -211,6 +213,8 @@ class Network:
         ):
             if names:
                 raise RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
+        # Checked before and copied in place: half of a swap would be a model that never existed, and views of the fused
+        # matrices, recordings and the adapters' base rest on these addresses.
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
 
@@ -220,6 +224,7 @@ def _with_attention(folder: str, dtype: torch.dtype, trusted: Mapping[str, bool]
     try:
         model = read_model(folder, dtype=dtype, attn_implementation=attention.NAME, **trusted)
     except KeyError as error:
+        # The model looks its attention up in a table of its own, in which the engine's has no place.
         if error.args != (attention.NAME,):
             raise
         return None
@@ -228,6 +233,7 @@ def _with_attention(folder: str, dtype: torch.dtype, trusted: Mapping[str, bool]
 
 def _lacking(tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the network's tensors that are not given, under this name or that of a tied one."""
+    # By address, for tied weights are one tensor under two names, of which a checkpoint holds one.
     present = {own[name].data_ptr() for name in tensors if name in own}
     return [name for name in own if name not in tensors and own[name].data_ptr() not in present]
 

@@ -75,6 +75,7 @@ class FixedSteps:
         """Row i sees the columns from `starts[i]` on; rows beyond them have a token and a position, whichever."""
         count = len(starts)
         self._starts[:count, 0] = to_device(starts, self._starts.device)
+        # Rows that nobody reads are computed too, and must look up a token and an angle that exist.
         self._ids[count:] = 0
         self._positions[count:] = 0
 

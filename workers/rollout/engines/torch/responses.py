@@ -82,6 +82,7 @@ class Responses:
             running.logprobs.append(logprob)
             if running.request.sampling.processed_logprobs:
                 running.processed.append(after)
+            # Before everything else: a token that was drawn from NaN is none, whether it ends the response or not.
             if logprob != logprob:  # NaN
                 error = RolloutError(f"the model gave no number at token {len(drawn) - 1} of {running.request.id}")
                 done.append(Finished(running, error))

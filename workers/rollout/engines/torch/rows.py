@@ -1,4 +1,4 @@
-"""Which request is on which row of the cache.
+"""The rows of the cache, and the requests on them.
 
 Requests that join with one prompt share a row as long as they draw the same tokens: the rollouts of a group are then
 computed once, and apart from where they part. In deterministic mode each has a row to itself, which it keeps.
@@ -20,7 +20,7 @@ _TOKEN_BITS: Final = 32
 
 
 class Settled(NamedTuple):
-    """What became of the rows and the requests."""
+    """The moves of rows and requests that a batch has to follow."""
 
     sources: Index
     targets: Index
@@ -63,7 +63,7 @@ class Rows(Protocol):
 
 
 class SharedRows:
-    """As few rows as there are different sequences, packed."""
+    """Rows for different sequences only, packed from the first on."""
 
     def __init__(self) -> None:
         self.requests: list[Running | None] = []
@@ -91,6 +91,7 @@ class SharedRows:
             self.of = _NONE
             self.starts = _NONE
             return Settled(_NONE, _NONE, kept)
+        # Row and last token in one number: requests of one row that drew the same token stay one sequence.
         sequences, of = np.unique(self.of[kept] << _TOKEN_BITS | self._last()[kept], return_inverse=True)
         parents = sequences >> _TOKEN_BITS
         count = len(sequences)
@@ -130,6 +131,7 @@ class FixedRows:
         return [request for request in self.requests if request is not None]
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
+        # The row makes no difference to the tokens: every step has one shape, and rows do not see each other.
         rows = [row for row, request in enumerate(self.requests) if request is None][: len(joining)]
         for row, request, source in zip(rows, joining, sources, strict=True):
             self.requests[row] = request

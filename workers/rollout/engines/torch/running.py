@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""`Running`: a request on its way through the engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rftd.workers.rollout.engine import Generation, GenerationRequest
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """What is known of a request so far."""
+    """The tokens of a request so far, and the weights that drew them."""
 
     request: GenerationRequest
     limit: int
     """The most tokens that it may draw."""
     key: int
-    """Of its seed, for `noise`."""
+    """The key of its seed, for `noise`."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     processed: list[float] = field(default_factory=list)
@@ -48,6 +48,7 @@ class Running:
     def _spans(self) -> Iterator[Span]:
         ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
         for (version, generation, start), end in zip(self.marks, ends, strict=True):
+            # Weights may be swapped twice between two tokens: the first of them drew none.
             if end > start:
                 yield Span(version, generation, start, end)
 

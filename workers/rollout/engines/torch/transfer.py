@@ -17,6 +17,7 @@ class Drawn:
             return
         # One copy for all: a token and a float32 are exact in float64.
         stacked = torch.stack([part.double() for part in parts])
+        # Pinned, for a copy to other memory would hold up the host until the device has come to it.
         host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
         self._parts = list(host.copy_(stacked, non_blocking=True))
         self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]

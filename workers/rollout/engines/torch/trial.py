@@ -1,4 +1,4 @@
-"""A trial at opening: does the engine's cache give what the model itself gives?"""
+"""The trial at opening: the engine's logits are held against those of the model's own forward."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
 _TOLERANCE_HALF: Final = 0.1
+"""Half precision rounds each layer to three digits; a wrong mask or position differs by far more."""
 _TEXT_TOKENS: Final = 7
 _DECODED: Final = 3
 """Tokens at the end of a text that are decoded one by one; those before are prefilled."""
@@ -54,7 +55,7 @@ def try_model(network: Network) -> Way:
 
 
 def try_recorder(network: Network, recorder: Recorder) -> str | None:
-    """Why recorded steps do not give what the model itself gives, or None. The recordings are given up."""
+    """The reason for which recorded steps differ from the model itself, or None. The recordings are given up."""
     try:
         return _difference(network, partial(_cached, recorder=recorder))
     finally:
@@ -69,14 +70,14 @@ def _attentions(network: Network) -> list[str | None]:
 
 
 def _outside_slots(network: Network) -> str | None:
-    """Why the engine's own cache and attention are not even tried, or None."""
+    """The reason for which the engine's own cache and attention are not even tried, or None."""
     if not network.takes_attention:
         return "it computes attention in a way of its own"
     return _counted_positions(network)
 
 
 def _difference(network: Network, found_by: Callable[[Network, list[int]], torch.Tensor]) -> str | None:
-    """The difference of these logits from the model's own in a text, or why there are none; None if they are equal."""
+    """The difference of these logits from the model's own, or the reason for which there are none; None if equal."""
     for length in _lengths(network):
         tokens = [(17 * i + 3) % network.vocabulary for i in range(length)]
         with torch.inference_mode():
@@ -91,6 +92,7 @@ def _difference(network: Network, found_by: Callable[[Network, list[int]], torch
                 return f"{type(error).__name__}: {error}"
         scale = expected.abs().max().clamp(min=1.0)
         error_share = ((found - expected).abs().max() / scale).item()
+        # Written so that NaN is a difference.
         if not error_share <= _TOLERANCE.get(network.dtype, _TOLERANCE_HALF):
             return f"its logits differ by {error_share:.2g} of their scale in a text of {length} tokens"
     return None
@@ -130,8 +132,9 @@ def _plain(network: Network, tokens: list[int]) -> torch.Tensor:
 
 
 def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = None) -> torch.Tensor:
-    """The same logits: prefilled but for the last tokens beside a shorter prompt, then decoded  # [R, V]"""
+    """The logits by the engine's cache: the text is prefilled but for its last tokens, which are decoded  # [R, V]"""
     begun = len(tokens) - _DECODED
+    # Beside a shorter one, whose padding and hidden columns must not leak into it.
     prompts = [tokens[begun // 2 : begun], tokens[:begun]]
     _, prefilled = network.prefill(prompts)
     if not prefilled.keys:
@@ -160,7 +163,7 @@ def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = 
 
 
 def _alone(network: Network, tokens: list[int], *, way: Way) -> torch.Tensor:
-    """The same logits, by requests that are computed alone, a shorter one in turns with it  # [R, V]"""
+    """The logits by requests that are computed alone, a shorter one in turns with it  # [R, V]"""
     begun = len(tokens) - _DECODED
     starts = (begun // 2, 0)
     texts = [LoneText(network, way) for _ in starts]

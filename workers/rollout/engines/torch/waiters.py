@@ -1,4 +1,4 @@
-"""Who waits for responses: one caller for one, or one caller for several, as they come."""
+"""The callers that wait for responses: one caller for one response, or one for several, as they come."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Single:
         self.response: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
 
     def take(self, running: Running, result: Generation | RolloutError) -> None:
+        # The caller was cancelled after the decode thread had finished the request.
         if self.response.done():
             return
         if isinstance(result, Generation):
