@@ -20,6 +20,29 @@ os.environ.setdefault("RFTD_DISK_RESERVE", "0")  # a machine with little space r
 pytest_plugins = ["servers", "inner_loop"]  # a real Kafka and a real Postgres; `--fast`
 
 
+COST_S = {"slow": 20.0, "e2e": 10.0, "servers": 3.0}
+"""Seconds that a test with the mark takes, roughly; any other takes about `COST_UNMARKED_S`."""
+COST_UNMARKED_S = 0.1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The files with the most work come first, if several processes share them.
+
+    xdist hands out the file with the most tests first, which leaves the long files of few tests to the end, where
+    one process works and the others have nothing left. `--no-loadscope-reorder` makes it keep this order instead.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    cost_s: dict[Path, float] = {}
+    for item in items:
+        marked_s = max(
+            (cost for mark, cost in COST_S.items() if item.get_closest_marker(mark)), default=COST_UNMARKED_S
+        )
+        cost_s[item.path] = cost_s.get(item.path, 0.0) + marked_s
+    # The sort is stable, so that tests of one file stay in their order; every process must arrive at the same one.
+    items.sort(key=lambda item: (-cost_s[item.path], item.path))
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     """Async tests run on asyncio."""

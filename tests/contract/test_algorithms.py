@@ -135,6 +135,7 @@ def test_what_masked_tokens_carry_changes_nothing(model: Path, name: str) -> Non
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_the_order_of_items_changes_only_rounding(model: Path, name: str) -> None:
     samples = make_samples(name)
@@ -144,6 +145,7 @@ def test_the_order_of_items_changes_only_rounding(model: Path, name: str) -> Non
     assert first.metrics["actor/final_loss"] == pytest.approx(second.metrics["actor/final_loss"], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_micro_batches_change_only_rounding(model: Path, name: str) -> None:
     samples = make_samples(name)

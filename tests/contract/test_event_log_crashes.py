@@ -57,6 +57,7 @@ async def everything(folder: Path) -> list[Record]:
     return records
 
 
+@pytest.mark.slow
 def test_20_kills_at_random_moments_lose_nothing_acknowledged(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     acknowledged = 0

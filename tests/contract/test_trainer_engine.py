@@ -174,6 +174,7 @@ def test_close_is_idempotent(opened: Open) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["torch"], indirect=True)
 def test_two_processes_make_equal_weights(opened: Open, model: Path, kind: str) -> None:
     script = (

@@ -170,6 +170,7 @@ def test_every_flipped_byte_of_a_tensor_and_every_cut_is_refused(make: Make) -> 
     assert loaded(make(), ref) == plain(weights)
 
 
+@pytest.mark.slow
 def test_a_publisher_that_was_killed_leaves_nothing_in_the_way(make: Make, method: str, tmp_path: Path) -> None:
     """Killed at each of its first system calls that name a file: what lies there then is whole, or not there."""
     for number in range(1, 20):

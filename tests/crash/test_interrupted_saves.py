@@ -26,6 +26,7 @@ def committed(folder: Path, content: bytes) -> tuple[FileRef, ...]:
     return commit_folder(folder, lambda temporary: written(content, temporary))
 
 
+@pytest.mark.slow
 @STRIKES
 @pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces an older generation's"])
 def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path, how: str, replaces: bool) -> None:

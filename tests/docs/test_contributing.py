@@ -39,6 +39,7 @@ def pytest_of(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in LINES if " pytest " in line])
 def test_a_run_of_some_tests_finds_some(line: str) -> None:
     words = line.split()
@@ -55,6 +56,7 @@ def test_a_program_is_there(line: str) -> None:
     assert (ROOT / words[2]).is_file()
 
 
+@pytest.mark.slow
 def test_the_fast_suite_starts_neither_daemon_nor_server(tmp_path: Path) -> None:
     """What names a fixture of theirs is left out, and what starts one on another way fails with the mark it lacks."""
     (tmp_path / "test_unmarked.py").write_text(UNMARKED)

@@ -26,6 +26,7 @@ def old(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_old_log_and_its_tables_are_read_without_a_daemon(old: Path) -> None:
     scene = Scene(old / "one")
     report = scene.verified()

@@ -86,6 +86,7 @@ async def begun(supervisor: Supervisor, *experiments: UUID, more: int = 6) -> No
     await until(lambda: all(step(id) >= goal for id, goal in goals.items()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "error"),
     [

@@ -88,6 +88,7 @@ async def test_damaged_checkpoints_of_the_parent_are_passed_over(desk: ForkDesk,
     assert await weights(desk, fork.experiment) == {step: made[step] for step in (9, 10)}
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("where", ["checkpoint.after_files", "checkpoint.after_append", "trainer.before_step"])
 async def test_a_trainer_that_dies_early_takes_the_history_up_again(

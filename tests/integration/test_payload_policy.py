@@ -90,6 +90,7 @@ async def reported(log: EventLog, experiment: UUID, reason: str, times: int = 1)
     await follower.close()
 
 
+@pytest.mark.slow
 async def test_what_is_trained_goes_and_the_weights_are_the_same(
     tmp_path: Path, log: EventLog, clock, ids, fake_world
 ) -> None:

@@ -67,6 +67,7 @@ def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> Experimen
     return msgspec.structs.replace(spec, stages=stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.anyio
 async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_world, variant: str) -> None:

@@ -73,6 +73,7 @@ def run_of(supervisor: Supervisor, experiment: UUID) -> Run:
     return run
 
 
+@pytest.mark.slow
 async def test_a_stranger_with_other_rows_fails_alone(desk: ForkDesk, monkeypatch, fake_world, clock, ids) -> None:
     other_rows(monkeypatch, ["elsewhere"])
     async with desk.open() as supervisor:
@@ -114,6 +115,7 @@ async def test_where_every_explorer_refuses_the_run_waits_until_it_is_mended(
     assert report.clean, report.findings
 
 
+@pytest.mark.slow
 async def test_a_run_whose_artifacts_are_gone_waits_until_they_are_back(
     desk: ForkDesk, monkeypatch, fake_world
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.log.busy_run import fold, written
@@ -38,6 +39,7 @@ async def project(drafts: list[Draft], cuts: list[int], max_records: int, url: s
     return seen
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 1 << 16),
@@ -60,6 +62,7 @@ def test_tables_do_not_depend_on_how_the_log_arrived(
     assert mixed.positions == straight.positions
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1 << 16))
 def test_rebuilt_tables_equal_the_live_ones(seed: int) -> None:

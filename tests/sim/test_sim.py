@@ -45,6 +45,7 @@ def test_worlds_that_once_failed_keep_their_promises() -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["swarm"])
 def test_a_seed_is_a_world(mode: str) -> None:
     """The same trace of every turn in another process, with another order of hashes."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import numpy as np
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -117,3 +118,9 @@ def run(
                 assert isinstance(one.result, Generation)
                 done[one.running.request.id.int] = one.result
     return done
+
+
+def slow_but(quick: str, names: Iterable[str]) -> list[object]:
+    """Each name is a parameter of a test; those that the words of `quick` leave out carry the mark `slow`."""
+    stay = frozenset(quick.split())
+    return [name if name in stay else pytest.param(name, marks=pytest.mark.slow) for name in names]

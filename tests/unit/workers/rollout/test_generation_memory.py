@@ -48,6 +48,7 @@ def held_bytes(batch: LoneRequests) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [

@@ -19,6 +19,7 @@ from synthetic.models.tiny_models import (
     prompts_of,
     run,
     running,
+    slow_but,
 )
 from transformers import AutoModelForCausalLM
 
@@ -43,28 +44,50 @@ def logprobs_of(model: torch.nn.Module, prompt: tuple[int, ...], tokens: tuple[i
     return torch.log_softmax(logits.float(), -1)  # [R, V]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+PROMPTS = prompts_of(24)
+LENGTHS = [1 + (7 * i) % 45 for i in range(len(PROMPTS))]
+Generated = list[tuple[tuple[int, ...], list[float]]]
+Answers = Callable[[str], Generated]
+
+
+@pytest.fixture(scope="module")
+def generated(model_of: ModelOf) -> Answers:
+    """The greedy tokens of transformers and their log-probabilities, per prompt; made once per architecture."""
+    made: dict[str, Generated] = {}
+
+    def answers(architecture: str) -> Generated:
+        if architecture not in made:
+            folder = model_of(architecture)
+            # sdpa leaves out soft caps
+            model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+            made[architecture] = []
+            for prompt, length in zip(PROMPTS, LENGTHS, strict=True):
+                with torch.no_grad():
+                    output = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=length)
+                tokens = tuple(output[0, len(prompt) :].tolist())
+                logprobs = logprobs_of(model, prompt, tokens).gather(1, torch.tensor(tokens).unsqueeze(1))
+                made[architecture].append((tokens, logprobs.squeeze(1).tolist()))
+        return made[architecture]
+
+    return answers
+
+
+@pytest.mark.parametrize("architecture", slow_but("qwen2 gemma2 gpt_neox", ARCHITECTURES))
 @pytest.mark.parametrize(("deterministic", "ahead"), [(False, False), (True, False), (False, True)])
-def test_greedy_tokens_equal_generate(model_of: ModelOf, architecture: str, deterministic: bool, ahead: bool) -> None:
-    folder = model_of(architecture)
-    network = network_of(folder)
+def test_greedy_tokens_equal_generate(
+    model_of: ModelOf, generated: Answers, architecture: str, deterministic: bool, ahead: bool
+) -> None:
+    network = network_of(model_of(architecture))
     try_model(network)
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")  # sdpa leaves out soft caps
-    prompts = prompts_of(24)
-    lengths = [1 + (7 * i) % 45 for i in range(len(prompts))]
     requests = [
         running(i, prompt, temperature=0.0, max_tokens=length)
-        for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+        for i, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
     found = run(batch_of(network, deterministic=deterministic, ahead=ahead), requests)
-    for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
-        with torch.no_grad():
-            output = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=length)
-        expected = tuple(output[0, len(prompt) :].tolist())
-        assert found[i].tokens == expected
-        assert found[i].finish == ("stop" if expected[-1] == 2 else "length")
-        logprobs = logprobs_of(model, prompt, expected).gather(1, torch.tensor(expected).unsqueeze(1))
-        assert found[i].logprobs == pytest.approx(logprobs.squeeze(1).tolist(), abs=1e-4)
+    for i, (tokens, logprobs) in enumerate(generated(architecture)):
+        assert found[i].tokens == tokens
+        assert found[i].finish == ("stop" if tokens[-1] == 2 else "length")
+        assert found[i].logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
 def test_drawn_tokens_carry_the_log_probability_at_their_temperature(model_of: ModelOf) -> None:

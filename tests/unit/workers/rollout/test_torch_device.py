@@ -25,6 +25,7 @@ ModelOf = Callable[[str], Path]
 CUDA = torch.device("cuda")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "deterministic", "recorded"),
     [

@@ -46,6 +46,7 @@ def test_attention_rounds_what_it_gathers_alone(queries: int, softcap: float | N
     torch.testing.assert_close(found.double(), wide, rtol=2.0**-8, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["qwen2", "llama", "gemma2", "gpt_oss"])
 def test_rollouts_mismatch_no_more_than_transformers_own_decoding(tmp_path: Path, architecture: str) -> None:
     """k3 of drawn tokens (http://joschu.net/blog/kl-approx.html) against the same weights in float32."""

@@ -153,6 +153,7 @@ def test_the_steps_are_those_of_a_plain_loop(
     assert metrics["actor/optimizer_steps"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [name for name in KL_LOSSES.names() if KL_LOSSES.builtin(name) and name != "none"])
 def test_the_distance_to_the_reference_is_that_of_each_step(

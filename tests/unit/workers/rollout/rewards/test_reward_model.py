@@ -72,6 +72,7 @@ def changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_model, "check_scoring_model", lambda *_, **__: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("changed_since")
 @pytest.mark.parametrize(
     ("kind", "responses", "match"),
@@ -94,6 +95,7 @@ def test_what_is_no_score_fails_the_rollout_with_the_reason(
     assert caught.value.where == "taskset 't' row 6"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("changed_since")
 def test_a_model_that_would_be_unpickled_is_not_read(tmp_path: Path) -> None:
     folder = saved(tmp_path)
@@ -104,6 +106,7 @@ def test_a_model_that_would_be_unpickled_is_not_read(tmp_path: Path) -> None:
         asyncio.run(scores(folder, ["7"]))
 
 
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_scored_fails_alone(tmp_path: Path) -> None:
     async def together(folder: Path) -> list[object]:
         scorer = open_scorer("reward_model", {"path": str(folder)})
