@@ -61,7 +61,7 @@ def stage_folder(folder: Path, write: Callable[[Path], None], *, within: Path | 
     """
     make_durable_folder(folder.parent)
     if within is None:
-        put_back(folder)
+        put_back(folder)  # before what is left is removed: the replaced folder may be the only whole one
     temporary = _beside(folder, within, "tmp")
     replaced = _beside(folder, within, "old")
     for left in (temporary, replaced):
@@ -133,7 +133,7 @@ def put_back(folder: Path) -> None:
     """Undoes a replacement that was cut off after the old folder had made room. For the folder's only writer."""
     if folder.exists() or not folder.parent.is_dir():
         return
-    name = re.compile(rf"\.{re.escape(folder.name)}\.(?:g([0-9]+)\.)?old")
+    name = re.compile(rf"\.{re.escape(folder.name)}\.(?:g([0-9]+)\.)?old")  # with a generation: of an older release
     found = [(int(match[1] or 0), path) for path in folder.parent.iterdir() if (match := name.fullmatch(path.name))]
     if found:
         max(found)[1].rename(folder)
@@ -144,7 +144,7 @@ def files_of(folder: Path) -> tuple[FileRef, ...]:
     """Every file below `folder` with its size and digest, ordered by path. Raises DataError for a symbolic link."""
     files = []
     for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
+        if path.is_symlink():  # its digest would vouch for a file that lies elsewhere and may change
             raise DataError("a checkpoint holds a symbolic link", where=str(path), fix="replace it by the file")
         if path.is_file():
             size_bytes, sha256 = size_and_sha256(path)
@@ -253,7 +253,7 @@ def fsync_tree(folder: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        sync_folder(Path(root))
+        sync_folder(Path(root))  # the names, after the bytes that they stand for
 
 
 def _damaged(path: Path, how: str) -> DataError:

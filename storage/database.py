@@ -66,6 +66,7 @@ def is_refused(error: BaseException) -> bool:
     """True if the database cannot hold a value, so that trying again is in vain."""
     if isinstance(error, OverflowError | RefusedDataError | IntegrityError):
         return True
+    # A connection that broke says nothing of the values: to bury a record for it would lose that record for ever.
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = getattr(error.orig, "sqlstate", None)

@@ -38,6 +38,7 @@ class LocalDisk:
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk.volume`."""
+        # The folder may be yet to be made: the nearest one above it that is there lies on the same file system.
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
         status = os.statvfs(there)
         # In units of f_frsize; f_bsize is only the size that the file system likes to be read in.

@@ -118,6 +118,7 @@ class TableFold:
 
     def bury(self, record: Record, error: Exception) -> Folded:
         """A dead letter and a position in place of a record's own changes."""
+        # Both in one transaction: a position that passed the record without the letter would hide it.
         folded = Folded(before={record.partition: self.positions.get(record.partition, _START)})
         mark = Mark(record.offset + 1, record.chain)
         self.positions[record.partition] = folded.after[record.partition] = mark

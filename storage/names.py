@@ -16,6 +16,7 @@ from rftd.streams.naming import Named, choose
 async def resolve_experiment(connection: AsyncConnection, wanted: str) -> UUID:
     """The experiment of the tables that `wanted` names: see `choose`."""
     table = table_of(Experiments)
+    # A row without a submission was made by an event of a foreign or damaged log: it is no experiment.
     rows = await connection.execute(
         select(table.c.id, table.c.name, table.c.kept)
         .where(table.c.submitted_offset.is_not(None))

@@ -58,7 +58,7 @@ def missing_artifacts(outside: Outside) -> Iterator[Missing]:
         seen[sha256] = None
         if len(seen) > _REMEMBERED_ARTIFACTS:
             del seen[next(iter(seen))]
-        path = store.path_of(sha256)
+        path = store.path_of(sha256)  # hex digits of a digest, so no event can name a path outside of the store
         try:
             _, found = size_and_sha256(path)
         except OSError as error:

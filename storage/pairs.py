@@ -52,6 +52,7 @@ class Pair:
                 alone.append(row)
             else:
                 both.append(row + other[self._key_size :])
+        # A row must not stay under its own upsert as well: the pair's statement writes the columns of both.
         for part, left in ((first, alone), (second, list(by_key.values())), (self, both)):
             rows.pop(part, None)
             if left:

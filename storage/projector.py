@@ -129,6 +129,7 @@ class Projector:
                     await self._follow()
                 except _TRANSIENT as error:
                     end_if_cancelled()  # a cancelled statement may end in an error of SQLAlchemy's: see there
+                    # Progress since the last failure begins the waits anew: this is another outage.
                     failures = 1 if self.applied_records > before else failures + 1
                     self.last_error = str(error).partition("\n")[0]
                     _logger.warning("projections wait: %s", self.last_error)
@@ -142,7 +143,7 @@ class Projector:
     async def catch_up(self, until: Heads | None = None) -> None:
         """Applies everything below `until` (default: the heads that the log has now), and nothing above it."""
         goals = until if until is not None else await self._log.heads()
-        while self._running:
+        while self._running:  # two folds of one database would take each other's positions: `run` does the work
             if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
                 return
             await self._move()

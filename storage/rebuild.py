@@ -105,6 +105,7 @@ async def rebuild(
 
     `live` may be in use meanwhile: it is read at one moment. Raises LogLossError if it holds what the log does not.
     """
+    # The live tables first: the log only grows, so their positions are within it when it is read.
     seen = await digest(live) if live is not None else None
     if seen is not None:
         await log.check_heads(seen.positions)

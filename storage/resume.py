@@ -56,7 +56,7 @@ async def resumed_follower(
         logger=logger,
         discard=owner,
     )
-    if snapshot is None:
+    if snapshot is None:  # slow, never wrong: every snapshot is only a short cut through the log
         return Follower(log, fold, experiment=experiment, positions={**positions, **(also or {})}, clock=clock)
     adopt(snapshot.parts)
     # A partition that this release follows and the one that wrote the snapshot did not begins at the beginning.

@@ -62,6 +62,7 @@ def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
     if stored is None:
         _drop_old(connection)
         _refuse_foreign(connection)
+    # A newer release's tables are left alone: to drop them would make its daemon fill them for hours, in vain.
     elif stored != HEAD and stored not in _known():
         raise ConflictError(
             f"the state database was made by a newer release of rftd (schema {stored}, this release knows {HEAD})",
@@ -105,7 +106,7 @@ def config(connection: Connection | None = None) -> Config:
     from alembic.config import Config  # only where tables are made or changed: it takes a while to import
 
     made = Config()
-    made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))  # `%` begins an interpolation there
     made.attributes["connection"] = connection
     return made
 

@@ -22,4 +22,5 @@ def shared_folder(job_dir: str, asked: str = "", *, memory: str = MEMORY) -> Pat
     # In a container /dev/shm may be missing or read-only; its size is the caller's business.
     if not asked and not (os.path.isdir(memory) and os.access(memory, os.W_OK | os.X_OK)):
         return Path(job_dir) / "weights"
+    # A digest of the absolute path: a name of fixed length, another one for every job folder.
     return Path(asked or memory) / f"{_PREFIX}{xxhash.xxh3_64_hexdigest(os.path.abspath(job_dir).encode())}"

@@ -42,7 +42,7 @@ class SnapshotFolder:
     def write(self, data: bytes, records: int) -> Path:
         """The file, durable when this returns. `records` orders it among its kind; older ones are removed. Blocks."""
         make_durable_folder(self.folder)
-        path = self.folder / f"{records:016d}.fold"
+        path = self.folder / f"{records:016d}.fold"  # of one width, so that names sort as their numbers do
         temporary = path.with_name(f".{path.name}.tmp")
         with temporary.open("wb") as file:
             file.write(data)
@@ -127,7 +127,7 @@ def put_memory_aside(job_dir: Path) -> Path | None:
     while aside.exists():
         number += 1
         aside = folder.with_name(f"{FOLDER}.before-import{number}")
-    folder.rename(aside)
+    folder.rename(aside)  # and not removed: it is a witness, if the former log is ever asked
     sync_folder(job_dir)
     return aside
 

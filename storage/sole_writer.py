@@ -116,7 +116,7 @@ class SoleWriter:
         except SQLAlchemyError:
             await held.invalidate()
         finally:
-            await held.close()
+            await held.close()  # back to the pool, or, invalidated, for good
 
     async def _lock(self, connection: AsyncConnection) -> None:
         asked = 0.0

@@ -87,6 +87,7 @@ def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
     folder = Path(job_dir) / FOLDER
     make_durable_folder(folder)
     file = HeadsFile(folder / f"{FILE_NAME}.{who}")
+    # Only marks with a chain: an offset alone cannot tell another record at that place from the one that was read.
     file.write({partition: mark for partition, mark in heads_of(marks).items() if mark.chain})
     file.close()
 
@@ -192,6 +193,7 @@ class JobMemory:
         if self._follower.folded != self._folded:
             self._folded = self._follower.folded
             heads = {partition: mark for partition, mark in heads_of(self._follower.marks()).items() if mark.chain}
+            # Streams that are no truth forget on purpose: their heads would look like losses.
             truth = {partition: heads[partition] for partition in TRUTH if partition in heads}
             await asyncio.to_thread(self._write, truth)
 

@@ -248,6 +248,7 @@ def _why(found: OwnFile, kept: Referenced, there: set[str]) -> str:
             return "no checkpoint.committed names it"
         case "weights" | "weights-mapped" if found.path not in kept.weights:
             return "no weights.published names it"
+        # An event still names it, but memory is scarce: after the end weights are loaded from a checkpoint.
         case "weights-mapped" if not kept.snapshots:
             return "memory is not kept for an experiment that has ended"
         case "artifact" if kept.artifacts is not None and path.name not in kept.artifacts:
@@ -303,7 +304,7 @@ def _weight(path: Path) -> tuple[int, int]:
     size_bytes = modified_ns = 0
     for each in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
         try:
-            status = each.lstat()
+            status = each.lstat()  # of a link itself: what it leads to is not ours
         except OSError:
             continue  # removed meanwhile
         modified_ns = max(modified_ns, status.st_mtime_ns)

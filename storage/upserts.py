@@ -111,6 +111,8 @@ class Upsert:
 
     def wins(self, new: Columns, old: Columns) -> ColumnElement[bool]:
         """True where a new row's columns replace those of the old one."""
+        # By place, not by arrival: the tables come out the same however the reading of partitions interleaved. A row
+        # without a place was made by an event that owns other columns.
         incoming = tuple_(new[self.partition], new[self.offset])
         present = tuple_(old[self.partition], old[self.offset])
         higher: ColumnElement[bool] = incoming > present
@@ -204,6 +206,7 @@ def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
             for part, won in zip(parts, wins, strict=True)
             for name in part.owns
         }
+    # Compiled once to text: SQLAlchemy's own way through a statement costs more than SQLite's writing of a row.
     compiled = rows.on_conflict_do_update(index_elements=first.key, set_=changed, where=or_(*wins)).compile(
         dialect=dialect
     )

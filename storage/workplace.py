@@ -74,6 +74,7 @@ class Workplace:
         if not before:
             return []
         self.open()
+        # One rename takes a predecessor's whole folder: from then on its own renames find no source and no destination.
         for each in sorted(before):
             with suppress(FileNotFoundError):  # a predecessor has just left it, empty
                 each.rename(self.path / each.name)
@@ -86,6 +87,7 @@ class Workplace:
         files = wanted.get(str(place))
         # Without a list of files only something that had its name before (GONE) is known to be whole.
         half = not files and not left.name.endswith(GONE)
+        # Only what events name, is whole here and is not whole there: else the successor's own work would be undone.
         if files is None or half or not _whole(left, files) or _whole(place, files):
             return None
         if not place.exists():

@@ -77,6 +77,7 @@ async def _workers(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _tasks(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    # Newest attempts first: the row of the first one is written last, and tells when the task was given out.
     leased = await reading.among(
         """SELECT subject, experiment, stage, sequence, row_start, epoch, leased_ns, attempt FROM leases
         WHERE subject IN ({keys}) AND kind = 'task' ORDER BY attempt DESC""",

@@ -12,5 +12,6 @@ context.configure(
     target_metadata=Row.metadata,
     version_table=VERSION_TABLE,
 )
+# In the caller's transaction: a revision that fails, or a crash in it, leaves the tables as they were.
 with context.begin_transaction():
     context.run_migrations()

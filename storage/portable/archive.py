@@ -42,6 +42,7 @@ async def write_archive(log: EventLog, experiment: UUID, path: Path, *, release:
 
     Raises ConflictError if the file exists, DiskFullError, ArchiveError if it cannot be read back.
     """
+    # Read back as a whole before anybody relies on it: the caller removes the files that it holds next.
     exported = await export_experiment(log, experiment, path, release=release, clock=clock, checkpoints="all")
     return Archived(event=await asyncio.to_thread(_checked, path, experiment), notes=exported.notes)
 
@@ -67,6 +68,7 @@ async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
                 continue
             partition = Partition(part.stream, part.partition)
             frames = read_frames(archive.open(part.member), f"{path}:{part.member.name}")
+            # On a thread: reading and hashing gigabytes must not hold up the daemon's loop.
             while chunk := await asyncio.to_thread(_some, frames):
                 back += await bring_back(log, partition, {frame.offset: frame.value for frame in chunk})
         return back

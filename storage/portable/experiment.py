@@ -150,7 +150,7 @@ async def import_experiment(
         files = await asyncio.to_thread(restore, archive, folders, roots)
         if present.records < sum(part.records for part in archive.manifest.partitions):
             await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
-        before_append(experiment)
+        before_append(experiment)  # from here on a failure leaves records behind, which a repeated import recognises
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
         if verify and not loaded.later:  # an experiment that went on here has other tables by now

@@ -98,6 +98,8 @@ def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen]) -> tuple[FilePar
 
 def check_files(archive: ArchiveReader, checked: Checked) -> None:
     """Raises ArchiveError for a file that the events do not name, or whose name is no plain path below its folder."""
+    # The file may be a stranger's: a path with `..`, a root, a NUL or a backslash would lead out of its folder here or
+    # on the next machine, and a file that no event names could be anything, put beside a model that is loaded.
     for part in archive.manifest.files:
         name = PurePosixPath(part.path)
         folder = PurePosixPath(part.folder)
@@ -121,6 +123,7 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
 
 def all_there(parts: Sequence[FilePart]) -> bool:
     """True if every file lies where it was exported, with its bytes. Blocks."""
+    # Sizes of all files before the bytes of any: a folder of another experiment is told without reading a checkpoint.
     sizes = all(_size_of(Path(part.folder) / part.path) == part.member.size_bytes for part in parts)
     return sizes and all(_holds(Path(part.folder) / part.path, part) for part in parts)
 

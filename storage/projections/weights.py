@@ -10,6 +10,7 @@ from rftd.storage.upserts import Changes, Rule, Upsert
 from rftd.streams.codec import Decoded
 from rftd.streams.events import checkpoint, weights
 
+# LAST: a resumed trainer publishes a version, or saves a step, again under the same key, and its files are the newer.
 PUBLISHED: Final = Upsert(
     WeightVersions,
     place="published",

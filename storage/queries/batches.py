@@ -84,6 +84,7 @@ async def list_batches(
 
 async def list_items(connection: AsyncConnection, batch: UUID) -> list[ItemRow]:
     """The items of a batch in order; of an experience the task's row and epoch come from its lease."""
+    # The join on the plan's place leaves out items of a second plan with this id, which has no effect.
     return await fetch(
         connection,
         ItemRow,

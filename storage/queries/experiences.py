@@ -99,6 +99,7 @@ async def list_experiences(
     """The experiences that pass the filter. Raises UsageError for an order that is none of `ORDERS`."""
     if order not in ORDERS:
         raise UsageError(f"no order {order!r}", field="order", fix="use one of " + ", ".join(ORDERS))
+    # Only names from the table above become SQL; values are parameters.
     given = {name: value for name, value in msgspec.structs.asdict(where).items() if value is not None}
     conditions = " AND ".join(["1 = 1", *(_CONDITIONS[name] for name in given)])
     return await fetch(

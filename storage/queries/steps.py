@@ -74,6 +74,7 @@ async def list_steps(
 ) -> list[StepRow]:
     """The steps in order, each in its newest generation or in every one."""
     rows: list[StepRow] = []
+    # Share by share: an ancestor's steps after the fork have the numbers of this experiment's own.
     for share in await shares_of(connection, experiment):
         rows += _marked(
             await _steps(

@@ -96,6 +96,7 @@ _ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a
 
 async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
     """The announced weight versions, or the `newest` of them, oldest first; each says whether it counts (rule 3)."""
+    # A version may be published again after it was retired, by a resumed trainer: the later of the two events holds.
     rows = await fetch(
         connection,
         WeightRow,
@@ -114,6 +115,7 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
 
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
     """The committed checkpoints, oldest first; each says whether it counts (rule 3) and is still there."""
+    # As with weights: a step that is saved again after its folder was deleted has a folder again.
     return await fetch(
         connection,
         CheckpointRow,

@@ -17,6 +17,7 @@ LOCAL: Final[dict[str, Any]] = {"info": {"local": True}}
 the same history, so the digest of an experiment leaves it out."""
 TEXT: Final = String().with_variant(String(collation="C"), "postgresql")
 
+# 64 bits for every number: Postgres' INTEGER holds 32, and offsets and times in nanoseconds do not fit.
 Key = Annotated[bytes, Field(primary_key=True)]
 """An id that is (part of) the primary key."""
 TextKey = Annotated[str, Field(primary_key=True, sa_type=TEXT)]

@@ -90,6 +90,7 @@ def check(archive: ArchiveReader) -> Checked:
                     weights.add(entry.event.path)
                 case _:
                     pass
+        # Each place to itself: of an import only the check is left that every record that is named is there.
         for entry in batch:
             places.add(entry.partition, entry.offset, entry.offset)
     for part in archive.manifest.files:
@@ -186,7 +187,7 @@ def _remembered(batch: Sequence[ExportedRecord]) -> Iterator[HeadRef]:
 
 async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[Position]:
     """Tries the same drafts again where the outcome is unknown: the log knows their ids."""
-    for attempt in range(RETRIES):
+    for attempt in range(RETRIES):  # doubling waits, 13 s in all: a daemon that restarts is back by then
         try:
             return await log.append(drafts)
         except LogFullError as error:

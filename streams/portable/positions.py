@@ -98,7 +98,7 @@ def _mapped(mark: LogPlace, value: Any, holder: Any, mapper: Mapper) -> Any:
         case PlaceKind.START:
             return mapper.start(value)
         case PlaceKind.DIGEST:
-            return None
+            return None  # over records that are no longer the same bytes: nothing can be compared with it
         case PlaceKind.HISTORY:
             return value
 

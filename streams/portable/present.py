@@ -81,6 +81,7 @@ def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: Pr
             present.later += 1
             later = later or record
             continue
+        # Bytes first, which are equal for nearly all; a head differs where the event was rewritten in a newer version.
         if record.head != entry.head_bytes and decode(record).head.id != entry.head.id:
             raise _different(record, f"event {entry.head.id} is expected there")
         if not _equal(record, entry):

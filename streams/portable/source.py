@@ -117,8 +117,8 @@ def _entry(record: Record, experiment: UUID, where: str, folders: Folders) -> Ex
     try:
         exported = decode_with(head, record).event
     except UnknownVersionError:
-        raise
-    except CodecError:
+        raise  # its places cannot be rewritten by a release that does not know where they are
+    except CodecError:  # a dead letter in its own log: it travels, and stays one
         return ExportedRecord(record.partition, record.offset, head, record.head, _UNREADABLE, record.value, False)
     event = folders.event(exported)
     moved = event is not exported and event != exported

@@ -147,6 +147,7 @@ class _Counts:
         self._add(self._members, rows, member)
         self._add(self._planned, rows, (flags & PLANNED) != 0)
         self._add(self._waiting, rows, member & ((flags & (PLANNED | RETIRED)) == 0))
+        # A member that was planned may be planned again, until its last use: it is neither left over nor settled.
         left = member & ((flags & (GONE | RETIRED)) == 0)
         self._add(self._left, rows, left)
         for index in np.unique(rows["experiment"][left]):

@@ -279,10 +279,11 @@ class Checker:
         await self._find_repetitions()
         await self._judge_losses(losses)
         await judge_verdicts(facts, self._letters, self._identities, self._reading.record)
+        # Parents may be read after their forks: partitions of the spine come by their numbers.
         for evidence in self.evidences:
             if evidence.forked is not None:
                 evidence.parent = self._by_id.get(evidence.forked.parent.int)
-        balance(facts, self.evidences)
+        balance(facts, self.evidences)  # first: the rules below read the sums that it leaves
         for evidence in self.evidences:
             if evidence.spec is None:
                 what = f"experiment {evidence.id} has events and was never submitted"

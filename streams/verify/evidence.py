@@ -156,6 +156,7 @@ class Evidence:
 
     def owners_of(self, until: int) -> Iterator[tuple[Evidence, int]]:
         """The owners of the history up to step `until`, oldest first, each with the last step that it may have made."""
+        # An ancestor's steps after the one at which its child left it are no part of this history.
         if self.parent is not None and self.shared:
             yield from self.parent.owners_of(min(until, self.shared))
         yield self, until

@@ -50,7 +50,7 @@ async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None
         note(f"it shares steps 1 to {forked.at_step} of experiment {forked.parent}, which is not in the log")
         return
     known = parent.checksums_of(facts, forked.at_step)
-    if forked.at_step == 0:
+    if forked.at_step == 0:  # no step made version 0: it was published as it was loaded
         known = {hashed(checksum) for checksum in parent.base_checksums}
     if hashed(forked.checksum) not in known:
         note(f"its parent has no step {forked.at_step} with checksum {forked.checksum}")
@@ -73,6 +73,7 @@ async def _data_goes_on(
     if not 0 <= forked.next_sequence < _GROUPS_MOST:
         # Checked first, for an array of that length follows: one bit of damage must not ask for terabytes.
         return [f"its data goes on at group {forked.next_sequence}"]
+    # Several batches may hold experiences of one group: the first step that used it tells whether the fork shares it.
     used = np.zeros(forked.next_sequence, dtype=bool)
     late: list[int] = []
     any_used = False

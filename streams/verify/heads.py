@@ -30,6 +30,7 @@ class _Chains:
         self.end = 0
 
     def add(self, offset: int, chain: bytes) -> None:
+        # Offsets are dense but for gaps, so chains lie one after the other and only stretches are remembered.
         if offset != self.end or not self._starts:
             self._starts.append(offset)
             self._indices.append(len(self._chains))

@@ -98,6 +98,8 @@ def outside_of(facts: Facts, evidence: Evidence) -> Outside:
 
 async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:
     """Notes an experiment's missing or damaged files, and heads that they remember and the log does not hold."""
+    # The look may take minutes, in which a run that goes on retires weights and replaces checkpoints: those are asked
+    # for afterwards, and are no findings.
     seen = await asyncio.to_thread(look, outside_of(facts, evidence))
     if seen.missing:
         gone = await _given_up_since(log, evidence.id, facts.ends)

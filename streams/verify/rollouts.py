@@ -24,6 +24,7 @@ def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProdu
     oldest = newest = 0
     spans = event.spans
     if spans:
+        # A loop instead of `min`, `max` and sets: this runs for each span of each experience.
         oldest = newest = spans[0].version
         source = decoded.head.source
         for span in spans:
@@ -54,7 +55,7 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, _deco
     if facts.files:
         named(facts, evidence, event.rewards.artifact, event.tokens.artifact)
     ranges = evidence.evals.setdefault(event.eval, {})
-    if ranges is None or event.row_start in ranges:
+    if ranges is None or event.row_start in ranges:  # a second lease's answer: the first one wins
         return
     try:
         reward = float(event.rewards.view().sum(dtype="f8"))

@@ -47,6 +47,7 @@ def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
                     skipped += sequence - expected
                     missing += range(expected, min(sequence, expected + _NAMED - len(missing)))
                 expected = max(expected, sequence + 1)
+        # A group that a fork is to give out again is missing only once a later one was given out.
         if forked:
             lost = sorted(each for each in redo if last >= forked.next_sequence or each <= last)
             skipped += len(lost)

@@ -80,7 +80,7 @@ class Table:
         The page may be written to until the next call: that one may put it away, and what is written later is lost.
         """
         key = (space, index >> self._bits)
-        if key != self._last:
+        if key != self._last:  # records come in order: nearly every call is for the page of the one before
             page = self._hot.pop(key, None)
             if page is None:
                 page = self._fetch(key)
@@ -103,6 +103,7 @@ class Table:
             yield first, page
 
     def _fetch(self, key: tuple[int, int]) -> bytearray:
+        # The page goes to disk whether or not it was written to: callers write into it without a word to the table.
         if len(self._hot) >= self._limit:
             oldest = next(iter(self._hot))
             page = self._hot.pop(oldest)

@@ -40,6 +40,7 @@ def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded
         if known == low(event.batch) and not facts.chained:
             return  # again, long after the first time
         facts.note("trained-once", evidence.id, f"step {event.step} is planned twice")
+    # The offset plus one: in a row of zeros, which nobody wrote, 0 has to mean that there is no plan.
     STEP.pack_into(page, at, low(event.batch), decoded.offset + 1, *rest, min(max(event.stage, 0), 1 << 31))
     evidence.last_step = max(evidence.last_step, event.step)
     _items(facts, evidence, event)
@@ -77,7 +78,7 @@ def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, pla
             continue
         page, at = facts.produced.row(item.partition, item.offset)
         number, flags, member, stage, sequence, closed, _, uses, nothing = FATE.unpack_from(page, at + FATE_AT)
-        if uses != item.use:
+        if uses != item.use:  # planned again since: the later use stands
             continue
         uses = max(0, item.use - 1)
         flags &= ~GONE if uses else ~(GONE | PLANNED)
@@ -105,6 +106,7 @@ def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
             continue
         page, at, oldest, fate = found
         number, flags, member, stage, sequence, closed, eligible, uses, nothing = fate
+        # A plan rests on what lay below `observed`: a fold that reads partitions in another order must agree with it.
         if item.offset >= observed.get(item.partition, 0):
             _wrong(facts, evidence, plan, item, "which lies above what it observed")
         if not 0 <= item.group < len(places) or not flags & MEMBER or places[item.group] != closed:
@@ -170,7 +172,7 @@ def completed(facts: Facts, evidence: Evidence, event: step.StepCompleted, _deco
     if not 0 < event.step < _ABSURD:
         facts.note("trained-once", evidence.id, f"batch {event.batch} was executed as step {event.step}")
         return
-    if low(event.batch) in evidence.abandoned:
+    if low(event.batch) in evidence.abandoned:  # the spine's order decides: it was given up before it was executed
         return
     page, at = facts.steps.row(evidence.index, event.step)
     planned, place, checksum, generation, executed, stage = STEP.unpack_from(page, at)
@@ -193,6 +195,7 @@ def completed(facts: Facts, evidence: Evidence, event: step.StepCompleted, _deco
         facts.note("trained-once", evidence.id, what)
     if event.spine is not None and _is_to_be_saved(evidence, event.step):
         evidence.marks[event.step, event.generation] = event.spine
+    # A row has room for one checksum: later generations', of which there are few, go into a dictionary.
     if not executed:
         evidence.steps_executed += 1
         checksum = hashed(event.checksum)
@@ -254,7 +257,7 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
     evidence.life.add(decoded.head.id)
     match event:
         case experiment.ExperimentSubmitted():
-            if evidence.spec is None:  # the second is its other half
+            if evidence.spec is None:  # explorer and trainer may come from two submissions of one experiment
                 evidence.spec = event.spec
                 evidence.state = "submitted"
         case experiment.ExperimentForked():

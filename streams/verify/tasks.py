@@ -34,7 +34,7 @@ def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: D
     if 0 <= event.window < _ABSURD and event.stage >= 0:
         page, at = facts.windows.row(facts.space(evidence.index, event.stage), event.window)
         known = WINDOW.unpack_from(page, at)[0]
-        version = min(max(event.min_version, -1), _ABSURD) + 2
+        version = min(max(event.min_version, -1), _ABSURD) + 2  # above 0, which says that no group is known
         if known == 0:
             WINDOW.pack_into(page, at, version)
         elif known != version:
@@ -86,6 +86,7 @@ def _given(facts: Facts, evidence: Evidence, group: UUID, stage: int, sequence: 
     page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
     first, its_row, its_epoch, *fate, flags, given = GROUP.unpack_from(page, at)
     id = mixed(group)
+    # A sequence has one group, but for a task that was given out once more: its row keeps the first of them.
     if first not in (0, id):
         others = evidence.others.setdefault((stage, sequence), {})
         others[id] = others.get(id, _NO_OTHER)._replace(leased=True)
