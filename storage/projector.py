@@ -81,11 +81,6 @@ class Projector:
         """The next offset of each partition that is not in the tables yet."""
         return {partition: mark.next_offset for partition, mark in self._committed.items()}
 
-    async def lag_records(self) -> int:
-        """Records of the log that are not in the tables yet."""
-        heads = await self._log.heads()
-        return sum(heads[p].next_offset - self.positions.get(p, 0) for p in TRUTH if p in heads)
-
     async def open(self) -> None:
         """Makes the tables if need be and goes on at the stored positions, checked against the log.
 

@@ -29,12 +29,6 @@ class Projection:
     tables: tuple[type[Row], ...]
     handlers: Mapping[type[Event], Handler]
 
-    def apply(self, decoded: Decoded, changes: Changes) -> None:
-        """Adds the row changes of one effective event."""
-        handler = self.handlers.get(type(decoded.event))
-        if handler is not None:
-            handler(decoded.event, decoded, changes)
-
 
 def id_of(value: UUID | None) -> bytes | None:
     """The id as a column holds it."""

@@ -31,11 +31,13 @@ from uuid import UUID
 
 import msgspec
 
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import experience_workers
 from experience_path import BATCH, GROUP, Spawned, cpu_ticks, spec_of, steal_percent
 from figures import tell
+from synthetic.log.lag import lag_records
 
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.supervisor.run import Run
@@ -181,7 +183,7 @@ async def daemon(data: Path, url: str, broker: int, measured_s: float, offered_p
         async with asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(run.drive())
             rates = await watch(log, run, executor, clock, measured_s)
-            lag = await projector.lag_records() if projector is not None else 0
+            lag = await lag_records(log, projector) if projector is not None else 0
             driving.cancel()
         for handle in executor.started.values():
             handle.kill()

@@ -23,11 +23,13 @@ from uuid import UUID
 
 import msgspec
 
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bare_buffer import BareBuffer
 from experience_workers import PUBLISHED_STEPS, consume_bare, explore, produce_bare, read, train
 from figures import tell
+from synthetic.log.lag import lag_records
 
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
@@ -244,7 +246,7 @@ async def _watch(log: SqliteLog, run: Run, projector: Projector) -> PathRates:
         written_per_s=round(written),
         planned_per_s=round(planned * BATCH),
         read_per_s=round(read * BATCH),
-        projector_lag_records=await projector.lag_records(),
+        projector_lag_records=await lag_records(log, projector),
         daemon_cores=round(cpu_s / span_s, 2),
         stale=sum(run.state.replay_buffer.books.retired.values()),
     )

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from synthetic.log.lag import lag_records
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import SystemClock
@@ -106,7 +107,7 @@ async def live(tape: Tape, folder: Path, rate_per_s: float) -> dict[str, float]:
         following = group.create_task(projector.run())
         wall, cpu = time.perf_counter(), time.process_time()
         await feed(log, tape, rate_per_s)
-        lag = await projector.lag_records()
+        lag = await lag_records(log, projector)
         await projector.catch_up()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu - feeding
         following.cancel()

@@ -6,7 +6,8 @@
     log/        records without a daemon. `tape` is a log on a table, `synthetic_run` writes one small experiment to it,
                 `busy_run` a run that is looked at before its end, `long_history` a run of any length. `garbage` and
                 `mutation` are records that nobody should have written; `readers` and `rebuilds` read them all.
-                `scan_chain` checks the embedded log's file from end to end; `checker_rules` are the rules of verify.
+                `scan_chain` checks the embedded log's file from end to end; `checker_rules` are the rules of verify;
+                `lag` counts what the tables lack.
     worlds/     deciders without processes, in virtual time. `desk` is one experiment's folded state; `entries` what a
                 policy sees; `policy_world`, `sync_model` and `hold_world` let dice take the turns; `hold_claims` counts
                 each hold's claim anew.

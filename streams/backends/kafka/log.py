@@ -96,11 +96,6 @@ class KafkaLog:
         """Known heads, followers and newest records."""
         return self._tail
 
-    @property
-    def lag(self) -> dict[Partition, int]:
-        """The records between the known head and the slowest follower, by followed partition."""
-        return self._pressure.lag_records({partition: mark.next_offset for partition, mark in self._tail.heads.items()})
-
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()
         size = admit(drafts)

@@ -53,15 +53,6 @@ class Pressure:
         places = (at[partition] for at in self._followers.values() if partition in at)
         return min((place for place in places if place >= floor), default=None)
 
-    def lag_records(self, heads: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The records between the slowest follower and the head, by followed partition."""
-        found: dict[Partition, int] = {}
-        for partition, head in heads.items():
-            at = self.slowest(partition)
-            if at is not None:
-                found[partition] = max(0, head - at)
-        return found
-
     def began(self, partition: Partition, offset: int) -> None:
         """Notes where the tail begins: who is below catches up by itself."""
         self._ignored[partition] = offset

@@ -49,7 +49,8 @@ def rows_of(definition: Definition) -> dict[Column, set[object]]:
     )
     changes = Changes()
     for projection in PROJECTIONS:
-        projection.apply(Decoded(Partition(definition.stream, 0), OFFSET, head, event), changes)
+        if (handler := projection.handlers.get(type(event))) is not None:
+            handler(event, Decoded(Partition(definition.stream, 0), OFFSET, head, event), changes)
     found: dict[Column, set[object]] = {}
     for upsert, rows in changes.rows().items():
         for row in rows:
