@@ -1,4 +1,4 @@
-"""Every algorithm by name: those of the catalogue, and third parties', which are imported when one is asked for."""
+"""The table of algorithms: the catalogue's, and third parties', which are imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def lookup(name: str) -> AlgorithmDefinition:
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `lookup` knows, ours first."""
+    """The names that `lookup` knows, ours first."""
     return ALGORITHMS.names()

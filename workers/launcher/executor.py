@@ -17,7 +17,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     experiment: UUID
     role: str
     slot: int
-    """-1 for a trainer."""
+    """The number of the slot; -1 for a trainer."""
     threads: int
     log_path: Path
     """The file to which its output is appended."""

@@ -149,7 +149,7 @@ def _config(folder: Path, field: str | None) -> dict[str, Any]:
 
 @cache
 def _table() -> dict[str, frozenset[str]]:
-    """Model types by kind of model, from the text of transformers; empty if it is not there or spelt otherwise.
+    """The model types by kind of model, from the text of transformers; empty if it is not there or spelt otherwise.
 
     Its text, because importing it takes seconds, and torch, which the daemon does without.
     """

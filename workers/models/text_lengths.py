@@ -35,7 +35,7 @@ def turning_points(config: Any) -> list[int]:
 
 
 def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
-    """(the last turning point below `max_tokens`, the length of a text that shows what comes after it), or None."""
+    """The last turning point below `max_tokens`, and the length of a text that shows what comes after it; or None."""
     # The last one alone: a text beyond it is beyond all that come before.
     below = [length for length in turning_points(config) if length < max_tokens]
     if not below:
@@ -44,7 +44,8 @@ def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
 
 
 def moving_rotation(config: Any, max_tokens: int) -> tuple[str, int] | None:
-    """Why texts of up to `max_tokens` tokens have no log-probabilities of their own, and how long they may be; or None.
+    """The reason why texts of up to `max_tokens` have no log-probabilities of their own, and their longest length; or
+    None.
 
     The rotary embeddings `longrope` (arXiv:2402.13753) and `dynamic` (NTK) turn every token of a text, and of the
     texts beside it, by angles that depend on the longest of them.

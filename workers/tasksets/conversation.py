@@ -14,7 +14,7 @@ Ids = list[int]
 def answered(
     reader: DatasetRecord, tokenizer: Tokenizer, before: Sequence[Message], answer: Sequence[Message]
 ) -> tuple[Ids, Ids]:
-    """(prompt, response): everything before the answer, opened for the assistant by the template, and the rest.
+    """The ids of the prompt, which the template ends by opening the assistant's turn, and of the response, the rest.
 
     Raises DataError if the template writes the beginning otherwise when it sees the end.
     """
@@ -26,7 +26,7 @@ def answered(
 
 
 def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
-    """(ids, mask): the whole conversation up to the assistant's last token, and 1 for each token that it says.
+    """The ids of the conversation up to the assistant's last token, and a mask: 1 for each token that it says.
 
     The template's `{% generation %}` marks say which; where it has none, each answer is what the template adds to the
     conversation before it, opened for the assistant. Pieces are encoded apart, as a rollout's prompt and response are.

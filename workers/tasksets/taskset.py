@@ -36,7 +36,7 @@ class Taskset:
     def __init__(self, spec: TasksetSpec, files: list[_File], digest: str) -> None:
         self.spec = spec
         self.digest = digest
-        """sha256 over the bytes of all files, in reading order, whatever `limit_rows` says."""
+        """The sha256 (hex) over the bytes of all files, in reading order, whatever `limit_rows` says."""
         self._files = files
         self._first = np.cumsum([0, *(len(file.places) for file in files)])
 
@@ -79,11 +79,11 @@ class Taskset:
         return self._files[file].row(index - int(self._first[file]))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every row, in order."""
+        """The rows, in order."""
         return (self.row(index) for index in range(len(self)))
 
     def task(self, index: int, epoch: int = 0) -> Task:
-        """Row `index` as a workflow sees it. Raises DataError, with file and line, if a key is missing."""
+        """The task of row `index`, as a workflow sees it. Raises DataError, with file and line, if a key is missing."""
         record = self.row(index)
         with self._placed(index):
             return make_task(record, spec=self.spec, row=index, epoch=epoch)
@@ -105,7 +105,7 @@ class Taskset:
             raise
 
     def locate(self, sequence: int) -> tuple[int, int]:
-        """(row, epoch) of the group or item at this place of the experiment."""
+        """The row and epoch of the group or item at this place of the experiment."""
         return locate(sequence, rows=len(self), selector=self.spec.selector, seed=self.spec.seed)
 
     @property

@@ -80,7 +80,7 @@ class Reuse:
 
 
 class ProcessedGap:
-    """Processed less raw log-probabilities of a batch's trained tokens, where experiences have both.
+    """The gap between processed and raw log-probabilities of a batch's trained tokens, where experiences have both.
 
     With top-k, top-p and min-p alone it is -log of the probability that they keep: a ratio of the whole distribution to
     the processed one would be off by that share at every token, with no policy changed (TRL issue 6789). So ratios are

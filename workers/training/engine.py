@@ -25,13 +25,13 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     versions: NDArray[np.int64] | None = None  # [R], of the weights that drew each token; None: not known
     reward: float = 0.0
     group: int = -1
-    """Index of its group within the batch; -1 without one."""
+    """The index of its group within the batch; -1 without one."""
     temperatures: NDArray[np.float64] | None = None  # [R], at which each token was drawn; 0: greedily; None: 1
     staleness_versions: int = 0
     expert: bool = False
     """True for rows of a dataset in a mixed batch."""
     pair: int = -1
-    """Index of its preference within the batch, of two responses; -1 without one."""
+    """The index of its preference within the batch, of two responses; -1 without one."""
     chosen: bool | None = None
     """True for the preferred one of a pair, or a desirable response; False for others; None: there is no such label."""
 
@@ -42,7 +42,7 @@ class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """The weight version that this step makes."""
     stage_step: int
-    """1 for the stage's first."""
+    """The number of the step within its stage, from 1."""
     samples: Sequence[TrainSample]
     items: Sequence[int] = ()
     """The number of samples of each item of the plan, in its order; empty: one each, or the two of a pair."""
@@ -58,7 +58,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
     """The figures of the step under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
     skipped: str = ""
-    """Why the weights and the optimizer were not touched; empty if they were."""
+    """The reason why weights and optimizer were not touched; empty if they were."""
 
 
 class WeightsSnapshot(Protocol):
@@ -122,7 +122,7 @@ class TrainerEngine(Protocol):
         ...
 
     def checksum(self) -> str:
-        """xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+        """The xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
         ...
 
     def sha256(self) -> str:

@@ -92,7 +92,7 @@ class Execution:
         await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
 
     def _base(self) -> str:
-        """Checksum of the base model that the history began with; empty if that is not known here."""
+        """The checksum of the base model that the history began with; empty if that is not known here."""
         forked = self._state.spine.forked
         if forked is not None and forked.at_step == 0:
             return forked.checksum

@@ -37,7 +37,7 @@ def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] =
 
 
 def _newest_first(state: RunState) -> Iterator[CheckpointCommitted]:
-    """Committed checkpoints whose step is on the spine with the same weights (rule 3)."""
+    """The committed checkpoints whose step is on the spine with the same weights (rule 3)."""
     for key in sorted(state.checkpoints, reverse=True):
         checkpoint = state.checkpoints[key]
         # The checksum too: a step that was executed again may have made other weights than those of an older

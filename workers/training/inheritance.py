@@ -24,9 +24,10 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     """The folder of the checkpoint that it began from; empty for the base model."""
     reason: str
-    """Why a newer checkpoint was not used, if one was not."""
+    """The reason why a newer checkpoint was not used, if one was not."""
     warning: str = ""
-    """Set if these are other weights than the parent's, and may be."""
+    """A warning if these are other weights than the parent's, as they may be where bits are not promised; else
+    empty."""
 
 
 async def inherit(

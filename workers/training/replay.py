@@ -28,10 +28,10 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
     to_step: int | None = None
     """The last weight version to make; None: the last that was ever made."""
     from_checkpoint: bool = False
-    """Begin at the newest good checkpoint below that, instead of the base model."""
+    """True: it begins at the newest good checkpoint below that, instead of the base model."""
     stop_at_difference: bool = False
     allow_drift: bool = False
-    """Go on although a library or the machine is another than was recorded."""
+    """True: it goes on although a library or the machine is another than was recorded."""
     into: Path | None = None
     """A new folder for the last weights, laid out as a checkpoint."""
 

@@ -35,7 +35,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     """The generation whose execution it is compared with: the one that the present weights contain."""
     recorded: str
-    """Checksum of the weights."""
+    """The checksum of the weights as it was recorded."""
     found: str
     recorded_sha256: str | None
     found_sha256: str | None

@@ -22,7 +22,7 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The place at which the channel finds the weights."""
     manifest: str
-    """xxh3-128 of the manifest, in hex."""
+    """The xxh3-128 (hex) of the manifest."""
     checksum: str
     """The xxh3-128 (hex) of the weights, against which an engine verifies what it loaded."""
     method: str = "checkpoint"

@@ -33,7 +33,8 @@ class CheckpointChannel:
         self._epoch = epoch
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Durable when it returns. What lies under the version's name and is damaged stays: another name is taken."""
+        """Writes the version, durable when it returns; what lies under its name and is damaged stays, for another
+        name."""
         names = (self._folder / name_of(version, generation, self._epoch, attempt) for attempt in count())
         folder = next(each for each in names if not _damaged(each))
         return export(weights, folder, version=version, generation=generation)

@@ -30,7 +30,7 @@ def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
 
 
 def checksum_of(sums: Iterable[TensorSum]) -> str:
-    """xxh3-128 (hex) over the lines of a manifest: the checksum of the weights that they describe."""
+    """The xxh3-128 (hex) over the lines of a manifest: the checksum of the weights that they describe."""
     digest = xxhash.xxh3_128()
     # A sum of sums: the tensors can be summed by several threads, or while they are copied.
     for line in sums:
@@ -40,12 +40,12 @@ def checksum_of(sums: Iterable[TensorSum]) -> str:
 
 
 def checksum(weights: Weights) -> str:
-    """xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+    """The xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
     return checksum_of(tensor_sums(weights))
 
 
 def sha256_of(weights: Weights) -> str:
-    """sha256 (hex) over name, dtype, shape and bytes of every tensor: slower, for checkpoints and deterministic
+    """The sha256 (hex) over name, dtype, shape and bytes of every tensor: slower, for checkpoints and deterministic
     runs."""
     digest = hashlib.sha256()
     for name in sorted(weights):

@@ -17,7 +17,7 @@ class TensorSum(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """manifest.json beside exported weights, or the head of a mapped file."""
+    """The content of manifest.json beside exported weights, or of the head of a mapped file."""
 
     version: int
     generation: int
@@ -28,6 +28,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def manifest_id(encoded: bytes) -> str:
-    """xxh3-128 (hex) of a manifest's bytes: the name by which explorers echo what they loaded."""
+    """The xxh3-128 (hex) of a manifest's bytes, by which explorers name the weights that they loaded."""
     digest: str = xxhash.xxh3_128(encoded).hexdigest()
     return digest

@@ -31,7 +31,7 @@ from rftd.workers.weights.tensor_bytes import TensorBytes, size_bytes
 MAGIC: Final = b"rftdmem1"
 ALIGNMENT_BYTES: Final = 64
 CHUNK_BYTES: Final = 1 << 20
-"""Copied and summed at once, so that the sum reads from the processor's cache."""
+"""The bytes that are copied and then summed at once, so that the sum reads from the processor's cache."""
 
 _PAGE_BYTES: Final = 4096
 _PREFIX_BYTES: Final = len(MAGIC) + 8

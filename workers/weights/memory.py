@@ -24,7 +24,7 @@ from rftd.workers.weights.mapped_file import Buffer, Reader
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
 COPY_THREADS: Final = 2
-"""Summing keeps one processor busier than memory is: a second one copies meanwhile."""
+"""The threads that copy: summing keeps one processor busier than memory is, and a second one copies meanwhile."""
 
 SUFFIX: Final = ".mapped"
 _MAPPINGS: Final = 8

@@ -41,7 +41,8 @@ class Substituting(Protocol):
     """An advantage function that has other experiences trained in the place of groups that teach nothing."""
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
-        """Index of a group -> index of the group that is trained in its place; empty if each is trained itself."""
+        """The index of the group that is trained in the place of another, by that one's; empty if each is trained
+        itself."""
         ...
 
 
@@ -55,7 +56,7 @@ class Masking(Protocol):
 
 
 class OneGroup(ABC):
-    """Base of functions that look at one group at a time, take every group, and need rewards alone."""
+    """The base of functions that look at one group at a time, take every group, and need rewards alone."""
 
     greedy_rollouts: ClassVar[int] = 0
 

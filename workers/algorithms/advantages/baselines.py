@@ -202,7 +202,7 @@ class RecAdvantage(OneGroup):
 
     epsilon: float = 1e-6
     std_normalize: bool = False
-    """Divide by the std of the population, plus epsilon."""
+    """True: the advantage is divided by the std of the population, plus epsilon."""
     drop: str | None = None
     """`balance`: of the members below the mean, so many have no advantage that they are not more than the others."""
 

@@ -31,12 +31,12 @@ class GigpoAdvantage(OneGroup):
     omega: float = 1.0
     gamma: float = 1.0
     fnorm: str = "none"
-    """`std`: divide by the unbiased std too."""
+    """`std`: advantages are divided by the unbiased std too."""
     epsilon: float = 1e-6
     step_reward_key: str = "step_reward"
-    """Upstream's name of where a workflow says what a step brought: here always `RolloutResult.step_reward`."""
+    """The key of a step's reward, as Trinity-RFT names it: here it is always `RolloutResult.step_reward`."""
     env_state_hash_key: str = "env_state_hash"
-    """Upstream's name of where it says the state that a step began in: here always `RolloutResult.state`."""
+    """The key of the state that a step began in, likewise: here it is always `RolloutResult.state`."""
 
     def __post_init__(self) -> None:
         _fixed("step_reward_key", self.step_reward_key, STEP_REWARDS)

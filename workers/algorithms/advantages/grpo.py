@@ -39,7 +39,7 @@ class GrpoAdvantage:
     buffer that they fill, at most all of it. Whether a group is informative is judged without that."""
     overlong_buffer: int | None = None
     overlong_penalty: float = 1.0
-    """DAPO, Yu et al. 2025, arXiv 2503.14476, equation 13."""
+    """The most that an overlong response loses. Source: DAPO, Yu et al. 2025, arXiv 2503.14476, equation 13."""
     mask_truncated: bool = False
     """Responses that ended at their length limit are not trained; their rewards count in their group (DAPO)."""
 

@@ -1,4 +1,4 @@
-"""Every advantage function by name; importing this imports none of them."""
+"""The table of advantage functions; importing it imports none of them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class StepWiseGrpoAdvantage:
 
     epsilon: float = 1e-6
     enable_step_norm: bool = False
-    """Divide by the number of steps, so that each run counts the same."""
+    """True: the advantage is divided by the number of steps, so that each run counts the same."""
     std_threshold: float | None = None
     """Groups whose runs have a std that is not above it are not informative."""
     std_cal_level: str = "group"

@@ -77,7 +77,7 @@ class KlCov:
 
 
 def covariances(tokens: Mismatch) -> Tensor:
-    """(A - mean of A) (log p - mean of log p), in float64  # [N]"""
+    """The covariance of each token, (A - mean of A) (log p - mean of log p), in float64  # [N]"""
     # float64: a product of two differences of near equal numbers has few digits in float32.
     advantages = tokens.advantages.double()
     logprobs = tokens.proximal.double()

@@ -1,4 +1,4 @@
-"""Every correction by name; importing this imports none of them."""
+"""The table of corrections; importing it imports none of them."""
 
 from __future__ import annotations
 

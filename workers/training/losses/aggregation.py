@@ -89,10 +89,10 @@ class TokenWeights(Generic[T]):
     of_kind: T
     """The stage's aggregation over the rows of the token's own kind: the weights of each kind add up on their own."""
     mean: T
-    """token-mean, over the whole batch."""
+    """The weights of token-mean, over the whole batch."""
     mean_of_kind: T
     response_mean: T
-    """seq-mean-token-mean, over the whole batch."""
+    """The weights of seq-mean-token-mean, over the whole batch."""
 
     def map(self, change: Callable[[T], U]) -> TokenWeights[U]:
         """The weights, each changed by the function."""

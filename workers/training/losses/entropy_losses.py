@@ -18,17 +18,17 @@ class EntropyLoss:
 
 
 def none(**_ignored: object) -> EntropyLoss:
-    """No entropy term, whatever its arguments: 0."""
+    """The loss has no entropy term, whatever its arguments."""
     return EntropyLoss(0.0)
 
 
 def default(*, entropy_coef: float = 0.0) -> EntropyLoss:
-    """-entropy_coef · H, of every trained token."""
+    """The term is -entropy_coef · H, of every trained token."""
     return EntropyLoss(float(entropy_coef))
 
 
 def mix(*, entropy_coef: float = 0.0) -> EntropyLoss:
-    """-entropy_coef · H, of the trained tokens that the policy drew: an expert's rows do not count."""
+    """The term is -entropy_coef · H, of the trained tokens that the policy drew: an expert's rows do not count."""
     return EntropyLoss(float(entropy_coef), without_expert=True)
 
 

@@ -22,7 +22,7 @@ LOW_VAR_LIMIT: Final = 10.0
 CORRECTION_LIMIT: Final = 2.0
 
 Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
-"""(logprobs, reference's logprobs, logprobs under the weights that drew the tokens) -> KL at each token  # [N] each"""
+"""A function of logprobs, the reference's, and those under the weights that drew the tokens: the KL of each  # [N]"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class KlLoss:
 
 
 def none(**_ignored: object) -> KlLoss:
-    """No KL term, whatever its arguments: 0."""
+    """The loss has no KL term, whatever its arguments."""
     return KlLoss(0.0, lambda logprobs, ref, old: logprobs.new_zeros(logprobs.shape))
 
 

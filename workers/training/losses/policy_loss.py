@@ -64,7 +64,7 @@ class LossTokens:
     marked: Tensor | None = None  # [N] bool, of corrections: those that the loss treats apart
 
     def log_ratio(self) -> Tensor:
-        """logprobs - old_logprobs, clamped to ±20  # [N]"""
+        """The log-ratio logprobs - old_logprobs, clamped to ±20  # [N]"""
         return (self.logprobs - self.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class TokenLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossNeeds:
-    """Everything that a policy loss may say beside its formula, each with what holds if it says nothing.
+    """The needs that a policy loss may state beside its formula, each with its default.
 
     A loss says so with an attribute or a property of the field's name, `needs_` before it where it is a bool.
     """
@@ -111,7 +111,7 @@ class LossNeeds:
     reference_kl: bool = False
     """Responses to prompts that are not theirs, for an estimate of the KL to the reference (KTO)."""
     pairs: bool = False
-    """Chosen and rejected responses to one prompt."""
+    """True: it compares chosen and rejected responses to one prompt."""
     labels: bool = False
     """A label for each response, desirable or not: of pairs, or each by itself."""
     loss_agg_mode: str | None = None

@@ -135,7 +135,7 @@ class OrpoLoss:
 
 
 def _log_odds(logprobs: Tensor) -> Tensor:
-    """log P - log(1 - P) of log P  # [pairs]"""
+    """The log-odds log P - log(1 - P) of log P  # [pairs]"""
     bounded = logprobs.clamp(max=HIGHEST)
     # expm1, for 1 - P of a P near 1 has no digits left in float32.
     return bounded - (-bounded.expm1()).log()

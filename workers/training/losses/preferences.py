@@ -32,7 +32,7 @@ def labels_of(tokens: LossTokens, name: str) -> Labels:
 
 
 def log_ratio_to_reference(tokens: LossTokens, name: str) -> Tensor:
-    """logprob - reference logprob  # [N]. Raises TrainError without a reference."""
+    """The log-ratio logprob - reference logprob  # [N]. Raises TrainError without a reference."""
     if tokens.ref_logprobs is None:
         raise TrainError(f"{name} was given responses without a reference", fix="give its log-probabilities too")
     return tokens.logprobs - tokens.ref_logprobs
@@ -102,13 +102,13 @@ def figures(name: str, loss: Tensor, chosen_reward: Tensor, rejected_reward: Ten
 
 
 def minus_log_sigmoid(values: Tensor) -> Tensor:
-    """log(1 + e^-x), exact at 0 and finite everywhere, gradients too."""
+    """The function log(1 + e^-x), exact at 0 and finite everywhere, gradients too."""
     # Not -log(sigmoid(x)): that is infinite from x = -104 on in float32, and its gradient NaN.
     return values.new_zeros(values.shape).logaddexp(-values)
 
 
 def with_wrong_labels(margin: Tensor, label_smoothing: float) -> Tensor:
-    """-(1 - e) log s(z) - e log s(-z): the logistic loss if a share e of the pairs is the wrong way round."""
+    """The logistic loss -(1 - e) log s(z) - e log s(-z), for a share e of pairs that are the wrong way round."""
     loss = minus_log_sigmoid(margin) * (1 - label_smoothing)
     # Without smoothing the second term is left out, not multiplied by 0: its gradient costs as much as the first.
     return loss + minus_log_sigmoid(-margin) * label_smoothing if label_smoothing else loss

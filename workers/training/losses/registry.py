@@ -1,4 +1,4 @@
-"""Every policy loss by name; importing this imports none of them."""
+"""The table of policy losses; importing it imports none of them."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class RecLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """seq-mean-token-mean for gspo-one-side, which clips whole responses: then each counts the same."""
+        """The aggregation seq-mean-token-mean for gspo-one-side, which clips whole responses; else the algorithm's."""
         return "seq-mean-token-mean" if self.clip_mode == "gspo-one-side" else None
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:

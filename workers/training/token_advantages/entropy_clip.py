@@ -28,7 +28,7 @@ class ClipBAdvantage(GrpoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """Log-probabilities and entropies under the weights before the step."""
+        """The log-probabilities and entropies under the weights before the step."""
         return frozenset({"logprobs", "entropies"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
@@ -67,7 +67,7 @@ class ClipVAdvantage(GrpoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """Log-probabilities and entropies under the weights before the step, and the signal's mean."""
+        """The log-probabilities and entropies under the weights before the step, and the signal's mean."""
         return frozenset({"logprobs", "entropies", "entropy_signals"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:

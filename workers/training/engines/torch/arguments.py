@@ -20,12 +20,13 @@ class TorchTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     device: DeviceName = "auto"
     """`auto`: cuda if there is one and the experiment is not deterministic."""
     prefix_sharing: Literal["auto", "always", "never"] = "auto"
-    """Compute equal prompts, and what their responses begin with alike, once.
+    """The sharing of equal prompts, and of what their responses begin with alike: each is computed once.
 
     `auto`: for architectures known to take attention masks whole.
     """
     gradient_checkpointing: bool = False
-    """Keep one state per layer and compute the rest again for the gradient: less memory, a third more time."""
+    """True: one state per layer is kept and the rest computed again for the gradient: less memory, a third more
+    time."""
     critic_lr: float = 1e-5
     """The critic's learning rate, which is constant: `algorithm.optimizer` is the policy's alone."""
     critic_clip: float = 0.5

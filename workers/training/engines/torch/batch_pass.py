@@ -144,7 +144,7 @@ def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch],
 
 
 def _counts(micro: MicroBatch) -> Ints:
-    """Trained tokens of each response  # [S]"""
+    """The number of trained tokens of each response  # [S]"""
     return np.bincount(micro.sequence, minlength=micro.sequences)
 
 

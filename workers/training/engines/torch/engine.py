@@ -182,14 +182,14 @@ class TorchTrainerEngine:
         return self._learner.published()
 
     def checksum(self) -> str:
-        """xxh3-128 of the weights, computed once per step."""
+        """The xxh3-128 (hex) of the weights, computed once per step."""
         if self._checksum is None:
             with self._readable() as tensors:
                 self._checksum = checksum.checksum(bytes_of(tensors))
         return self._checksum
 
     def sha256(self) -> str:
-        """sha256 of the weights, computed once per step."""
+        """The sha256 (hex) of the weights, computed once per step."""
         if self._sha256 is None:
             with self._readable() as tensors:
                 self._sha256 = checksum.sha256_of(bytes_of(tensors))

@@ -39,7 +39,7 @@ def hidden_of(decoder: Any, batch: MicroBatch, device: torch.device, source: Int
 
 
 def logprobs_of(model: Any, batch: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each trained token  # [N], [N]
+    """The log-probability and entropy of each trained token, in nats  # [N], [N] float32
 
     Only places that predict one go through the output layer, and of equal predictions one.
     """

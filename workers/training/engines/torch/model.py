@@ -65,7 +65,7 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
 
 
 def tensors_of(model: Any) -> dict[str, Tensor]:
-    """Every weight and persistent buffer by name; one that two layers share appears once. Detached, not copied."""
+    """The weights and persistent buffers by name, detached, not copied; one that two layers share appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers_of(model)
 
 

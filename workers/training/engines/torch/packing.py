@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B rows of L places, and the N trained tokens that they predict."""
+    """A micro-batch: B rows of L places, and the N trained tokens that they predict."""
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L], of each token in its own prompt + response
@@ -54,7 +54,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """U predictions that differ by place, token or temperature."""
+    """The U predictions of a micro-batch that differ by place, token or temperature."""
 
     first: Ints  # [U], a token that each is of
     which: Ints  # [N], the prediction of each token
@@ -142,7 +142,8 @@ def _pairs(samples: Sequence[TrainSample]) -> int:
 
 
 def _blocks(trees: Sequence[Tree], samples: Sequence[TrainSample]) -> list[tuple[int, list[Tree]]]:
-    """(length, trees) of trees that one micro-batch must have together, shortest first: the two of a pair, or one."""
+    """The trees that one micro-batch must have together, the two of a pair or one, with their length; shortest
+    first."""
     blocks: dict[int, tuple[int, list[Tree]]] = {}
     for number, tree in enumerate(trees):
         pair = samples[tree.members[0]].pair

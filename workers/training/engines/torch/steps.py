@@ -42,7 +42,7 @@ class BatchSteps:
     kl_coef: float
     penalty_coef: float
     on_change: Callable[[], None]
-    """Called after each change of the policy's weights."""
+    """The function that is called after each change of the policy's weights."""
 
     def take(self) -> tuple[dict[str, float], str]:
         """Takes the steps; returns their figures, and why none was taken, which is empty if one was.

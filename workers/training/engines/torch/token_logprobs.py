@@ -109,7 +109,7 @@ def token_logprobs(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target, and the entropy of what it was drawn from  # [N], [N] float32"""
+    """The log-probability of each target, and the entropy of what it was drawn from, in nats  # [N], [N] float32"""
     # The dtype of the states decides, not autocast: the backward pass runs outside of it, and computes the same logits.
     with torch.autocast(hidden.device.type, enabled=False):
         given = (hidden, head, bias, targets, inverse_temperature, form)

@@ -34,7 +34,7 @@ TOLERANCE_SHARE: Final = 1e-4
 AGREEING: Final = 0.95
 """The share of the tokens that must agree so closely."""
 GROSS_NATS: Final = 0.05
-"""No token may differ by more, but of a model with experts: rounding may send a token to another one."""
+"""The most that any token may differ, but for models with experts: rounding may send a token to another expert."""
 _PLAIN_SCORES: Final = 1 << 28
 """Attention scores of one layer that are held at once: 1 GiB in float32. A text of more keeps the attention in use."""
 _ROWS: Final = 64
@@ -104,7 +104,7 @@ def _has_experts(model: Any) -> bool:
 
 
 def _both(model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, share: bool) -> tuple[Tensor, Tensor]:
-    """Log-probabilities as the trainer computes them, and the model's own  # [N], [N]"""
+    """The log-probabilities as the trainer computes them, and the model's own  # [N], [N]"""
     samples = [_expected(model, device, tokens, prompt) for tokens, prompt in texts]
     packed = pack(
         samples,

@@ -93,12 +93,12 @@ class Updates:
 
     @property
     def tokens(self) -> int:
-        """Trained tokens of the batch, each counted once."""
+        """The number of trained tokens of the batch, each counted once."""
         return sum(len(micro.targets) for micro in self.first_epoch)
 
     @property
     def micro_batches(self) -> int:
-        """Forward passes of the policy that carry a gradient."""
+        """The number of forward passes of the policy that carry a gradient."""
         return sum(len(mini) for mini in self.policy)
 
 
