@@ -14,11 +14,10 @@ retiring     what no batch may hold: what teaches nothing, what was given up
 batches      the rows of a step, and `batch.planned` itself
 dispatcher   what to lease, close and give up now, in this order:
 liveness     who was heard of when: scheduling, never truth
-closing      groups that are over, or given up
+closing      groups that are over, or given up; stages that need no more of them
 over_rollout explore steps that are over without their slowest tasks
 isolation    groups whose workers died, and explorers that are kept for them
 windows      on which weights the next group begins: sync points, questions to the trainer, what came too late
-collecting   how far a stage is that trains nothing
 leasing      groups that may start, and where
 evaluation   held-out tasksets: leased and complete
 simulator/   `rftd sim`: an experiment in virtual time, by the real planner and policies

@@ -1,4 +1,4 @@
-"""Groups that are over: every rollout terminal, its attempts spent, or its stage at an end (rule 5)."""
+"""Groups and stages that are over. A group is once all rollouts are terminal, or its attempts or its stage (rule 5)."""
 
 from __future__ import annotations
 
@@ -136,3 +136,16 @@ def _event(group: Group, members: Mapping[int, Member], code: str, reason: str) 
         reason=reason,
         busy_ms=sum(group.durations_ms[index] for index in members),
     )
+
+
+def left_to_collect(state: RunState, stage: StageSpec) -> int:
+    """Groups of the stage under way that are still to be given out."""
+    return max(0, stage.collect_groups - state.groups.next_sequence.get(state.spine.stage, 0))
+
+
+def explored(state: RunState, stage: StageSpec) -> bool:
+    """True if nothing more of the stage under way has to be explored."""
+    if stage.kind != "explore":
+        return state.spine.planned >= state.spine.last_version
+    still_open = any(group.stage == state.spine.stage for group in state.groups.open.values())
+    return not still_open and not left_to_collect(state, stage)

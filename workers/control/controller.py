@@ -9,7 +9,7 @@ from rftd.streams.events import experiment
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.split_submission import ROLES
-from rftd.workers.control.collecting import explored, left_to_collect
+from rftd.workers.control.closing import explored, left_to_collect
 from rftd.workers.control.holds import (
     BooksOpen,
     ControllerHold,

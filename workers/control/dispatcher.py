@@ -27,8 +27,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.schedule import has_windows
 from rftd.streams.spec import StageSpec
-from rftd.workers.control.closing import GivenUp, close_groups, leasable
-from rftd.workers.control.collecting import explored
+from rftd.workers.control.closing import GivenUp, close_groups, explored, leasable
 from rftd.workers.control.evaluation import complete_evals, lease_evals
 from rftd.workers.control.holds import (
     AwaitsAnswer,

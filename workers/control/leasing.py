@@ -17,8 +17,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.group_id import group_id
 from rftd.streams.row_order import locate
 from rftd.streams.spec import StageSpec, TasksetSpec
-from rftd.workers.control.closing import leasable, loose_groups
-from rftd.workers.control.collecting import left_to_collect
+from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
 from rftd.workers.control.holds import AllGivenOut, LeaseHold, NoCredits, PolicyFull
 from rftd.workers.control.isolation import Isolation, is_suspect
 from rftd.workers.control.planner import view_of
