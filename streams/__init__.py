@@ -14,6 +14,7 @@ split_submission       experiments that are handed in as two halves
 events/       the event types
 arrays        numeric arrays as bytes
 codec         events to bytes and back, with limits
+newest        the newest entries of what only grows
 chain         the hash chain, heads that are remembered
 log           `EventLog`, the contract of every backend
 backends/     memory (with faults), sqlite (the embedded default)

@@ -17,6 +17,7 @@ from rftd.streams.envelope import Record
 from rftd.streams.events.step import SpineMark
 from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
+from rftd.streams.newest import Newest
 from rftd.streams.topics import EXPERIMENTS, Partition, partition_of
 
 _IDS: Final = 16_384
@@ -35,7 +36,7 @@ class SpineDigest:
         self._experiment = experiment
         self._start = mark.start
         self._digest = mark.digest
-        self._ids: dict[UUID, None] = {}
+        self._ids: Newest[UUID, None] = Newest(_IDS)
 
     @property
     def mark(self) -> SpineMark:
@@ -60,10 +61,7 @@ class SpineDigest:
         head = head_of(record)
         if head is None or head.experiment != self._experiment or head.id in self._ids:
             return False
-        self._ids[head.id] = None
-        # A dict keeps the order of insertion: its first key is the oldest id.
-        if len(self._ids) > _IDS:
-            del self._ids[next(iter(self._ids))]
+        self._ids.put(head.id, None)
         return True
 
 

@@ -37,6 +37,7 @@ from rftd.streams.backends.kafka.topics import ensure_topics
 from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import GENESIS, Heads, Mark, check_mark, different
 from rftd.streams.envelope import Draft, Position, Record, Stretch
+from rftd.streams.newest import Newest
 from rftd.streams.topics import EVERY_PARTITION, TRUTH, Partition
 
 _logger = logging.getLogger("rftd.kafka")
@@ -72,7 +73,7 @@ class KafkaLog:
         self._producers = Producers(settings)
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._lanes: dict[Partition, Lane] = {}
-        self._acknowledged: dict[bytes, Position] = {}
+        self._acknowledged: Newest[bytes, Position] = Newest(ACKNOWLEDGED_IDS)
         self._waiting: dict[bytes, Part] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Future[None] | None = None
@@ -234,10 +235,8 @@ class KafkaLog:
         self.failure = None
         for slice_, index in parts:
             key = slice_.keys[index]
-            self._acknowledged[key] = slice_.position(index)
+            self._acknowledged.put(key, slice_.position(index))
             self._waiting.pop(key, None)
-        while len(self._acknowledged) > ACKNOWLEDGED_IDS:
-            del self._acknowledged[next(iter(self._acknowledged))]
         raise_head(self._tail, partition, mark)
 
     def failing(self, error: RftdError | None) -> None:

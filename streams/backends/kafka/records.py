@@ -26,6 +26,7 @@ from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.ids import derive
 from rftd.streams.chain import GENESIS, link
 from rftd.streams.envelope import Draft, Head, Record, Stretch
+from rftd.streams.newest import Newest
 from rftd.streams.topics import Partition
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -160,8 +161,7 @@ class IdWindow:
     """The newest identities of one partition, each with the offset of its first record."""
 
     def __init__(self, records: int = WINDOW_RECORDS) -> None:
-        self._limit = records
-        self._offsets: dict[bytes, int] = {}
+        self._offsets: Newest[bytes, int] = Newest(records)
 
     def admit(self, key: bytes, offset: int) -> bool:
         """False if an earlier record has this identity."""
@@ -171,9 +171,7 @@ class IdWindow:
         # `<`: a record that is read a second time is the first one, not its own repetition.
         if first is not None and first < offset:
             return False
-        self._offsets[key] = offset
-        if len(self._offsets) > self._limit:
-            del self._offsets[next(iter(self._offsets))]
+        self._offsets.put(key, offset)
         return True
 
     def find(self, key: bytes) -> int | None:
