@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rftd.ops import limits
 from rftd.ops.errors import CodecError
-from rftd.streams.envelope import Draft
+from rftd.streams.envelope import Draft, Position
 
 
 def admit(drafts: Sequence[Draft]) -> int:
@@ -43,6 +43,36 @@ def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]
         total += size
     if start < len(drafts):
         yield drafts[start:]
+
+
+class QueuedAppend:
+    """Drafts on their way to the log, and the future of their producer."""
+
+    __slots__ = ("acknowledged", "drafts", "size_bytes")
+
+    def __init__(self, drafts: Sequence[Draft], size_bytes: int, acknowledged: asyncio.Future[list[Position]]) -> None:
+        self.drafts = drafts
+        self.size_bytes = size_bytes
+        self.acknowledged = acknowledged
+
+
+async def append_in_parts(
+    drafts: Sequence[Draft], append: Callable[[Sequence[Draft], int], Awaitable[list[Position]]]
+) -> list[Position]:
+    """The positions of admitted drafts, appended by `append(part, size_bytes)` in parts of one group commit each.
+
+    After a crash between two parts a prefix is there, which the contract allows; the retry with the same ids lands only
+    the rest. Raises CodecError as `admit`.
+    """
+    size = admit(drafts)
+    if not drafts:
+        return []
+    if size <= limits.GROUP_COMMIT_SIZE_BYTES:
+        return await append(drafts, size)
+    positions: list[Position] = []
+    for part in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
+        positions += await append(part, sum(draft.size_bytes for draft in part))
+    return positions
 
 
 class Room:

@@ -11,7 +11,7 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogCorruptError, RftdError, UnreachableError
 from rftd.ops.ids import Ids
-from rftd.streams.backends.admission import Room, admit, split
+from rftd.streams.backends.admission import QueuedAppend, Room, append_in_parts
 from rftd.streams.backends.backend import LogBackend, LogUrl
 from rftd.streams.backends.gil_yield import GilYield
 from rftd.streams.backends.sqlite.reader import ReaderThreads
@@ -29,17 +29,6 @@ ANSWER_TIMEOUT_S: Final = 30.0
 """A daemon that is connected and silent for so long counts as gone."""
 
 T = TypeVar("T")
-
-
-class _Append:
-    """One call of `append`, waiting to share a frame with others."""
-
-    __slots__ = ("acknowledged", "drafts", "size_bytes")
-
-    def __init__(self, drafts: Sequence[Draft], size_bytes: int, acknowledged: asyncio.Future[list[Position]]) -> None:
-        self.drafts = drafts
-        self.size_bytes = size_bytes
-        self.acknowledged = acknowledged
 
 
 class SocketBackend(LogBackend):
@@ -81,7 +70,8 @@ class SocketLog:
         self._connecting = asyncio.Lock()
         self._remembered: Heads = {}
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
-        self._queue: list[_Append] = []
+        self._queue: list[QueuedAppend] = []
+        """Calls of `append` that wait to share a frame."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._closed = False
@@ -100,15 +90,7 @@ class SocketLog:
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()
-        size = admit(drafts)
-        if not drafts:
-            return []
-        if size <= limits.GROUP_COMMIT_SIZE_BYTES:
-            return await self._append(drafts, size)
-        positions: list[Position] = []
-        for part in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
-            positions += await self._append(part, sum(draft.size_bytes for draft in part))
-        return positions
+        return await append_in_parts(drafts, self._append)
 
     async def read(
         self,
@@ -181,7 +163,7 @@ class SocketLog:
     async def _append_once(self, connection: Connection, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[list[Position]] = loop.create_future()
-        self._queue.append(_Append(drafts, size_bytes, acknowledged))
+        self._queue.append(QueuedAppend(drafts, size_bytes, acknowledged))
         if len(self._queue) == 1:
             loop.call_soon(self._flush)  # after the other producers that this turn of the loop wakes
         try:
@@ -197,7 +179,7 @@ class SocketLog:
             return
         queue = self._queue
         self._queue = []
-        group: list[_Append] = []
+        group: list[QueuedAppend] = []
         records = size = 0
         for append in queue:
             if group and (
@@ -214,7 +196,7 @@ class SocketLog:
         if group:
             self._send(connection, group)
 
-    def _send(self, connection: Connection | None, group: list[_Append]) -> None:
+    def _send(self, connection: Connection | None, group: list[QueuedAppend]) -> None:
         drafts = [draft for append in group for draft in append.drafts]
         try:
             if connection is None:
@@ -225,7 +207,7 @@ class SocketLog:
         else:
             reply.add_done_callback(lambda done: self._acknowledge(group, done))
 
-    def _acknowledge(self, group: list[_Append], done: asyncio.Future[wire.Reply]) -> None:
+    def _acknowledge(self, group: list[QueuedAppend], done: asyncio.Future[wire.Reply]) -> None:
         error = done.exception()
         if error is not None:
             _fail(group, error)
@@ -298,7 +280,7 @@ class SocketLog:
             raise UnreachableError("the log is closed", where=str(self._path), fix="connect again")
 
 
-def _fail(group: list[_Append], error: BaseException) -> None:
+def _fail(group: list[QueuedAppend], error: BaseException) -> None:
     for append in group:
         if not append.acknowledged.done():
             if isinstance(error, RftdError):  # one instance per caller: a traceback grows with each raise

@@ -14,7 +14,7 @@ from typing import Self
 from rftd.ops import faults, limits
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import RftdError, UnreachableError
-from rftd.streams.backends.admission import admit, split
+from rftd.streams.backends.admission import append_in_parts
 from rftd.streams.backends.gil_yield import GilYield
 from rftd.streams.backends.lock_file import LockFile, refuse_network_file_system
 from rftd.streams.backends.sqlite import heads_file, schema
@@ -82,17 +82,7 @@ class SqliteLog:
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
         self._check_open()
-        size = admit(drafts)
-        if not drafts:
-            return []
-        if size <= limits.GROUP_COMMIT_SIZE_BYTES:
-            return await self._writer.append(drafts, size)
-        positions: list[Position] = []
-        # Several transactions: after a crash between two a prefix is there, which the contract allows, and the retry
-        # with the same ids lands only the rest.
-        for part in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
-            positions += await self._writer.append(part, sum(draft.size_bytes for draft in part))
-        return positions
+        return await append_in_parts(drafts, self._writer.append)
 
     async def read(
         self,

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.admission import Room
+from rftd.streams.backends.admission import QueuedAppend, Room
 from rftd.streams.backends.gil_yield import GilYield
 from rftd.streams.backends.sqlite.errors import translate
 from rftd.streams.backends.sqlite.heads_file import HeadsFile
@@ -18,17 +18,6 @@ from rftd.streams.backends.tail import Tail
 from rftd.streams.chain import Heads
 from rftd.streams.envelope import Draft, Position
 from rftd.streams.topics import Partition
-
-
-class _QueuedAppend:
-    """Drafts on their way to the log, and the future of their producer."""
-
-    __slots__ = ("acknowledged", "drafts", "size_bytes")
-
-    def __init__(self, drafts: Sequence[Draft], size_bytes: int, acknowledged: asyncio.Future[list[Position]]) -> None:
-        self.drafts = drafts
-        self.size_bytes = size_bytes
-        self.acknowledged = acknowledged
 
 
 class _Task:
@@ -43,7 +32,7 @@ class _Task:
         self.done = done
 
 
-_Job = _QueuedAppend | _Task | None
+_Job = QueuedAppend | _Task | None
 """None ends the thread."""
 
 
@@ -83,7 +72,7 @@ class WriterThread:
         try:
             await self._room.reserve(len(drafts), size_bytes)
             acknowledged: asyncio.Future[list[Position]] = self._loop.create_future()
-            self._jobs.put(_QueuedAppend(drafts, size_bytes, acknowledged))
+            self._jobs.put(QueuedAppend(drafts, size_bytes, acknowledged))
             with self._gil_yield:
                 return await acknowledged
         finally:
@@ -143,7 +132,7 @@ class WriterThread:
                 self._commit(self._group(job))
             self._store.settle()  # after the acknowledgement: it delays the next commit only
 
-    def _group(self, first: _QueuedAppend) -> list[_QueuedAppend]:
+    def _group(self, first: QueuedAppend) -> list[QueuedAppend]:
         """The first append and those queued behind it, up to the limits of one transaction."""
         # Nobody waits for a group to fill: what came while the last commit synced is the next group, so groups grow
         # with the load and a lone append is not delayed.
@@ -155,7 +144,7 @@ class WriterThread:
                 job = self._jobs.get_nowait()
             except Empty:
                 break
-            if not isinstance(job, _QueuedAppend):
+            if not isinstance(job, QueuedAppend):
                 self._held.append(job)
                 break
             group.append(job)
@@ -163,7 +152,7 @@ class WriterThread:
             size += job.size_bytes
         return group
 
-    def _commit(self, group: list[_QueuedAppend]) -> None:
+    def _commit(self, group: list[QueuedAppend]) -> None:
         drafts = group[0].drafts if len(group) == 1 else [draft for append in group for draft in append.drafts]
         commit: Commit | None = None
         error: RftdError | None = None
@@ -183,9 +172,7 @@ class WriterThread:
             moved, self._unpublished = self._unpublished, moved
         self._to_loop(self._deliver, group, commit, moved, error)
 
-    def _deliver(
-        self, group: list[_QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None
-    ) -> None:
+    def _deliver(self, group: list[QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None) -> None:
         self._failure = error
         # Followers first: a producer that is acknowledged and reads at once finds its records.
         if commit is not None and error is None:
