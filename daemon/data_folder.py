@@ -31,7 +31,7 @@ class DataFolder:
         self.state_url = f"sqlite+aiosqlite:///{self.state}"
         self.endpoint = self.root / "endpoint.json"
         self.archives = self.root / "archives"
-        """Where `rftd archive` writes if nobody says otherwise."""
+        """The folder in which `rftd archive` writes unless a file is given."""
         self.losses = self.root / "losses.json"
         """The file that keeps for ever what the log was seen to have lost."""
         self.known = self.root / "known"

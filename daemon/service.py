@@ -65,14 +65,14 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
     """A worker that sends no heartbeat for this long is ended and started anew."""
     log_at: LogUrl | None = None
-    """Where the log lies, checked; else it is the embedded one in `data`."""
+    """The place of the log, checked; None for the embedded one in `data`."""
     state_url: str = ""
     """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
     disk: DiskLimits = DiskLimits()
     slots: int = 1
     """Experiments that run at once."""
     keep: Keep = Keep.ALWAYS
-    """How long the payload of experiences stays in the log."""
+    """The time for which the payload of experiences stays in the log."""
     accept_loss: tuple[str, ...] = ()
     """Experiments that go on although the log has lost records of them."""
     accepted_by: str = ""

@@ -76,7 +76,7 @@ class Services:
 
     operations: Operations
     engine: AsyncEngine
-    """Of the state database; only read."""
+    """The state database; only read."""
     log: EventLog
     applied: Applied
     health: Health

@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Each poll costs the daemon a summary; two a second are not noticed in the demo's figures.
 POLL_S = 0.5
 RESERVE = "64MiB"
-"""Of free space: all that a demo writes is small."""
+"""The free space that the demo's daemon keeps: all that a demo writes is small."""
 # A restarted daemon reads its log and adopts its workers first.
 UNREACHABLE_S = 60.0
 EVERY_S = 5.0

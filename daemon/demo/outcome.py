@@ -35,7 +35,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     staleness_max_versions: int
     staleness_mean_versions: float
     grpo_s: float
-    """From the first to the last GRPO step."""
+    """The time from the first to the last GRPO step."""
     trained_tokens_per_s: float
     """Response tokens that took part in a GRPO step, over that time: rollout, planning and training included."""
     steps: int

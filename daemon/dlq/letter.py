@@ -47,7 +47,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     reason: str
     found_ns: int
-    """When the record was met, or the group closed."""
+    """The time at which the record was met, or the group closed."""
     by: str
     """The person who retried or dropped it."""
     verdict: str
@@ -79,9 +79,9 @@ class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
 
     letter: DeadLetter
     tries: list[TryView]
-    """Of a task."""
+    """The attempts at a task; empty for a record."""
     record: dict[str, Any] | None
-    """Of a record: what can be said of it."""
+    """The record as far as it can be read; None for a task."""
 
 
 class DeadLetterReceipt(msgspec.Struct, frozen=True, kw_only=True):

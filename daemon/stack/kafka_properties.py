@@ -40,9 +40,9 @@ class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The ports of one broker, all on loopback."""
 
     plain: int
-    """For clients."""
+    """The listener for clients."""
     direct: int
-    """For clients too, and for the broker itself; what it announces is never a proxy."""
+    """The listener for the broker itself, and for clients past any proxy: it never announces one."""
     controller: int
     sasl: int
 

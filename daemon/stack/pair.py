@@ -21,11 +21,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """running, starting or stopped."""
     url: str
-    """For `rftd serve`; holds no password. Empty before the first start."""
+    """The URL for `rftd serve`, without a password. Empty before the first start."""
     pid: int | None
     folder: str
     pass_file: str | None = None
-    """Where the password is, for PGPASSFILE."""
+    """The file with the password, for PGPASSFILE."""
 
 
 class Stack:

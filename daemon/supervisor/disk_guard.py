@@ -27,7 +27,7 @@ LOOK_TIMEOUT_S: Final = 10.0
 """A file system that does not answer for so long is asked again later; until then what was known counts."""
 COUNT_TIMEOUT_S: Final = 300.0
 COUNT_SHARE: Final = 20
-"""Of the time between two counts of a folder's files, one part in so many is spent on counting, at most."""
+"""Counting a folder's files takes at most one part in this many of the time between two counts."""
 COLLECT_S: Final = 600.0
 """The time between two attempts to make room: each lists the folders of every experiment that ended."""
 COLLECT_TIMEOUT_S: Final = 30.0

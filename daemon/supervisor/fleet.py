@@ -36,7 +36,7 @@ class Berth(msgspec.Struct, kw_only=True):
     progress: int = -1
     """The experiment's progress when the process before ended, or when the first was started."""
     seen_s: float = 0.0
-    """When the process was started, or last seen as a member of the experiment."""
+    """The time at which the process was started, or last seen as a member of the experiment."""
     begun: bool = False
     """True once the operating system has started the handle's process."""
     joined: bool = False
@@ -64,7 +64,7 @@ class Fleet:
     ) -> None:
         """`roles` are those whose processes are started here. No worker is wanted before `take_up`."""
         self.trouble: Trouble | None = None
-        """Why the experiment must not go on as it is, for the controller to decide on, who clears it."""
+        """The reason why the experiment must not go on as it is; the controller decides on it and clears it."""
         self.met_loss = False
         """True once a worker has left since the log lacks what it had read; cleared by whoever has heard it."""
         self._state = state

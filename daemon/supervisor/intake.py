@@ -1,4 +1,4 @@
-"""`Intake`: takes experiments in, handed in or forked: each gets a folder of its own and waits for its turn."""
+"""`Intake`: accepts submissions and forks: each gets a folder of its own and waits for its turn."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.follower import Follower
 
 _SHARE: Final = 20
-"""Of the time between two snapshots, one part in so many is spent on writing them, at most."""
+"""Writing snapshots takes at most one part in this many of the time between two of them."""
 
 
 class Snapshotter:

@@ -1,4 +1,4 @@
-"""`Submissions`: experiments that are handed in or forked, each once for its key."""
+"""`Submissions`: experiments that are submitted or forked, each once for its key."""
 
 from __future__ import annotations
 

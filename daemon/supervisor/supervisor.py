@@ -49,7 +49,7 @@ from rftd.streams.split_submission import EXPLORE, ROLES
 from rftd.workers.launcher.executor import Executor
 
 HOSTED: Final = 64
-"""Most experiments that a daemon works for which does not decide."""
+"""The most experiments for which a daemon starts workers without deciding on them."""
 
 
 class Supervisor:

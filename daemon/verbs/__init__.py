@@ -3,8 +3,8 @@
 serve        the daemon
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
-submit       hand in an experiment
-fork         a new experiment out of another's history
+submit       submit an experiment
+fork         a new experiment from a step of another one
 ls           the experiments
 get          one page about one experiment
 watch        that page, live

@@ -74,7 +74,7 @@ class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The body of restore; it may be missing."""
 
     source: PathText = ""
-    """Where the archive lies now, if it was moved."""
+    """The archive's present place, if it was moved."""
 
 
 class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The command is in the log."""
 
     id: str
-    """Of the experiment."""
+    """The experiment's id."""
     event: str
     position: str
 

@@ -38,7 +38,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The dead letter's id, as GET /v1/dead-letters/one takes it."""
     reason: Text = ""
     by: Text = ""
-    """Who decided; kept with the event."""
+    """The person who decided; kept with the event."""
 
 
 class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: Said
     """The dead letter's id, as GET /v1/dead-letters/one takes it."""
     reason: Said
-    """Why it needs no more attention."""
+    """The reason why it needs no more attention."""
 
 
 @read("/v1/dead-letters", DeadLetterList, tag=_TAG)

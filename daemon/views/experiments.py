@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
 """States that nothing leaves, as `Status.ended` says."""
 CURVE_POINTS: Final = 200
-"""Most points of a curve on a page; more are averaged."""
+"""The most points of a curve on a page; of more, neighbours are averaged."""
 NEWEST: Final = 8
 """Weight versions and checkpoints that a page shows."""
 SHOWN_WORKERS: Final = 32
@@ -59,20 +59,20 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
 
     experiment: ExperimentDetail
     reward_curve: list[RewardPoint]
-    """At most 200 points; neighbours are averaged."""
+    """The curve in at most 200 points; neighbours are averaged."""
     evals: list[EvalRow]
     weights: list[WeightRow]
     """The newest."""
     overdue: list[OverdueRow] = if_unsent([])
     """The newest windows for which explorers waited longer than `sync_timeout`."""
     overdue_windows: int = if_unsent(0)
-    """How many there are in all."""
+    """The number of such windows in all."""
     checkpoints: list[CheckpointRow]
     """The newest that are still there."""
     workers: list[WorkerRow]
     """The newest."""
     waiting: str | None = if_unsent(None)
-    """Why nothing moves although it has not ended: the log takes no appends."""
+    """The reason why nothing moves although the experiment has not ended: the log takes no appends."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")

@@ -46,7 +46,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """ISO-8601 UTC; empty if no line with a time came before."""
     level: str
     event: str
-    """What happened, or the whole text of a line that is not JSON."""
+    """The name of the event, or the whole text of a line that is not JSON."""
     fields: dict[str, Any] = {}
 
 
@@ -55,7 +55,7 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[LogLine]
     next: dict[str, int]
-    """Where each file was read to, in bytes: `after` of the next page."""
+    """The place to which each file was read, in bytes: `after` of the next page."""
 
 
 @read("/v1/experiments/{name}/logs", LogPage, tag="logs")

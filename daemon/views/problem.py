@@ -27,10 +27,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     """`urn:rftd:error:CODE`."""
     title: str
-    """What the status means."""
+    """The meaning of the status."""
     status: int
     detail: str
-    """What went wrong."""
+    """The error in one sentence."""
     code: str
     """Stable; `rftd explain CODE` tells more."""
     field: str | None = None

@@ -43,7 +43,7 @@ _PASSING: Final = {
         "about ten seconds, then they are ended",
     ),
 }
-"""In the phases that end by themselves: the state, what an experiment waits for, on whom, and what ends it."""
+"""The phases that end by themselves, each with its state, the thing it waits for, on whom, and what ends it."""
 
 
 class Line(NamedTuple):

@@ -34,13 +34,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """None while none runs."""
     joined: bool
     start_in_s: float
-    """Until it is started again."""
+    """The time until it is started again."""
     running_s: float
-    """Since it was started, or last seen as a member."""
+    """The time since it was started, or last seen as a member."""
     restarts: int
-    """In a row, without progress between them."""
+    """Restarts in a row, without progress between them."""
     last_why: str
-    """Why the one before ended."""
+    """The reason why the process before it ended."""
     waits_for: str = ""
     """The reason why its start waits; empty if nothing is in its way."""
 
@@ -59,7 +59,7 @@ class Scene:
     """The roles whose workers this daemon starts."""
     phase: Phase
     append_s: float
-    """For how long the append under way has been; 0 if there is none."""
+    """The age of the append under way; 0 if there is none."""
     failure: RftdError | None
     """The error for which the log takes no appends."""
     now_s: float

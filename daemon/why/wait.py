@@ -36,7 +36,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     unblock: str = ""
     """The event or command that would end the wait."""
     since_ns: int | None = None
-    """When this state was first seen."""
+    """The time at which this state was first seen."""
 
 
 def told(
