@@ -55,8 +55,7 @@ def own_servers(servers_folder: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def kafka_broker(servers_folder: Path) -> Iterator[KafkaBroker]:
     """The session's broker, which no test stops."""
-    # The first of the JIT's two compilers is enough for a short life, and starts sooner.
-    broker = KafkaBroker(servers_folder / "kafka", java_options=("-XX:TieredStopAtLevel=1",))
+    broker = KafkaBroker(servers_folder / "kafka")
     broker.start()
     yield broker
     broker.kill()

@@ -22,8 +22,6 @@ from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, propertie
 from rftd.daemon.stack.process import ServerProcess, Started
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 
-FAST = ("-XX:TieredStopAtLevel=1",)
-
 
 async def create(bootstrap: str, topic: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
@@ -43,7 +41,7 @@ async def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
 @pytest.mark.anyio
 async def test_a_client_behind_the_proxy_stays_behind_it_and_outlives_cut_and_kill(own_servers: Path) -> None:
     with TcpProxy() as proxy:
-        broker = KafkaBroker(own_servers / "kafka", advertised_port=proxy.port, java_options=FAST)
+        broker = KafkaBroker(own_servers / "kafka", advertised_port=proxy.port)
         proxy.aim(broker.port)
         await asyncio.to_thread(broker.start)
         assert broker.bootstrap == f"127.0.0.1:{proxy.port}"
@@ -73,7 +71,7 @@ async def test_a_client_behind_the_proxy_stays_behind_it_and_outlives_cut_and_ki
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 async def test_the_listener_with_logins_lets_its_users_in(own_servers: Path, mechanism: Mechanism) -> None:
     password = 'a b"c\\d'
-    broker = KafkaBroker(own_servers / "kafka", users={"ann": password}, mechanism=mechanism, java_options=FAST)
+    broker = KafkaBroker(own_servers / "kafka", users={"ann": password}, mechanism=mechanism)
     await asyncio.to_thread(broker.start)
     await create(broker.bootstrap, "t")
 
