@@ -25,7 +25,7 @@ _SETTINGS: Final = {
     "tcp_keepalives_count": "3",
     # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
     "synchronous_commit": "off",
-    "jit": "off",  # compiling a statement takes longer than any of these short ones runs
+    "jit": "off",  # it would compile the page's longer queries anew each time, for a few rows each
 }
 _CLIENT_GRACE_S: Final = 5.0
 """The server ends a slow statement first; this much later the connection counts as lost."""

@@ -62,7 +62,7 @@ def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
     if stored is None:
         _drop_old(connection)
         _refuse_foreign(connection)
-    # A newer release's tables are left alone: to drop them would make its daemon fill them for hours, in vain.
+    # A newer release's tables are left alone: dropped, its daemon would have to fill all of them again.
     elif stored != HEAD and stored not in _known():
         raise ConflictError(
             f"the state database was made by a newer release of rftd (schema {stored}, this release knows {HEAD})",

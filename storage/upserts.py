@@ -206,7 +206,7 @@ def statement_of(dialect: Dialect, parts: Sequence[Upsert]) -> str:
             for part, won in zip(parts, wins, strict=True)
             for name in part.owns
         }
-    # Compiled once to text: SQLAlchemy's own way through a statement costs more than SQLite's writing of a row.
+    # Text for the driver's own `executemany`: SQLAlchemy would go over every parameter of every row.
     compiled = rows.on_conflict_do_update(index_elements=first.key, set_=changed, where=or_(*wins)).compile(
         dialect=dialect
     )

@@ -111,7 +111,7 @@ class _Warning(msgspec.Struct, frozen=True):
     text: str
 
 
-# Of several generations of a step the newest counts. Each figure is a subquery that reads the end of an index: joins
+# Of several generations of a step the newest counts. Each figure is a subquery that reads few rows by an index: joins
 # would read every step and experience of every experiment on the page.
 _SUMMARY: Final = f"""
 SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state_reason AS reason,
