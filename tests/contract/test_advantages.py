@@ -11,7 +11,7 @@ import torch
 
 from rftd.workers.algorithms.advantages import ADVANTAGES, AdvantageFunction, ClosedGroup
 from rftd.workers.training.losses.batch_tokens import BatchTokens
-from rftd.workers.training.token_advantages import TokenAdvantage
+from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
 
 VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "grpo": (

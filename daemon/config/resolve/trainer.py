@@ -21,8 +21,7 @@ from rftd.workers.algorithms.registry import lookup
 from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.losses.policy_loss import LossNeeds
 from rftd.workers.training.losses.registry import POLICY_LOSSES
-from rftd.workers.training.token_advantages.registry import token_advantage
-from rftd.workers.training.token_advantages.token_advantage import PassField
+from rftd.workers.training.token_advantages.token_advantage import PassField, token_advantage
 
 TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
 _TRAINED_IN: Final = (TORCH_DTYPE, "bfloat16")

@@ -18,8 +18,7 @@ from rftd.workers.training.losses.kl_losses import KL_LOSSES, KlLoss
 from rftd.workers.training.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
 from rftd.workers.training.losses.registry import policy_loss
 from rftd.workers.training.token_advantages.penalised import check_penalised
-from rftd.workers.training.token_advantages.registry import token_advantage
-from rftd.workers.training.token_advantages.token_advantage import PassField, TokenAdvantage
+from rftd.workers.training.token_advantages.token_advantage import PassField, TokenAdvantage, token_advantage
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,17 +2,10 @@
 
 Each is an advantage function of groups too, and goes on from what that gives. In reading order:
 
-token_advantage.py  `TokenAdvantage`, the seam
-registry.py         the one that an algorithm names
+token_advantage.py  `TokenAdvantage`, the seam, and the one that an algorithm names
 token_rows.py       returns from the ends of responses, whitening
 penalised.py        advantages of rewards less a KL penalty
-ppo.py              generalised advantages of a critic
-reinforceplusplus.py  REINFORCE++ and its baseline
+returns.py          generalised advantages of a critic, REINFORCE++ and its baseline
 distillation.py     a teacher's log-probabilities
 entropy_clip.py     Clip_B and Clip_V
 """
-
-from rftd.workers.training.token_advantages.registry import token_advantage
-from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
-
-__all__ = ["TokenAdvantage", "token_advantage"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rftd.ops.errors import ConfigError
 from rftd.workers.algorithms.advantages.baselines import NoAdvantage
 from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT
-from rftd.workers.training.token_advantages.ppo import check_share
+from rftd.workers.training.token_advantages.returns import check_share
 from rftd.workers.training.token_advantages.token_advantage import PassField
 
 if TYPE_CHECKING:

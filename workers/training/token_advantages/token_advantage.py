@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from rftd.streams.spec import AlgorithmSpec
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.algorithms.advantages.registry import advantage_function
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,3 +41,12 @@ class ValueAdvantage(TokenAdvantage, Protocol):
     def estimate(self, batch: BatchTokens) -> Tensor:
         """The advantages before they are whitened: a critic learns its values plus these  # [N]"""
         ...
+
+
+def token_advantage(spec: AlgorithmSpec) -> TokenAdvantage | None:
+    """The algorithm's advantage function, if it tells tokens apart: it is asked again with the whole batch. Else None.
+
+    Raises ConfigError for an unknown name or arguments that do not fit.
+    """
+    function = advantage_function(spec)
+    return function if isinstance(function, TokenAdvantage) else None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rftd.workers.algorithms.advantages import ADVANTAGES, AdvantageFunction, ClosedGroup
 from rftd.workers.training.losses.batch_tokens import BatchTokens
-from rftd.workers.training.token_advantages import TokenAdvantage
+from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
 
 Rows = list[list[float]]
 VERL = json.loads((Path(__file__).parents[4] / "golden" / "advantages" / "verl.json").read_text())
