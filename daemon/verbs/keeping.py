@@ -70,7 +70,7 @@ def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, req
     if not yes:
         # A prompt that nobody reads would hang a script for ever.
         if not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked here: give --yes", ctx=ctx)
+            raise click.UsageError("there is no terminal to ask for confirmation: give --yes", ctx=ctx)
         click.confirm(f"Remove the files of {name}{'' if archive else ' for good'}?", abort=True, err=True)
     body = commands.Remove(reason=reason, archive=archive)
     _keep(settings, commands.remove, body, name, target="removed", request_id=request_id)
