@@ -94,7 +94,7 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
 
     reason: str = ""
     cause: str = ""
-    """Empty for a command; `disk_full` or `disk_budget` for too little space: it is resumed once there is more."""
+    """The cause; empty for a command. A pause for `disk_full` or `disk_budget` ends once there is more space."""
 
 
 @event("experiment.resumed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
