@@ -64,7 +64,8 @@ class SoleWriter:
             # however that ends.
             async with self._held.begin():
                 yield self._held
-            if (lengths := self._wal_lengths()) > 1 and self._clock.monotonic_s() >= self._shorten_at_s:
+            lengths = self._wal_lengths()
+            if lengths > 1 and self._clock.monotonic_s() >= self._shorten_at_s:
                 await self._shorten(self._held, lengths)
         except BaseException as error:
             await self._end(sound=False)

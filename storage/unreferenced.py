@@ -173,7 +173,10 @@ def unreferenced(
     there = {each.path for each in found}
     young_ns = before_ns if now_ns is None else min(before_ns, now_ns - int(GRACE_S * 1e9))
     for each in found:
-        if each.modified_ns < (young_ns if each.kind == "artifact" else before_ns) and (why := _why(each, kept, there)):
+        if each.modified_ns >= (young_ns if each.kind == "artifact" else before_ns):
+            continue
+        why = _why(each, kept, there)
+        if why:
             yield Unreferenced(path=each.path, size_bytes=each.size_bytes, why=why)
 
 
@@ -259,7 +262,7 @@ def _why(found: OwnFile, kept: Referenced, there: set[str]) -> str:
             return "it was never finished"
         case "checkpoint-replaced" if str(path.with_name(path.name.split(".")[1])) in there:
             return "another took its place"
-        case "workplace-left" if (place := _place_of(path)) in there or place not in kept.checkpoints | kept.weights:
+        case "workplace-left" if _place_of(path) in there or _place_of(path) not in kept.checkpoints | kept.weights:
             return "a trainer ended while it worked on it"
         case _:
             return ""

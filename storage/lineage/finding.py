@@ -69,7 +69,8 @@ def _hex(text: str) -> str:
 
 async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
     """The things that have this id, or one that begins so."""
-    if not _PREFIX.fullmatch(prefix := _hex(text)):
+    prefix = _hex(text)
+    if not _PREFIX.fullmatch(prefix):
         return []
     # A range of the key, which every index finds; a pattern over its text would read whole tables.
     low = bytes.fromhex(prefix.ljust(32, "0"))
@@ -108,7 +109,8 @@ async def _event(reading: TableSnapshot, id: UUID) -> list[Key]:
         id=id.bytes,
     )
     for stream, partition, offset in places:
-        if (kind := {topics.WEIGHTS: Kind.WEIGHTS, topics.CHECKPOINTS: Kind.CHECKPOINT}.get(stream)) is None:
+        kind = {topics.WEIGHTS: Kind.WEIGHTS, topics.CHECKPOINTS: Kind.CHECKPOINT}.get(stream)
+        if kind is None:
             continue
         table, number, place = _TABLES[kind]
         rows = await reading.rows(

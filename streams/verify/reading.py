@@ -52,9 +52,8 @@ class LogReading:
                 else:
                     # Offset by offset: nothing tells where the next readable record begins. Neighbours become one
                     # finding, under the error of the first.
-                    first, text = (bad[0], bad[2]) if bad is not None else (offset, error.what)
+                    bad = (offset, offset + 1, error.what) if bad is None else (bad[0], offset + 1, bad[2])
                     offset += 1
-                    bad = (first, offset, text)
                     continue
             if bad is not None:
                 damaged(*bad)

@@ -183,7 +183,7 @@ class Fetcher:
         deadline_s = self._clock.monotonic_s() + TIMEOUT_S
         for partition in ends:
             self._resume(partition)
-        while waiting := [p for p, end in ends.items() if not self._streams[p].records and await self._at(p) < end]:
+        while waiting := await self._without_records(ends):
             for partition in waiting:
                 self._resume(partition)
             try:
@@ -207,6 +207,11 @@ class Fetcher:
                     where=f"Kafka at {self._settings.bootstrap}",
                     fix="see whether its brokers run and lead the partition",
                 )
+
+    async def _without_records(self, ends: Mapping[Partition, int]) -> list[Partition]:
+        """The streams that hold no record and have not read up to their end."""
+        empty = [partition for partition in ends if not self._streams[partition].records]
+        return [partition for partition in empty if await self._at(partition) < ends[partition]]
 
     async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
         """Goes on at the first retained record; an offset above the end means that records were lost."""

@@ -90,7 +90,10 @@ def _start_within(connection: apsw.Connection, part: StoredPart, size_bytes: int
         row = connection.execute(Statements(part.id).at, (middle,)).get
         if row is None:
             raise damaged(part.partition, middle, "is missing")
-        low, high = (middle + 1, high) if row[2] < floor else (low, middle)
+        if row[2] < floor:
+            low = middle + 1
+        else:
+            high = middle
     return min(low + 1, part.head.next_offset)
 
 

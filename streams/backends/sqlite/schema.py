@@ -121,9 +121,14 @@ def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
     found: list[StoredPart] = []
     rows: list[Any] = connection.execute(_PARTS).fetchall()
     for id, stream, number, offset, chain, size in rows:
+        start = Mark(offset, chain)
+        head = start
+        end_size = size
         last: Any = connection.execute(Statements(id).last).get
-        head, end_size = (Mark(last[0] + 1, last[1]), last[2]) if last else (Mark(offset, chain), size)
-        found.append(StoredPart(id, Partition(stream, number), Mark(offset, chain), size, head, end_size))
+        if last:
+            head = Mark(last[0] + 1, last[1])
+            end_size = last[2]
+        found.append(StoredPart(id, Partition(stream, number), start, size, head, end_size))
     return found
 
 

@@ -169,7 +169,8 @@ class WriterThread:
             error = translate(failure, "log writer")
         moved: Heads = {}
         if error is None:
-            moved, self._unpublished = self._unpublished, moved
+            moved = self._unpublished
+            self._unpublished = {}  # a new one: the loop reads the other while this thread goes on
         self._to_loop(self._deliver, group, commit, moved, error)
 
     def _deliver(self, group: list[QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None) -> None:
