@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from rftd.daemon.demo.model import make_tiny_model, make_tokenizer
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.engine import GenerationRequest, RolloutEngine, Sampling
+from rftd.workers.rollout.engine import Generation, GenerationRequest, GroupEngine, RolloutEngine, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
@@ -112,23 +112,41 @@ async def test_limits_of_length(bench: Bench) -> None:
     assert len((await engine.generate(ask(max_tokens=1, min_tokens=0))).tokens) == 1
 
 
+IMPOSSIBLE = {
+    "empty": ask(prompt=()),
+    "too_long": ask(prompt=(30,) * MAX_MODEL_LEN),
+    "unknown_token": ask(prompt=(1, 100_000)),
+    "no_tokens": ask(max_tokens=0),
+    "no_mass": ask(top_p=0.0),
+    "unknown_bias": ask(logit_bias=[[100_000, 1.0]]),
+}
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "request_",
-    [
-        ask(prompt=()),
-        ask(prompt=(30,) * MAX_MODEL_LEN),
-        ask(prompt=(1, 100_000)),
-        ask(max_tokens=0),
-        ask(top_p=0.0),
-        ask(logit_bias=[[100_000, 1.0]]),
-    ],
-    ids=["empty", "too_long", "unknown_token", "no_tokens", "no_mass", "unknown_bias"],
-)
+@pytest.mark.parametrize("request_", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 async def test_a_request_that_can_never_run_is_refused(bench: Bench, request_: GenerationRequest) -> None:
     with pytest.raises(RolloutError):
         await bench.engine.generate(request_)
     assert len((await bench.engine.generate(ask())).tokens) == 12
+
+
+@pytest.mark.anyio
+async def test_of_requests_made_together_those_that_can_never_run_are_refused_alone(bench: Bench) -> None:
+    """They may be of different tasks, as the rows of an evaluation are."""
+    engine = bench.engine
+    if not isinstance(engine, GroupEngine):
+        pytest.skip("the engine takes one request at a time")
+    found: dict[int, Generation | RolloutError] = {}
+    async with engine.generate_each([ask(1, seed=1), *IMPOSSIBLE.values(), ask(2, seed=2)]) as answers:
+        while some := await answers.some():
+            found |= dict(some)
+    last = len(IMPOSSIBLE) + 1
+    assert sorted(found) == list(range(last + 1))
+    assert all(isinstance(found[number], RolloutError) for number in range(1, last))
+    for number, seed in ((0, 1), (last, 2)):
+        answer = found[number]
+        assert isinstance(answer, Generation)
+        assert answer.tokens == (await engine.generate(ask(seed=seed))).tokens
 
 
 @pytest.mark.anyio

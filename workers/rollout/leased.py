@@ -75,13 +75,16 @@ class LeasedRollouts:
         """Makes the lease's rollouts, and hands over the event that each ends with, as they end."""
 
         async def ended(outcomes: Sequence[RolloutOutcome]) -> None:
-            experiences = experience_ids(outcome.request.id for outcome in outcomes)
-            await hand_over(
-                [
-                    await self._event(lease, experience, outcome)
-                    for experience, outcome in zip(experiences, outcomes, strict=True)
-                ]
-            )
+            experiences = experience_ids([outcome.request.id for outcome in outcomes])
+            events: list[ExperienceProduced | RolloutFailed] = []
+            for experience, outcome in zip(experiences, outcomes, strict=True):
+                number = outcome.request.number
+                if isinstance(outcome.result, RolloutResult):
+                    event = _experience(experience, lease, number, outcome.result, outcome.duration_s)
+                    events.append(event if _fits(event) else await self._stored(event))
+                else:
+                    events.append(_failed(lease, number, outcome.result))
+            await hand_over(events)
 
         await self._rollouts.run(self._requests(lease), taskset, ended, timeout_s=lease.timeout_s)
 
@@ -102,15 +105,6 @@ class LeasedRollouts:
             )
             for number, id, seed in zip(numbers, ids, seeds, strict=True)
         ]
-
-    async def _event(
-        self, lease: TaskLeased, experience: UUID, outcome: RolloutOutcome
-    ) -> ExperienceProduced | RolloutFailed:
-        number = outcome.request.number
-        if not isinstance(outcome.result, RolloutResult):
-            return _failed(lease, number, outcome.result)
-        event = _experience(experience, lease, number, outcome.result, outcome.duration_s)
-        return event if _fits(event) else await self._stored(event)
 
     async def _stored(self, event: ExperienceProduced) -> ExperienceProduced:
         """The event with its arrays by reference: bytes first, then the event."""

@@ -103,9 +103,10 @@ class Rollouts:
                 async with asyncio.TaskGroup() as attempts:
                     part = _Part(made, attempts, self._clock.monotonic_s(), timeout_s)
                     ready: list[TaskRollout] = []
+                    digest = taskset.digest
                     for request in requests:
                         try:
-                            task = self._task(taskset, taskset.digest, request.row, request.epoch)
+                            task = self._task(taskset, digest, request.row, request.epoch)
                         except DataError as error:
                             # A row that is no task fails its rollouts, not the process; no attempt would mend it.
                             await made.end([RolloutOutcome(request, error, 0.0)])
@@ -176,7 +177,7 @@ class Rollouts:
             if rollout.request.trained and isinstance(result, RolloutResult):
                 result = _trainable(result, rollout.task)
             # To try an orphan again would make one more of it.
-            if isinstance(result, RolloutResult | OrphanedError) or retries < 1:
+            if isinstance(result, RolloutResult) or retries < 1 or isinstance(result, OrphanedError):
                 final.append(RolloutOutcome(rollout.request, result, duration_s))
             else:
                 again.append(rollout)
