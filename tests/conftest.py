@@ -54,7 +54,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["embedded", pytest.param("production", marks=pytest.mark.servers)])
 def pair(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Where log and state are, as the environment tells `rftd serve`: in files, or on a real Kafka and Postgres."""
+    """The environment that tells `rftd serve` where log and state are: in files, or on a real Kafka and Postgres."""
     if request.param == "embedded":
         return {}
     bootstrap = request.getfixturevalue("kafka_broker").bootstrap

@@ -14,7 +14,7 @@ from rftd.daemon.demo.host import DaemonHost
 
 LEFT_OUT = ("slow", "e2e", "servers")
 MARK_OF_FIXTURE = {"servers_folder": "servers", "scene": "e2e", "embedded_scene": "e2e"}
-"""Who names such a fixture, or one that needs it, has the mark."""
+"""A test that names such a fixture, or one that needs it, has the mark."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,7 +30,7 @@ _BEST_EFFORT_S = 30.0
 
 @pytest.fixture(scope="session")
 def servers_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Where this session's servers keep their data; deleted, and the servers ended, even if the session is killed."""
+    """The folder of this session's servers: deleted, and the servers ended, even if the session is killed."""
     if request.config.getoption("fast"):
         pytest.fail("starts a server, and lacks the mark `servers`")
     folder = Path(tempfile.mkdtemp(prefix="rftd-tests-"))
@@ -89,7 +89,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 def in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """Its result, from a loop of its own in a thread of its own: a fixture may run beside a test's loop."""
+    """The result of `work`, from a loop of its own in a thread of its own: a fixture may run beside a test's loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 

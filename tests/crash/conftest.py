@@ -29,7 +29,7 @@ def cluster_of_session(servers_folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(cluster_of_session: Cluster) -> Iterator[Cluster]:
-    """The same, up and whole before and after each test."""
+    """The session's cluster, up and whole before and after each test."""
     cluster_of_session.revive()
     yield cluster_of_session
     cluster_of_session.revive()

@@ -190,12 +190,12 @@ async def log(
 
 
 async def verified(log: EventLog) -> VerifyReport:
-    """What the offline checker says of any log."""
+    """The offline checker's report on any log."""
     return await verify(log, chained=not isinstance(log, KafkaLog))
 
 
 class FakeWorld:
-    """What the tests of this folder build their runs from."""
+    """The parts from which the tests of this folder build their runs."""
 
     spec = staticmethod(fake_spec)
     executor = TaskExecutor

@@ -1,4 +1,4 @@
-"""What tests build instead of real runs: logs, daemons, deciders' worlds, models, and the faults that strike them.
+"""Tests build these instead of real runs: logs, daemons, deciders' worlds, models, and the faults that strike them.
 
 `tests/` is on the path (`tests/conftest.py`; a bench or a torture program appends it), so every reader imports
 `synthetic.<subject>.<file>`. Each folder below is one subject:

@@ -1,4 +1,4 @@
-"""What a command line said, and the daemon that it talked to."""
+"""The answer of a command line, and the daemon that it talked to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Said:
-    """What one command line answered."""
+    """The exit status and both outputs of one command line."""
 
     status: int
     out: str

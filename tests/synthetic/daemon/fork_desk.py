@@ -141,11 +141,11 @@ class ForkDesk:
         )
 
     async def record(self, experiment: UUID) -> TrainingRecord:
-        """What the log says of it now."""
+        """The log's present record of the experiment."""
         return await read_record(self.log, experiment, clock=self._clock)
 
     async def state(self, experiment: UUID) -> RunState:
-        """Likewise, of its spine, weights and checkpoints."""
+        """The folded state of its spine, weights and checkpoints, as the log has it now."""
         return (await self.record(experiment)).state
 
     async def ended(self, experiment: UUID, *, timeout_s: float = 60.0) -> RunState:
@@ -158,7 +158,7 @@ class ForkDesk:
                 await asyncio.sleep(0.05)
 
     async def completed(self, experiment: UUID) -> RunState:
-        """The same of one that must complete."""
+        """The state of an experiment that has ended; AssertionError if it did not complete."""
         state = await self.ended(experiment)
         assert state.spine.status is Status.COMPLETED, (state.spine.status, state.spine.code, state.spine.reason)
         return state

@@ -46,11 +46,11 @@ REFUSED: Final = ["2xx", "401", "403", "404", "409", "413", "422", "503", "504",
 
 @dataclass
 class Found:
-    """What came of it."""
+    """The findings of one probe."""
 
     requests: int = 0
     failures: dict[str, str] = field(default_factory=dict)
-    """What an operation did, with a request that makes it do so."""
+    """The misdeed of each operation, with a request that provokes it."""
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, list[str]]]:
 
 @contextmanager
 def beside() -> Iterator[tuple[str, list[str]]]:
-    """What `served` yields, served on a thread of its own."""
+    """`served` runs on a thread of its own; the URL and the names are those that it yields."""
     told: queue.SimpleQueue[tuple[str, list[str]] | BaseException] = queue.SimpleQueue()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
@@ -126,7 +126,7 @@ def beside() -> Iterator[tuple[str, list[str]]]:
 
 
 def probed(*, seed: int | None, examples: int, phases: list[str]) -> Found:
-    """What every check finds, in so many examples of each kind for each operation; without a seed always the same."""
+    """The findings of every check, in so many examples of each kind per operation; without a seed always the same."""
     before, services.READ_TIMEOUT_S = services.READ_TIMEOUT_S, WAITS_S
     try:
         with beside() as (url, names):

@@ -153,7 +153,7 @@ class LogOperations:
         return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=str(position))
 
     async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
-        """As if the stage of every task were still under way."""
+        """The task is given out as if the stage of every task were still under way."""
         retried = TaskRetried(
             group=task.group,
             retry=derive(task.group, "retry"),

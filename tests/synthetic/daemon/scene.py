@@ -115,7 +115,7 @@ class Scene:
             ).value.name
 
     def submit_through(self, text: str = EXPERIMENT, *overrides: str, timeout_s: float = 180.0) -> str:
-        """The same with one request id, again and again until a daemon that may die meanwhile has answered."""
+        """The experiment is submitted with one request id until a daemon that may die meanwhile has answered."""
         submission = load_text(text, "test.yaml", overrides=overrides, environ=dict(os.environ), cwd=self.folder)
         request, deadline_s = str(SystemIds(SystemClock()).new()), time.monotonic() + timeout_s
         while True:
@@ -157,12 +157,12 @@ class Scene:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the processes that this scene starts."""
+        """The environment of the processes that this scene starts."""
         return {**os.environ, "RFTD_DATA": str(self.data.root), "COLUMNS": "200", **self.environ}
 
     @property
     def log_at(self) -> LogUrl | None:
-        """Where the log lies; None: in the data folder."""
+        """The log's address; None if it lies in the data folder."""
         kafka = self.environ.get("RFTD_KAFKA")
         return None if kafka is None else LogUrl("kafka", kafka)
 
@@ -176,7 +176,7 @@ class Scene:
         return Client(Settings(server=self.host.url, timeout_s=20.0))
 
     def page(self, name: str) -> ExperimentPage | None:
-        """Where it stands; None while the daemon does not answer."""
+        """The experiment's page; None while the daemon does not answer."""
         try:
             self.host.tend()
             with self.client() as client:
@@ -189,11 +189,11 @@ class Scene:
         return self._until(name, lambda summary: summary.state in ENDED and summary.id != but, "end", timeout_s)
 
     def until_state(self, name: str, state: str, timeout_s: float = 120.0) -> ExperimentPage:
-        """Its page once it is in that state."""
+        """The experiment's page once it is in that state."""
         return self._until(name, lambda summary: summary.state == state, f"become {state}", timeout_s)
 
     def until_step(self, name: str, step: int, timeout_s: float = 60.0) -> ExperimentPage:
-        """Its page once it has completed so many steps."""
+        """The experiment's page once it has completed so many steps."""
         return self._until(name, lambda summary: summary.step >= step, f"reach step {step}", timeout_s)
 
     def _until(
@@ -224,7 +224,7 @@ class Scene:
         return [event for _, event in self.events_by_experiment(kind)]
 
     def events_by_experiment(self, kind: type[E]) -> list[tuple[UUID | None, E]]:
-        """The same, each with the experiment that it is of."""
+        """Every event of a kind in the log, each with its experiment."""
         log_at, clock = self.log_at, SystemClock()
 
         async def read() -> list[tuple[UUID | None, E]]:
@@ -243,7 +243,7 @@ class Scene:
         return asyncio.run(read())
 
     def verified(self) -> VerifyReport:
-        """What the offline checker says of the log."""
+        """The offline checker's report on the log."""
         log_at, clock = self.log_at, SystemClock()
 
         async def check() -> VerifyReport:

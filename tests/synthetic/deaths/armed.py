@@ -21,7 +21,7 @@ REPLACING = ("checkpoint.before_exchange",)
 
 
 class Armed(msgspec.Struct, kw_only=True):
-    """What a run with armed points came to."""
+    """The result of a run with armed points."""
 
     struck: list[str]
     """Items that killed their process."""

@@ -128,11 +128,11 @@ def _progress(page: ExperimentPage) -> int:
 
 
 class KillCounts(msgspec.Struct, kw_only=True):
-    """What a series of killed experiments came to."""
+    """The counts of a series of killed experiments."""
 
     experiments: int = 0
     moments: int = 0
-    """At which one process or all of them were killed."""
+    """The moments at which one process or all of them were killed."""
     kills: dict[str, int] = {}
     """SIGKILLs by role."""
     steps: int = 0

@@ -32,7 +32,7 @@ class Strike:
         self._asked = os.readlink
 
     def passing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, counted."""
+        """The call is counted each time before it is made."""
 
         def counted(*arguments: Any, **options: Any) -> Any:
             if arguments and (path := self._path(arguments[0], options.get("dir_fd"))).startswith(self._folder):
@@ -42,7 +42,7 @@ class Strike:
         return counted
 
     def writing(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for opening files, if it is to write."""
+        """An opening of a file is counted before it is made, if it is to write."""
 
         def counted(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
             if not set(mode).isdisjoint("wax+") and (path := self._path(file, None)).startswith(self._folder):

@@ -38,7 +38,7 @@ PATIENCE_S = 90.0
 
 
 class Struck(msgspec.Struct, kw_only=True):
-    """What a series came to."""
+    """The counts of a series of struck trainers."""
 
     runs: int = 0
     stopped: int = 0
@@ -46,9 +46,9 @@ class Struck(msgspec.Struct, kw_only=True):
     spared: int = 0
     """Trainers whose run ended before their strike."""
     asleep_s: float = 0.0
-    """How long those that were stopped stood still, together."""
+    """The time for which stopped trainers stood still, all together."""
     at: Counter[str] = msgspec.field(default_factory=Counter)
-    """How many were struck at each operation, whose numbers are left out."""
+    """The number of trainers struck at each operation; digits are left out of its name."""
     steps: int = 0
     executions: int = 0
     generations: int = 0

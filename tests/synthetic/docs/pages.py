@@ -51,7 +51,7 @@ def prose_of(page: Path) -> str:
 
 
 def code_of(page: Path) -> list[str]:
-    """What stands between single back quotes in the prose."""
+    """The texts between single back quotes in the prose."""
     return _CODE.findall(re.sub(r"\s*\n\s*", " ", prose_of(page)))
 
 

@@ -28,7 +28,7 @@ FAKES = (
     "trainer.trainer_type=fake",
     "trainer.engine_args.step_s=0.04",
 )
-"""What the tests change in the documents' experiments: engines that need no model."""
+"""The tests' changes to the documents' experiments: engines that need no model."""
 PARSED_ONLY = frozenset({"serve", "demo"})
 """These run for long, or for ever."""
 ADDRESS = "http://127.0.0.1:7070"

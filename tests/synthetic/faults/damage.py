@@ -34,10 +34,10 @@ RECORDS = 12
 
 
 class DamageCounts(msgspec.Struct, kw_only=True):
-    """What became of a series of damages."""
+    """The outcomes of a series of damages."""
 
     cases: dict[str, int] = {}
-    """By what was damaged."""
+    """The outcomes by the target that was damaged."""
     equal: dict[str, int] = {}
     """Read as before: the byte meant nothing, or is kept twice."""
     refused: dict[str, int] = {}
@@ -49,11 +49,11 @@ class Target(NamedTuple):
 
     name: str
     file: str
-    """Which is damaged, below the folder."""
+    """The file below the folder that is damaged."""
     make: Callable[[Path], object]
     """Writes the folder, in which nothing is there yet."""
     look: Callable[[Path], object]
-    """What is read from the folder. Raises the reader's error."""
+    """The reader's value of the folder. Raises the reader's error."""
 
 
 def damaged(targets: list[Target], chance: random.Random, *, cuts: int, flips: int) -> DamageCounts:
@@ -128,7 +128,7 @@ def _closed_log(folder: Path) -> None:
 
 
 def _killed_log(folder: Path) -> None:
-    """As kill -9 leaves it: everything is in the write-ahead log."""
+    """A log as kill -9 leaves it: everything is in the write-ahead log."""
 
     async def make() -> None:
         with tempfile.TemporaryDirectory(prefix="rftd-") as other:

@@ -1,4 +1,4 @@
-"""What a log is given while its disk misbehaves, and what must be in it afterwards."""
+"""The records that a log is given while its disk misbehaves, and those that must be in it afterwards."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from rftd.streams.backends.sqlite.log import SqliteLog
 
 BATCHES = 12
 TRIES = 8
-"""Of each append and each opening; a producer repeats what failed."""
+"""The most attempts of each append and each opening; a producer repeats what failed."""
 
 
 class FailureCounts(msgspec.Struct, kw_only=True):
-    """What became of a series of lives, one for each n."""
+    """The outcomes of a series of lives, one for each n."""
 
     lives: int = 0
     failed: dict[str, int] = {}

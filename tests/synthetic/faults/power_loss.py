@@ -24,7 +24,7 @@ LATEST_CUT = 160
 
 
 class PowerCounts(msgspec.Struct, kw_only=True):
-    """What a series of power cuts came to."""
+    """The outcomes of a series of power cuts."""
 
     seeds: int = 0
     cuts: int = 0

@@ -34,7 +34,7 @@ class Direction:
 
 
 class TcpProxy:
-    """From `port` of loopback to a target port of loopback."""
+    """A proxy from `port` of loopback to a target port of loopback."""
 
     def __init__(self, target_port: int = 0) -> None:
         """Takes a free port at once; connections are answered once it is entered. `aim` may name the target later."""

@@ -29,7 +29,7 @@ class BusyRun(SyntheticRun):
         return super().explore(failed=failed)
 
     def finish(self) -> None:
-        """What is under way when somebody looks: open groups, evaluations, a plan that is not executed."""
+        """The run gets work that is still under way: open groups, evaluations, a plan that is not executed."""
         self.reuse()
         for number in range(3):
             sequence = self.groups + number
@@ -171,7 +171,7 @@ class BusyRun(SyntheticRun):
 
 
 def fold(experiment: UUID, records: list[Record]) -> RunState:
-    """As the follower folds, for a planner."""
+    """A planner's fold of the records, made as the follower makes it."""
     state, fences = RunState(experiment), FenceView()
     state.touched = {}
     wanted = of_experiment(experiment)

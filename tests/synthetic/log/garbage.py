@@ -44,5 +44,5 @@ def garbage_of(experiment: UUID, partition: Partition, ids: Ids, clock: Clock) -
 
 
 def garbage(experiment: UUID, ids: Ids, clock: Clock) -> list[Draft]:
-    """The same for every partition there is."""
+    """A foreign program's records for every partition there is."""
     return [draft for partition in EVERY_PARTITION for draft in garbage_of(experiment, partition, ids, clock)]

@@ -48,7 +48,7 @@ class LongHistory:
         self._planned: deque[UUID] = deque()
 
     def skip(self, state: RunState, experiences: int) -> None:
-        """As if so many had been trained and forgotten: what a fold keeps of them is known without folding them."""
+        """So many experiences count as trained and forgotten: what a fold keeps of them is known without it."""
         assert not self.events, "only at the beginning"
         for decoded in self.steps(1):
             state.apply(decoded)

@@ -67,7 +67,7 @@ class SyntheticRun:
     faults: bool = True
     job_dir: str = "/jobs"
     parent: UUID | None = None
-    """Of a fork: whose two SFT steps it shares."""
+    """The parent of a fork, whose two SFT steps it shares."""
     id: UUID = field(init=False)
     waiting: list[Member] = field(default_factory=list)
     closed_at: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -383,5 +383,5 @@ class SyntheticRun:
 
 
 def group_of(experiment: UUID, sequence: int) -> UUID:
-    """Its id: of every third group as releases made it that knew no other."""
+    """The id of a group; every third is made as releases made it that knew no other."""
     return group_id(experiment, 1, sequence) if sequence % 3 else derive(experiment, "group", 1, sequence)

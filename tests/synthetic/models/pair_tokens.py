@@ -11,7 +11,7 @@ from torch import Tensor
 from rftd.workers.training.losses.policy_loss import Labels, LossTokens, Pairs
 
 Pair = tuple[list[float], list[float]]
-"""Of chosen and of rejected, one number for each token."""
+"""A number for each token of the chosen and of the rejected response."""
 
 
 def tokens_of(policy: Tensor, reference: Tensor, lengths: Sequence[int], *, in_batch: int | None = None) -> LossTokens:

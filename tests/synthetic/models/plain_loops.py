@@ -49,14 +49,14 @@ def plain_model(folder: Path) -> Any:
 
 
 def logprobs_of(policy: Any, sample: TrainSample) -> torch.Tensor:
-    """Of the response's tokens, masked ones too."""
+    """Log-probabilities of the response's tokens, masked ones too."""
     ids = torch.tensor(sample.tokens.astype(np.int64))[None]
     logits = policy(input_ids=ids).logits[0, sample.prompt_tokens - 1 : -1]
     return torch.log_softmax(logits, -1).gather(1, ids[0, sample.prompt_tokens :, None])[:, 0]
 
 
 def aggregated(mode: str, losses: Sequence[torch.Tensor], longest: int) -> torch.Tensor:
-    """Of one mini-batch; `longest` is the length of its longest response."""
+    """The loss of one mini-batch; `longest` is the length of its longest response."""
     if mode == "token-mean":
         return torch.cat(list(losses)).mean()
     of_response = {
@@ -87,7 +87,7 @@ def joint_loop(
     mode: str,
     optimizer: OptimizerSpec,
 ) -> Weights:
-    """The same for a loss that looks at all responses of a step at once."""
+    """The plain loop for a loss that looks at all responses of a step at once."""
     policy = plain_model(folder)
     kind = torch.optim.SGD if optimizer.kind == "sgd" else torch.optim.AdamW
     made = kind(policy.parameters(), lr=optimizer.lr, weight_decay=optimizer.weight_decay)

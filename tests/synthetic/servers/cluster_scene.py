@@ -97,7 +97,7 @@ class ClusterScene(Scene):
         return self.rftd(*arguments, environ={"RFTD_KAFKA": kafka, "RFTD_POSTGRES": self.database_url})
 
     def ready(self) -> tuple[int, str]:
-        """What /readyz says; (0, reason) if nobody answers."""
+        """The status and the body of /readyz; (0, reason) if nobody answers."""
         try:
             answer = httpx.get(f"{self.url}/readyz", timeout=30.0, trust_env=False)
         except (OSError, httpx.HTTPError) as error:
@@ -112,7 +112,7 @@ class ClusterScene(Scene):
             time.sleep(0.1)
 
     def until_not_ready(self, word: str, timeout_s: float = 60.0) -> str:
-        """What /readyz says, once it says no with this word in its reasons."""
+        """The body of /readyz, once it says no with this word in its reasons."""
         deadline_s = time.monotonic() + timeout_s
         while (said := self.ready())[0] != 503 or word not in said[1]:
             assert time.monotonic() < deadline_s, said
@@ -169,7 +169,7 @@ class ClusterScene(Scene):
         return page
 
     def examined(self, page: ExperimentPage) -> dict[str, object]:
-        """What the offline checker, the rebuilt tables and the raw topics say of a run that has ended."""
+        """The findings of the offline checker, the rebuilt tables and the raw topics on a run that has ended."""
         name = page.experiment.summary.name
         report = self.verified()
         rebuilt = self.direct("rebuild", "--verify", "--json")

@@ -90,7 +90,7 @@ class ThreeBrokers:
             process.kill()
 
     async def led_by(self, number: int) -> int:
-        """How many partitions a broker leads."""
+        """The number of partitions that a broker leads."""
         return sum(part["leader"] == number for part in await self._partitions())
 
     async def leader_of(self, topic: str) -> int:
@@ -102,7 +102,7 @@ class ThreeBrokers:
         return min(len(part["isr"]) for part in await self._partitions())
 
     def copies(self) -> Counter[bytes]:
-        """For the identity of each record, how many brokers' files hold it; a dead broker's files too."""
+        """The number of brokers' files that hold each record, by its identity; a dead broker's files count too."""
         found: Counter[bytes] = Counter()
         for number in BROKERS:
             found.update(set(_identities(self._data(number).glob("*/*.log"))))

@@ -212,7 +212,7 @@ class Desk:
         return leased
 
     def supply(self, groups: int, *, version: int = 0, priority: float = 0.0, spread: float = 0.0) -> None:
-        """So many closed groups of full size; each reward is larger than the one before by `spread`."""
+        """The desk gets so many closed groups of full size; each reward is larger than the one before by `spread`."""
         for _ in range(groups):
             sequence = self.state.groups.next_sequence.get(0, 0)
             lease = self.lease(sequence, self.id)

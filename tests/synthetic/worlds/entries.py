@@ -38,7 +38,7 @@ def entry(
 
 
 def numbers(entries: Iterable[BufferEntry]) -> list[int]:
-    """Which they are."""
+    """The numbers of the entries."""
     return [each.member.experience.int for each in entries]
 
 
@@ -62,6 +62,6 @@ def view(**changes: Any) -> PolicyView:
 
 
 def pool_of(policy: StalenessPolicy, entries: Iterable[BufferEntry], spec: PolicySpec | None = None) -> BufferIndex:
-    """What may be trained, as the planner keeps it."""
+    """The pool of what may be trained, as the planner keeps it."""
     spec = spec or PolicySpec()
     return BufferIndex(policy.order, make_priority(spec.priority), entries)

@@ -1,4 +1,4 @@
-"""What each hold claims, counted anew from the folded state; and which events it denies."""
+"""The claims of each hold, counted anew from the folded state, and the events that it denies."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Claims:
 
 
 def denied(hold: Any, events: Iterable[Event]) -> list[Event]:
-    """Those of the events beside the hold that could not be, if it were true."""
+    """The events beside the hold that could not be, if it were true."""
     return [event for event in events if _denies(hold, event)]
 
 

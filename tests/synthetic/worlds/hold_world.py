@@ -53,7 +53,7 @@ class HoldWorld:
         self._said = LastDecided()
 
     def run(self, turns: int) -> Counter[str]:
-        """Every kind of hold that was seen, and how often."""
+        """The number of times that each kind of hold was seen."""
         actors = [self._control, self._dispatch, self._plan] * 2
         actors += [self._roll_out, self._roll_out, self._train, self._answer, self._score, self._join, self._activate]
         if not self._calm:
@@ -66,7 +66,7 @@ class HoldWorld:
         return self.seen
 
     def _look(self, events: list[Event], *holds: Any) -> None:
-        """What a decider said, before any of it is written."""
+        """A decider's events and hold are looked at before any of them is written."""
         claims = Claims(self.desk.state, self.desk.tape.clock.now_ns())
         for hold in holds:
             if hold is None:

@@ -26,15 +26,15 @@ from rftd.workers.control.policies.priorities import make_priority
 
 MOST_TURNS = 20_000
 STEP_NS = 1_000_000_000
-"""What one step takes."""
+"""The virtual time that one step takes."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """What an experiment asks for beside its policy."""
+    """The sizes that an experiment asks for beside its policy."""
 
     steps: int
     groups: int
-    """Of a batch."""
+    """The size of a batch, in groups."""
     repeat_times: int
     interval: int
     """Weights are announced every so many steps, and at the end."""
@@ -69,7 +69,7 @@ class PolicyWorld:
         self.most_supply = 0
 
     def run(self) -> None:
-        """Until every step is trained."""
+        """The world runs until every step is trained."""
         for _ in range(MOST_TURNS):
             self._dispatch()
             before = self.retired.total(), len(self.flights)

@@ -21,7 +21,7 @@ from rftd.workers.control.planner import Planner
 
 
 class Begun(NamedTuple):
-    """One group, as it was begun."""
+    """A group, and the state of the stage when it was begun."""
 
     window: int
     place: int
@@ -67,7 +67,7 @@ class SyncModel:
         self._planner = Planner(self.desk.state)
 
     def run(self, *, turns: int = 20_000) -> SyncModel:
-        """To the end of the stage."""
+        """The model runs to the end of the stage."""
         actors = [self._dispatch, self._plan, self._roll_out, self._train]
         spine = self.desk.state.spine
         idle = 0
