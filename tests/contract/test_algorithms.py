@@ -158,6 +158,7 @@ def test_micro_batches_change_only_rounding(model: Path, name: str) -> None:
             assert second.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("old_logprob", [-40.0, 0.0, 30.0])
 def test_extreme_ratios_stay_finite(model: Path, name: str, old_logprob: float) -> None:

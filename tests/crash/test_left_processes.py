@@ -55,6 +55,8 @@ class Judge:
 LONG = ("stages=[]", "buffer.total_steps=30", "explorer.eval_interval=1000")
 
 
+@pytest.mark.e2e
+@pytest.mark.slow
 def test_no_engine_outlives_its_worker_until_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, told, daemon_log = tmp_path / "parts", tmp_path / "engines", tmp_path / "daemon.log"
     parts.mkdir()
