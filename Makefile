@@ -18,7 +18,7 @@ test: $(READY)                      ## the whole test suite, three files at a ti
 	$(BIN)/python -P -m pytest -q -n 3 $(SPREAD)
 
 test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
-	$(BIN)/python -P -m pytest -q --fast -n 2 $(SPREAD)
+	$(BIN)/python -P -m pytest -q --fast -n 3 $(SPREAD)
 
 check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/ruff check .
