@@ -25,4 +25,6 @@ class Bug:
 
 def instead(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
     """Plants what `make` makes of the original."""
+    # At import, so that collecting the tests already tells of a name that has moved.
+    getattr(owner, name)
     return lambda: mock.patch.object(owner, name, make(getattr(owner, name)))

@@ -11,7 +11,7 @@ from unittest import mock
 
 from rftd.storage.checkpoints import mark_latest, put_back
 from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
-from rftd.workers.training import saving, trainer
+from rftd.workers.training import loop, saving
 from rftd.workers.training.publishing import DURABLE, Publisher
 from rftd.workers.weights import checkpoint
 from simulator.bugs.bug import Bug, instead
@@ -36,7 +36,7 @@ def _one_name_for_all(version: int, generation: int, _epoch: int, attempt: int =
 
 @contextmanager
 def _remove_what_a_successor_announced() -> Iterator[None]:
-    tidies = mock.patch.object(trainer, "tidy", _tidy_without_asking)
+    tidies = mock.patch.object(loop, "tidy", _tidy_without_asking)
     with tidies, mock.patch.object(checkpoint, "name_of", _one_name_for_all):
         yield
 

@@ -18,7 +18,7 @@ from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.folds.replay_buffer import Changes, ReplayBuffer
 from rftd.streams.group_id import group_id
-from rftd.workers.control import dispatcher, leasing, planner, windows
+from rftd.workers.control import batches, dispatcher, leasing, windows
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.holds import Decided, NoTrainer
@@ -333,7 +333,7 @@ BUGS = (
         "verify: plans-name-what-is-there",
         instead(Planner, "decide", _observe_nothing),
     ),
-    Bug("the planner repeats rows", "verify: rows-in-order", instead(planner, "rows_of_step", _repeat_rows)),
+    Bug("the planner repeats rows", "verify: rows-in-order", instead(batches, "rows_of_step", _repeat_rows)),
     Bug(
         "stale experiences are trained",
         "verify: staleness-bounded",

@@ -19,7 +19,7 @@ from rftd.streams.fencing import FenceView
 from rftd.streams.folds.weights import Weights
 from rftd.streams.role import RoleLease
 from rftd.workers.control import leasing
-from rftd.workers.training import history, saving, trainer
+from rftd.workers.training import history, loop, saving
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
 from simulator.loop import PROCESS
@@ -172,7 +172,7 @@ BUGS = (
     Bug(
         "a generation names a checkpoint that nobody committed",
         "lineage",
-        instead(trainer, "GenerationStarted", _name_another_checkpoint),
+        instead(loop, "GenerationStarted", _name_another_checkpoint),
     ),
     Bug("damage is met with an error that nobody expects", "nothing_uncaught", instead(history, "verify", _fail_oddly)),
 )
