@@ -125,6 +125,7 @@ def test_the_experiment_file_and_the_tables_have_its_fields(scratch: Path) -> No
     assert "| `spare_batches` | 1 | of `patient`: batches ahead of the step that is made |\n" in fields
 
 
+@pytest.mark.slow
 def test_the_contract_and_a_whole_run_take_it_up(scratch: Path) -> None:
     suites = ("tests/contract/test_staleness_policies.py", "tests/integration/test_policies.py")
     ran_tests = ran(

@@ -27,6 +27,7 @@ def test_450_power_cuts_lose_nothing() -> None:
     assert counts.acknowledged > 5000
 
 
+@pytest.mark.slow
 def test_a_log_that_does_not_sync_its_commits_is_caught() -> None:
     """Without this, the test above could pass on a disk that loses nothing."""
     from synthetic.faults.power_loss import cut_power

@@ -157,6 +157,7 @@ class Stop:
                 each.stop()
 
 
+@pytest.mark.slow
 def test_a_trainer_stopped_before_any_operation_leaves_its_successors_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ async def test_what_cannot_be_forked(desk: ForkDesk) -> None:
         await desk.completed(early.experiment)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_running_parent_is_forked_and_its_unfinished_groups_are_given_out_again(
     desk: ForkDesk, fake_world, monkeypatch: pytest.MonkeyPatch

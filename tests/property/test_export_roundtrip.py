@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.log.synthetic_run import SyntheticRun
@@ -72,6 +73,7 @@ async def written(tape: Tape) -> MemoryLog:
     return log
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**16),

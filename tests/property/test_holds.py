@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.worlds.desk import REPEAT, stage_of
@@ -69,6 +70,7 @@ def stages(draw: st.DrawFn) -> StageSpec:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(stage=stages(), seed=st.integers(0, 1 << 16), calm=st.booleans())
 def test_whoever_decides_nothing_says_why_and_it_is_so(stage: StageSpec, seed: int, calm: bool) -> None:

@@ -98,6 +98,7 @@ def test_tables_on_postgres_equal_those_on_sqlite(postgres_url: str) -> None:
     check()
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 16), steps=st.integers(0, 3))
 def test_the_books_of_the_tables_are_those_of_the_fold(seed: int, steps: int) -> None:

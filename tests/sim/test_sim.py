@@ -40,6 +40,7 @@ def test_no_world_breaks_a_promise(mode: str, worlds: int) -> None:
     assert not [f"{kind} {role}" for kind in kinds for role in roles if not met.get(f"{kind} {role}")]
 
 
+@pytest.mark.slow
 def test_worlds_that_once_failed_keep_their_promises() -> None:
     done = run("--regressions", "--jobs", "2", timeout_s=240)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

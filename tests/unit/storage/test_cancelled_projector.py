@@ -76,6 +76,7 @@ def caught_up(projector: Projector, log: MemoryLog) -> bool:
     return all(projector.positions.get(place, 0) >= heads[place].next_offset for place in TRUTH if place in heads)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_projector_ends_at_whatever_statement(either_url: str) -> None:
     run = SyntheticRun(Tape()).write()
     log, rest = MemoryLog(), list(run.tape.drafts)

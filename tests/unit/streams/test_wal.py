@@ -77,6 +77,7 @@ def write(store: Store, commits: int, ids: SystemIds) -> None:
         store.settle()
 
 
+@pytest.mark.slow
 def test_commits_do_not_wait_for_a_reader_who_is_named(tmp_path: Path, store: Store, tries: list[Try]) -> None:
     ids = SystemIds(SystemClock())
     path = tmp_path / schema.FILE_NAME

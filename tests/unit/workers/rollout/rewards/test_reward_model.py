@@ -52,6 +52,7 @@ async def scores(folder: Path, responses: list[str], **arguments: object) -> lis
     return [result.value for result in await asyncio.gather(*(scorer.score(each, task()) for each in responses))]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_models_own_forward(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     given = asyncio.run(scores(folder, RESPONSES, batch_size=4))

@@ -40,6 +40,7 @@ def gsm8k(split: str) -> Iterator[str]:
             yield json.loads(line)["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_every_reference_solution_of_gsm8k_scores_one(split: str) -> None:
     count = 0
