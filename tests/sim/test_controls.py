@@ -19,6 +19,9 @@ OF_THE_WHOLE_LOG = ("gapless", "chain", "heads-remembered", "readable", "unique"
 """Rules of verify that are not about one experiment."""
 
 
+pytestmark = pytest.mark.timeout(1500)  # the first test waits for the hunt of every bug
+
+
 @pytest.fixture(scope="module")
 def hunted() -> dict[str, str]:
     """What became of each planted bug, by its name: one run on two processes."""
