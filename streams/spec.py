@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rftd.streams.bounds import Finite, Index, Integer
+from rftd.streams.engine_needs import EngineNeeds
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 
 # A default says what logs mean that were written before the field was there: it never changes, whatever new
@@ -278,6 +279,8 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
     threads: Index = 1
     """0: as many as the machine has."""
     engine_args: dict[str, Any] = {}
+    """The engine's own, by the names that it declares."""
+    needs: EngineNeeds = EngineNeeds()
     environment: tuple[str, ...] = ()
     """Names of environment variables that the explorer needs; values are read where it runs."""
 
@@ -318,6 +321,8 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
     teacher_path: InputPath = ""
     """The model that an algorithm learns from, if it has a teacher."""
     engine_args: dict[str, Any] = {}
+    devices: Index = 0
+    """GPUs that it has for its own; 0: it is given none, and sees what its machine shows."""
 
 
 class StageSpec(Spec, frozen=True, kw_only=True):

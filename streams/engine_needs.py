@@ -1,0 +1,39 @@
+"""The part of a specification that says what a rollout engine needs: devices, how it is split over them, its limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rftd.streams.bounds import Finite, Index
+
+# Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec`.
+
+
+class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rollout engine takes of its machine, and how it spends it. Names are those of the guide, and vLLM's."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: the engine sees for itself."""
+    devices: Index = 0
+    """GPUs that one engine has for its own; 0: it is given none, and sees what its machine shows."""
+    tensor_parallel_size: Index = 1
+    pipeline_parallel_size: Index = 1
+    data_parallel_size: Index = 1
+    enable_expert_parallel: bool = False
+    gpu_memory_utilization: Finite = 0.9
+    """The share of each device's memory that weights and cache may fill together."""
+    enforce_eager: bool = False
+    """Nothing is compiled or recorded: slower, and sooner ready."""
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    max_num_seqs: Index = 0
+    """Most requests in one pass; 0: as many as the explorer runs at once."""
+    max_num_batched_tokens: Index = 0
+    """Most tokens in one pass; 0: the engine's own."""
+    start_timeout_s: Finite = 1800.0
+    """Longest start of the engine, compiling and loading included."""
+
+    @property
+    def parallel(self) -> int:
+        """Processes that one engine computes in, each on a device of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
