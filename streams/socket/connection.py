@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 
@@ -96,8 +96,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, no check: transports of other event loops, such as uvloop's, are not of asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import msgspec
 
@@ -79,8 +79,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._pid = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, no check: transports of other event loops, such as uvloop's, are not of asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
         self._pid = pid_of(transport)
         if len(self._server.connections) >= limits.LOG_CONNECTIONS:
             self._refuse(ConflictError(f"the log has {limits.LOG_CONNECTIONS} clients already", fix="stop some"))
