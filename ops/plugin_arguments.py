@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 import msgspec
 
 from rftd.ops.decoding import converted
+from rftd.ops.errors import ConfigError
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _NAMED: Final = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -68,3 +71,19 @@ def _plain(hint: Any) -> Any:
     except Exception:  # whatever a third party wrote there
         return Any
     return Any if isinstance(known, msgspec.inspect.CustomType) else hint
+
+
+def parsed(arguments: Mapping[str, Any], kind: type[S], *, taker: str, field: str, beside: tuple[str, ...] = ()) -> S:
+    """The arguments as the struct that says what `taker` takes. Raises ConfigError with the names that it knows.
+
+    `beside` are names that a file may write there too, and that were taken out before.
+    """
+    try:
+        return converted(dict(arguments), kind)
+    except msgspec.ValidationError as error:
+        known = (*kind.__struct_fields__, *beside)
+        raise ConfigError(
+            f"{taker} does not take {dict(arguments)!r}: {error}",
+            field=field,
+            fix=f"use {', '.join(known)}" if known else "write none",
+        ) from error

@@ -3,13 +3,32 @@
 These names stay where they are when files move; docs/extending.md says what each is for. Nothing here imports torch.
 """
 
-from rftd.ops.errors import ConfigError, ConflictError, WorkError
+from rftd.ops.errors import (
+    ConfigError,
+    ConflictError,
+    DataError,
+    DeviceMemoryError,
+    NonFiniteLossError,
+    RolloutError,
+    WeightsElsewhereError,
+    WorkError,
+)
+from rftd.streams.events.experience import Span
+from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.workers.algorithms.advantages.advantage import AdvantageFunction, Masking, OneGroup, Substituting
 from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engine import (
+    EngineStats,
+    Generation,
+    GenerationRequest,
+    GroupEngine,
+    RolloutEngine,
+    Sampling,
+)
+from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.reward import Reward, RewardResult
@@ -20,13 +39,15 @@ from rftd.workers.rollout.workflows.workflow import Workflow
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task
 from rftd.workers.training.corrections.correction import Corrected, Correction, Mismatch
-from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine, TrainSample, WeightsSnapshot
+from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.training.losses.batch_tokens import BatchTokens
 from rftd.workers.training.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
 from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
 from rftd.workers.weights.channel import ChannelPlace, Exported, WeightChannel, WeightsRef, check_announced, name_of
 from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
+from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
 __all__ = [
@@ -34,13 +55,22 @@ __all__ = [
     "AlgorithmDefinition",
     "BatchTokens",
     "ChannelPlace",
+    "Channels",
     "ClosedGroup",
     "ConfigError",
     "ConflictError",
     "Corrected",
     "Correction",
+    "DataError",
+    "DeviceMemoryError",
+    "EngineOpening",
+    "EngineStats",
+    "ExperimentSpec",
     "Exported",
     "Flight",
+    "Generation",
+    "GenerationRequest",
+    "GroupEngine",
     "LossNeeds",
     "LossTokens",
     "Manifest",
@@ -48,7 +78,9 @@ __all__ = [
     "Message",
     "Mismatch",
     "Model",
+    "ModelSpec",
     "Needs",
+    "NonFiniteLossError",
     "OneGroup",
     "Paced",
     "PolicyLoss",
@@ -58,20 +90,34 @@ __all__ = [
     "Reward",
     "RewardResult",
     "RolloutEngine",
+    "RolloutEngineDefinition",
+    "RolloutError",
     "RolloutResult",
+    "RolloutSpec",
     "RolloutView",
+    "Sampling",
+    "Span",
+    "StageSpec",
     "StalenessPolicy",
+    "StepResult",
     "Substituting",
     "Task",
     "TensorBytes",
     "TensorSum",
     "TokenAdvantage",
     "TokenLoss",
+    "TrainBatch",
+    "TrainSample",
     "TrainerEngine",
+    "TrainerEngineDefinition",
+    "TrainerOpening",
+    "TrainerSpec",
     "Trajectory",
     "WeightChannel",
     "Weights",
+    "WeightsElsewhereError",
     "WeightsRef",
+    "WeightsSnapshot",
     "WorkError",
     "Workflow",
     "check_announced",

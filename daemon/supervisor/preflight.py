@@ -21,11 +21,11 @@ from rftd.workers.control.obstacle import PART_MISSING, Obstacle
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.models.model_type import check_model_type, check_rotation
-from rftd.workers.rollout.engines.registry import ENGINES as ROLLOUT_ENGINES
+from rftd.workers.rollout.engines import registry as rollout_engines
 from rftd.workers.rollout.workflows.runner import check_names
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.training.engines.registry import ENGINES as TRAINER_ENGINES
+from rftd.workers.training.engines import registry as trainer_engines
 from rftd.workers.training.extensions import check_extensions
 
 LOOK_S: Final = 2.0
@@ -40,8 +40,8 @@ def preflight(spec: ExperimentSpec) -> ExperimentSpec:
 
 
 def _stage(stage: StageSpec) -> StageSpec:
-    _known(stage.rollout.engine, ROLLOUT_ENGINES, "rollout engine")
-    _known(stage.trainer.engine, TRAINER_ENGINES, "trainer engine")
+    rollout_engines.check_engine(stage.rollout)
+    trainer_engines.check_engine(stage.trainer)
     # Made and thrown away: the constructors check their arguments.
     make_policy(stage.policy)
     make_priority(stage.policy.priority)
@@ -96,11 +96,6 @@ def _with_warmup(algorithm: AlgorithmSpec, total_steps: int) -> AlgorithmSpec:
     return msgspec.structs.replace(
         algorithm, optimizer=msgspec.structs.replace(optimizer, warmup_steps=steps, warmup_ratio=0.0)
     )
-
-
-def _known(name: str, known: tuple[str, ...], what: str) -> None:
-    if name not in known:
-        raise ConfigError(f"no {what} {name!r} in this daemon", fix=f"one of {', '.join(known)}")
 
 
 def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
@@ -170,6 +165,7 @@ def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle 
     try:
         check_extensions(spec, recorded)
         for stage in spec.stages:
+            rollout_engines.ENGINES.check(stage.rollout.engine)
             make_policy(stage.policy)
             make_priority(stage.policy.priority)
             for taskset in (stage.taskset, *stage.evals):

@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from figures import tell
 
 from rftd.daemon.demo.model import make_tiny_model
-from rftd.ops.clock import SystemClock
 from rftd.workers.rollout.engine import GenerationRequest, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
@@ -91,9 +90,7 @@ async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict
     reference = Reference(folder)
     work = Work.make(reference.model.config.vocab_size)
     tokens = sum(work.lengths)
-    engine = await TorchRolloutEngine.open(
-        str(folder), slots=slots, max_model_len=256, threads=threads, clock=SystemClock()
-    )
+    engine = await TorchRolloutEngine.open(str(folder), slots=slots, max_model_len=256, threads=threads)
     exported = checkpoint.export(bytes_of(reference.model.state_dict()), folder / "v0", version=0, generation=0)
     await engine.load_weights(
         WeightsRef(version=0, generation=0, path=exported.path, manifest=exported.manifest, checksum=exported.checksum)

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 
 from rftd.daemon.demo.model import make_tiny_model, make_tokenizer
-from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RolloutError
 from rftd.workers.rollout.engine import Generation, GenerationRequest, GroupEngine, RolloutEngine, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
@@ -29,9 +28,7 @@ SLOTS = 4
 
 
 async def open_torch(model: Path) -> RolloutEngine:
-    return await TorchRolloutEngine.open(
-        str(model), slots=SLOTS, max_model_len=MAX_MODEL_LEN, threads=1, clock=ManualClock()
-    )
+    return await TorchRolloutEngine.open(str(model), slots=SLOTS, max_model_len=MAX_MODEL_LEN, threads=1)
 
 
 ENGINES: dict[str, Callable[[Path], Awaitable[RolloutEngine]]] = {"torch": open_torch}

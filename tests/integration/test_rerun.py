@@ -53,7 +53,7 @@ async def rerun(log: EventLog, record: TrainingRecord, *, at_most: int = 0) -> t
     spec = record.state.spine.spec
     assert spec is not None
     with ThreadPoolExecutor(1) as thread:
-        again = Rerun(log, record, FakeTrainerEngine({}), thread=thread)
+        again = Rerun(log, record, FakeTrainerEngine(), thread=thread)
         await again.take_up(at_most=at_most)
         began = again.version
         return began, [await again.step(number) for number in range(began + 1, again.last + 1)]
@@ -88,7 +88,7 @@ async def test_the_step_after_the_last_and_another_base_are_refused(ran: tuple[E
     log, experiment = ran
     record = await read_record(log, experiment, clock=clock)
     with ThreadPoolExecutor(1) as thread:
-        again = Rerun(log, record, FakeTrainerEngine({}), thread=thread)
+        again = Rerun(log, record, FakeTrainerEngine(), thread=thread)
         await again.take_up(at_most=8)
         with pytest.raises(NotFoundError, match="step 9 was never executed"):
             await again.step(9)

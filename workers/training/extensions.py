@@ -11,6 +11,7 @@ from rftd.streams.spec import ExperimentSpec
 from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.algorithms.registry import ALGORITHMS
 from rftd.workers.training.corrections.registry import CORRECTIONS
+from rftd.workers.training.engines.registry import ENGINES
 from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.training.losses.kl_losses import KL_LOSSES
 from rftd.workers.training.losses.registry import POLICY_LOSSES
@@ -50,5 +51,6 @@ def _named(spec: ExperimentSpec) -> Iterator[tuple[Plugins[Any], str]]:
             (KL_LOSSES, algorithm.kl_penalty),
             *((CORRECTIONS, part.kind) for part in algorithm.correction.parts),
             (ENTROPY_LOSSES, algorithm.entropy_loss),
+            (ENGINES, stage.trainer.engine),
         )
         yield from ((plugins, name) for plugins, name in named if not plugins.builtin(name))

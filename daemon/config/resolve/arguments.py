@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Notes, WrongValue
+from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
@@ -54,6 +54,17 @@ def _words(kind: type[msgspec.Struct], name: str) -> str | None:
     """The words that the field takes, as advice; None where it takes more than a few words."""
     annotation = get_type_hints(kind)[name]
     return f"one of {', '.join(map(str, get_args(annotation)))}" if get_origin(annotation) is Literal else None
+
+
+def check_engine(plugins: Plugins[Any], name: str, guides: Iterable[str], path: FieldPath, notes: Notes) -> None:
+    """Refuses an engine that nobody registered; `guides` are those that the guide has, whether they are here or not."""
+    try:
+        plugins.check(name)
+    except ConfigError as error:
+        if name in guides and not plugins.builtin(name):
+            notes.wrong(path, f"{name} cannot be run yet", "write torch", Unsupported)
+        else:
+            notes.wrong(path, error.what, error.fix, WrongValue)
 
 
 def check_declared(

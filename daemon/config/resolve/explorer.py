@@ -8,13 +8,14 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, Unsupported
-from rftd.daemon.config.resolve.arguments import check_struct, lifted_counts
+from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SyncSpec
 from rftd.workers.rollout.engines import registry as rollout_engines
 
-_ROLLOUT = ("torch", "openai", "fake", "tinker", "vllm")
+_GUIDES: Final = ("vllm", "openai", "tinker", "sglang", "external")
+"""The engines of the guide."""
 TORCH_DTYPE: Final = "float32"
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
@@ -32,9 +33,8 @@ def resolve_rollout(experiment: Experiment, gpus: int, notes: Notes) -> RolloutS
     elif engine == "vllm" and not gpus:
         notes.warn("explorer.rollout_model.engine_type vllm needs a GPU: torch generates instead")
         engine = "torch"
-    elif engine not in _ROLLOUT:
-        what = f"{engine} cannot be run yet"
-        notes.wrong(("explorer", "rollout_model", "engine_type"), what, "write torch", Unsupported)
+    else:
+        check_engine(rollout_engines.ENGINES, engine, _GUIDES, ("explorer", "rollout_model", "engine_type"), notes)
     if experiment.model.external_model.enable:
         what = "an external model can only be benchmarked, which rftd cannot do yet"
         notes.wrong(("model", "external_model", "enable"), what, "write enable: false", Unsupported)

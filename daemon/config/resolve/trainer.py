@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
-from rftd.daemon.config.resolve.arguments import check_struct, lifted_counts
+from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
 from rftd.daemon.config.resolve.explorer import TORCH_DTYPE
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
@@ -24,6 +24,8 @@ from rftd.workers.training.losses.registry import POLICY_LOSSES
 from rftd.workers.training.token_advantages.token_advantage import PassField, token_advantage
 
 TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
+_GUIDES: Final = ("verl", "tinker")
+"""The engines of the guide."""
 _TRAINED_IN: Final = (TORCH_DTYPE, "bfloat16")
 
 MIN_MICRO_BATCH_TOKENS: Final = 4096
@@ -48,6 +50,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, gpus: int, notes:
     elif engine == "verl" and not gpus:
         notes.warn("trainer.trainer_type verl needs a GPU: torch trains instead")
         engine = "torch"
+    else:
+        check_engine(trainer_engines.ENGINES, engine, _GUIDES, ("trainer", "trainer_type"), notes)
     args, lifted = lifted_counts(given.engine_args, ("threads",), TRAINER_ARGS, notes)
     ulysses = max(given.ulysses_sequence_parallel_size, 1)
     if given.ulysses_sequence_parallel_size > 1 and not gpus:

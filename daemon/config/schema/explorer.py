@@ -21,7 +21,8 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 
-Engine = Annotated[Literal["vllm", "torch", "openai", "fake", "tinker", "sglang", "external"], word(vllm_async="vllm")]
+Engine = Annotated[str, word(vllm_async="vllm")]
+"""A rollout engine that is registered, or one of the guide's."""
 
 
 class RolloutModel(Section):

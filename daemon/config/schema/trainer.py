@@ -25,7 +25,8 @@ class Trainer(Section):
     """`trainer`."""
 
     name: str = inert("trainer")
-    trainer_type: Annotated[Literal["verl", "torch", "tinker", "fake"], word()] = "verl"
+    trainer_type: Annotated[str, word()] = "verl"
+    """A trainer engine that is registered, or one of the guide's."""
     trainer_strategy: Annotated[Literal["fsdp2", "fsdp", "megatron"], word()] = inert("fsdp2")
     save_interval: Natural = 0
     """0 = only at the end of a stage."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
-from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError
 from rftd.workers.rollout.engine import Generation, GenerationRequest
 from rftd.workers.rollout.engines.fake import FakeRolloutEngine
@@ -38,9 +36,6 @@ class SimRolloutEngine(FakeRolloutEngine):
     """The fake engine, in a world with mishaps."""
 
     mishaps: Mishaps
-
-    def __init__(self, arguments: Mapping[str, Any], clock: Clock) -> None:
-        super().__init__(arguments, clock)
 
     async def generate(self, request: GenerationRequest) -> Generation:
         chance = self.mishaps.random.random()

@@ -251,7 +251,7 @@ ORACLES: tuple[Callable[[World], Iterator[str]], ...] = (
 async def recomputed(world: World) -> list[str]:
     """I6: the weights of every step follow from the log alone."""
     spec, state = world.spec, world.state
-    engine, stage = FakeTrainerEngine({}), -1
+    engine, stage = FakeTrainerEngine(), -1
     engine.open(spec, spec.stages[0].model.path)
     assembly = Assembly(world.log, spec)
     checksums: dict[int, set[str]] = {}

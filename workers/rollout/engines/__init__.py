@@ -1,1 +1,7 @@
-"""The rollout engines: one file or folder for each."""
+"""The rollout engines: one file or folder for each.
+
+definition  what a registered name leads to, and what an engine is opened with
+registry    the engines by name, and the opening of one for a stage
+fake        answers without a model
+torch       continuous batching on this machine
+"""

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from rftd.ops.clock import Clock
-from rftd.ops.decoding import converted
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
 from rftd.streams.events.experience import Span
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine
+from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
@@ -50,19 +49,15 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class FakeRolloutEngine:
     """Implements `RolloutEngine`; weights come through the channel, from the fake trainer engine."""
 
-    def __init__(self, arguments: Mapping[str, Any], clock: Clock) -> None:
-        self._args = converted(dict(arguments), FakeArgs)
+    def __init__(self, arguments: FakeArgs, clock: Clock) -> None:
+        """An engine without weights."""
+        self._args = arguments
         self._clock = clock
         self._tokenizer = ByteTokenizer()
         self._version = (-1, -1)
         self._tokens = self._requests = self._running = 0
         self._closed = False
         self._channels = Channels()
-
-    @classmethod
-    async def open(cls, arguments: Mapping[str, Any], clock: Clock) -> Self:
-        """An engine without weights."""
-        return cls(arguments, clock)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -135,3 +130,10 @@ def latency_of(args: FakeArgs, seed: int) -> float:
         return args.latency_s
     drawn = np.random.default_rng([seed % 2**63, _LATENCY_STREAM]).standard_normal()
     return args.latency_s * min(math.exp(args.latency_sigma * drawn), args.latency_cap)
+
+
+async def _open(opening: EngineOpening[FakeArgs]) -> RolloutEngine:
+    return FakeRolloutEngine(opening.arguments, opening.clock)
+
+
+ENGINE: Final = RolloutEngineDefinition(arguments=FakeArgs, open=_open)

@@ -1,85 +1,87 @@
-"""The rollout engines by name, their arguments, and the opening of one for a stage. An engine is imported only then."""
+"""The table of rollout engines. Third parties add one through the entry-point group `rftd.rollout_engines`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from rftd.ops.clock import Clock
-from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
+from rftd.ops.plugin_arguments import parsed
+from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.workers.devices.compute_device import DeviceName, compute_device
+from rftd.streams.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
 
-ENGINES: Final = ("torch", "fake")
-_DEVICE: Final = "explorer.rollout_model.extra_engine_args.device"
+_HERE: Final = "rftd.workers.rollout.engines"
+_FIELD: Final = "explorer.rollout_model.extra_engine_args"
+
+ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
+    "rollout engine",
+    group="rftd.rollout_engines",
+    table={
+        "torch": f"{_HERE}.torch.arguments:ENGINE",
+        "fake": f"{_HERE}.fake:ENGINE",
+    },
+)
+"""The engines by `engine_type`. A line leads to a definition, whose module imports the engine only to open it."""
 
 
-class TorchRolloutArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
-
-    device: DeviceName = "auto"
-    """`auto`: cuda if there is one and the experiment is not deterministic. Weights, cache and drawing are there."""
-    cuda_graphs: bool = True
-    """Decode steps on a GPU are recorded once and repeated, where the model's allow it. On a CPU it changes nothing."""
-
-
-def parse_torch(arguments: Mapping[str, Any]) -> TorchRolloutArgs:
-    """The arguments, checked. Raises ConfigError."""
-    try:
-        return converted(dict(arguments), TorchRolloutArgs)
-    except msgspec.ValidationError as error:
+def lookup(name: str) -> RolloutEngineDefinition[Any]:
+    """The engine of that name. Raises ConfigError, with the nearest name, if there is none."""
+    # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
+    found = ENGINES.load(name)
+    if not isinstance(found, RolloutEngineDefinition):
         raise ConfigError(
-            f"the torch engine does not take {dict(arguments)!r}: {error}",
-            field="explorer.rollout_model.extra_engine_args",
-            fix=f"use {', '.join((*TorchRolloutArgs.__struct_fields__, 'threads'))}",
-        ) from error
+            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(found).__name__}",
+            fix="let it name an rftd.workers.api.RolloutEngineDefinition",
+        )
+    return found
 
 
-def arguments_of(engine: str) -> type[msgspec.Struct] | None:
-    """The arguments below `extra_engine_args`; None for an engine that is not here. Imports no torch.
+def arguments_of(name: str) -> type[msgspec.Struct] | None:
+    """The arguments below `extra_engine_args` of one of ours; None for others, which are not imported.
 
     An explorer opens its engine once, so all of them hold for every stage.
     """
-    if engine == "fake":
-        from rftd.workers.rollout.engines.fake import FakeArgs
+    return lookup(name).arguments if ENGINES.builtin(name) else None
 
-        return FakeArgs
-    if engine == "torch":
-        return TorchRolloutArgs
-    return None
+
+def check_engine(rollout: RolloutSpec) -> None:
+    """Raises ConfigError for an engine that is not installed here, or that does not take its arguments."""
+    _arguments(lookup(rollout.engine), rollout)
 
 
 async def open_engine(experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock) -> RolloutEngine:
-    """The stage's rollout engine, with room for `slots` requests at once and no weights yet. Raises ConfigError."""
+    """The stage's rollout engine, with room for `slots` requests at once and no weights yet.
+
+    Raises ConfigError, and what its definition's `open` raises.
+    """
     rollout = stage.rollout
-    if rollout.engine == "fake":
-        from rftd.workers.rollout.engines.fake import FakeRolloutEngine
+    engine = lookup(rollout.engine)
+    opening = EngineOpening(
+        model=stage.model,
+        rollout=rollout,
+        arguments=_arguments(engine, rollout),
+        slots=slots,
+        threads=threads_of(rollout.threads),
+        clock=clock,
+        folder=Path(experiment.job_dir) / "engines" / rollout.engine,
+        seed=experiment.seed,
+        deterministic=experiment.deterministic,
+        biased=tuple(sorted({token for taskset in _tasksets(experiment) for token, _ in taskset.sampling.logit_bias})),
+    )
+    return await engine.open(opening)
 
-        return await FakeRolloutEngine.open(rollout.engine_args, clock)
-    if rollout.engine == "torch":
-        from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 
-        arguments = parse_torch(rollout.engine_args)
-        device = compute_device(arguments.device, deterministic=experiment.deterministic, field=_DEVICE)
-        return await TorchRolloutEngine.open(
-            stage.model.path,
-            slots=slots,
-            max_model_len=stage.model.max_model_len,
-            dtype=rollout.dtype,
-            device=device,
-            threads=threads_of(rollout.threads),
-            clock=clock,
-            deterministic=experiment.deterministic,
-            cuda_graphs=arguments.cuda_graphs,
-            trust_remote_code=stage.model.trust_remote_code,
-            biased=sorted({token for taskset in _tasksets(experiment) for token, _ in taskset.sampling.logit_bias}),
-        )
-    raise ConfigError(f"no rollout engine {rollout.engine!r}", fix=f"one of {', '.join(ENGINES)}")
+def _arguments(engine: RolloutEngineDefinition[Any], rollout: RolloutSpec) -> msgspec.Struct:
+    taker = f"the {rollout.engine} engine"
+    kind: type[msgspec.Struct] = engine.arguments
+    return parsed(rollout.engine_args, kind, taker=taker, field=_FIELD, beside=("threads",))
 
 
 def _tasksets(experiment: ExperimentSpec) -> Iterator[TasksetSpec]:

@@ -1,1 +1,7 @@
-"""Trainer engines: `registry` opens one by name, and there is one file or folder for each."""
+"""The trainer engines: one file or folder for each.
+
+definition  what a registered name leads to, and what an engine is made with
+registry    the engines by name, and the making of one for an experiment
+fake        weights that are a digest of what was trained
+torch       one device, deterministic on a CPU
+"""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -19,7 +18,8 @@ from rftd.ops.decoding import converted, json_decoder
 from rftd.ops.errors import DataError
 from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.training import nonfinite
-from rftd.workers.training.engine import StepResult, TrainBatch
+from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine
+from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
@@ -57,8 +57,8 @@ class FakeSnapshot:
 class FakeTrainerEngine:
     """Implements `TrainerEngine` without a model; deterministic."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._args = converted(dict(arguments), FakeTrainerArgs)
+    def __init__(self, arguments: FakeTrainerArgs | None = None) -> None:
+        self._args = arguments or FakeTrainerArgs()
         self._state = FakeState(weights="", optimizer="", stage="")
         self._limit = 1
 
@@ -151,3 +151,10 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _make(opening: TrainerOpening[FakeTrainerArgs]) -> TrainerEngine:
+    return FakeTrainerEngine(opening.arguments)
+
+
+ENGINE: Final = TrainerEngineDefinition(arguments=FakeTrainerArgs, make=_make)

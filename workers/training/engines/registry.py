@@ -1,49 +1,69 @@
-"""The table of trainer engines. Imports an engine only when it is asked for."""
+"""The table of trainer engines. Third parties add one through the entry-point group `rftd.trainer_engines`."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.plugin_arguments import parsed
+from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
 from rftd.streams.spec import TrainerSpec
 from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 
-ENGINES: Final = ("torch", "fake")
+_HERE: Final = "rftd.workers.training.engines"
+_FIELD: Final = "trainer.engine_args"
+
+ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
+    "trainer engine",
+    group="rftd.trainer_engines",
+    table={
+        "torch": f"{_HERE}.torch.arguments:ENGINE",
+        "fake": f"{_HERE}.fake:ENGINE",
+    },
+)
+"""The engines by `trainer_type`. A line leads to a definition, whose module imports the engine only to make it."""
 
 
-def arguments_of(engine: str) -> type[msgspec.Struct] | None:
-    """The arguments below `trainer.engine_args`; None for an engine that is not here. Imports no torch."""
-    if engine == "fake":
-        from rftd.workers.training.engines.fake import FakeTrainerArgs
+def lookup(name: str) -> TrainerEngineDefinition[Any]:
+    """The engine of that name. Raises ConfigError, with the nearest name, if there is none."""
+    # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
+    found = ENGINES.load(name)
+    if not isinstance(found, TrainerEngineDefinition):
+        raise ConfigError(
+            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(found).__name__}",
+            fix="let it name an rftd.workers.api.TrainerEngineDefinition",
+        )
+    return found
 
-        return FakeTrainerArgs
-    if engine == "torch":
-        from rftd.workers.training.engines.torch.arguments import TorchTrainerArgs
 
-        return TorchTrainerArgs
-    return None
+def arguments_of(name: str) -> type[msgspec.Struct] | None:
+    """The arguments below `trainer.engine_args` of one of ours; None for others, which are not imported."""
+    return lookup(name).arguments if ENGINES.builtin(name) else None
 
 
-def opened_with(engine: str) -> tuple[str, ...]:
-    """The arguments that the engine takes when it is opened, for every stage; the others are each stage's own."""
-    if engine == "torch":
-        from rftd.workers.training.engines.torch.arguments import OPENED_WITH
+def opened_with(name: str) -> tuple[str, ...]:
+    """The arguments that one of ours takes when it is opened, for every stage; of others nothing is known here."""
+    return lookup(name).opened_with if ENGINES.builtin(name) else ()
 
-        return OPENED_WITH
-    return ()
+
+def check_engine(spec: TrainerSpec) -> None:
+    """Raises ConfigError for an engine that is not installed here, or that does not take its arguments."""
+    _arguments(lookup(spec.engine), spec)
 
 
 def make_engine(spec: TrainerSpec) -> TrainerEngine:
     """The trainer engine that a stage names, not opened yet. Raises ConfigError."""
-    if spec.engine == "fake":
-        from rftd.workers.training.engines.fake import FakeTrainerEngine
+    engine = lookup(spec.engine)
+    return engine.make(
+        TrainerOpening(trainer=spec, arguments=_arguments(engine, spec), threads=threads_of(spec.threads))
+    )
 
-        return FakeTrainerEngine(spec.engine_args)
-    if spec.engine == "torch":
-        from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
-        return TorchTrainerEngine(threads=threads_of(spec.threads))
-    raise ConfigError(f"no trainer engine {spec.engine!r}", fix=f"one of {', '.join(ENGINES)}")
+def _arguments(engine: TrainerEngineDefinition[Any], spec: TrainerSpec) -> msgspec.Struct:
+    taker = f"the {spec.engine} engine"
+    kind: type[msgspec.Struct] = engine.arguments
+    return parsed(spec.engine_args, kind, taker=taker, field=_FIELD, beside=("threads", "dtype"))

@@ -35,7 +35,7 @@ async def test_a_response_lasts_its_latency_and_is_as_long_as_it_lasts(tmp_path:
     written = checkpoint.export(weights, tmp_path / "v0-g0", version=0, generation=0)
     clock, tokenizer = ManualClock(), ByteTokenizer()
     given = {"skill": 1.0, "latency_s": 2.0, "latency_sigma": 0.99, "latency_cap": 10.0, "tokens_per_s": 3.0}
-    engine = await FakeRolloutEngine.open(given, clock)
+    engine = FakeRolloutEngine(FakeArgs(**given), clock)
     await engine.load_weights(
         WeightsRef(version=0, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum)
     )

@@ -10,7 +10,6 @@ import torch
 from synthetic.models.families import FAMILIES
 from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 
-from rftd.ops.clock import ManualClock
 from rftd.ops.errors import DeviceMemoryError
 from rftd.workers.devices import device_memory
 from rftd.workers.rollout.engines.torch import engine
@@ -97,8 +96,6 @@ async def test_a_device_without_room_is_refused_before_the_model_is_read(
     monkeypatch.setattr(device_memory, "free_on", lambda device: needed - 1)
     monkeypatch.setattr(engine.Network, "load", lambda *_, **__: pytest.fail("the model was read"))
     with pytest.raises(DeviceMemoryError, match=f"keys and values of 3 requests of {MAX_LEN} tokens") as refused:
-        await engine.TorchRolloutEngine.open(
-            str(folder), slots=SLOTS, max_model_len=MAX_LEN, threads=1, clock=ManualClock()
-        )
+        await engine.TorchRolloutEngine.open(str(folder), slots=SLOTS, max_model_len=MAX_LEN, threads=1)
     assert "runner_per_model" in str(refused.value)
     assert str(folder) in str(refused.value)

@@ -17,7 +17,6 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec
 from rftd.workers.rollout.engines import registry
-from rftd.workers.rollout.engines.registry import parse_torch
 from rftd.workers.rollout.engines.torch import batch as batch_module
 from rftd.workers.rollout.engines.torch import cache, draw, network, recordings, responses
 
@@ -129,5 +128,5 @@ async def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_another_device_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="the torch engine does not take") as raised:
-        parse_torch({"device": "gpu"})
+        registry.check_engine(RolloutSpec(engine="torch", engine_args={"device": "gpu"}))
     assert "device" in str(raised.value.fix)

@@ -13,7 +13,6 @@ from synthetic.models.families import FAMILIES
 from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM
 
-from rftd.ops.clock import ManualClock
 from rftd.ops.errors import DataError, RolloutError
 from rftd.workers.devices.device_turn import Resting
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
@@ -28,7 +27,7 @@ ModelOf = Callable[[str], Path]
 
 
 async def opened(folder: Path, **settings: object) -> TorchRolloutEngine:
-    arguments = {"slots": 2, "max_model_len": 64, "threads": 1, "clock": ManualClock(), **settings}
+    arguments = {"slots": 2, "max_model_len": 64, "threads": 1, **settings}
     return await TorchRolloutEngine.open(str(folder), **arguments)  # type: ignore[arg-type]
 
 

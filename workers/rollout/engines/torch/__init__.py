@@ -2,6 +2,7 @@
 
 In reading order:
 
+arguments   its `extra_engine_args`, and its opening
 engine      the asyncio front: `TorchRolloutEngine`
 memory      the memory that generation takes at least
 loop        the decode thread: takes requests, swaps weights, hands back responses

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from rftd.ops.clock import Clock
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
 from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.engines.torch.alone import LoneRequests, batch_of
@@ -68,7 +67,6 @@ class TorchRolloutEngine:
         dtype: str = "float32",
         device: torch.device = CPU,
         threads: int,
-        clock: Clock,
         deterministic: bool = False,
         cuda_graphs: bool = True,
         trust_remote_code: bool = False,
@@ -82,7 +80,6 @@ class TorchRolloutEngine:
         has no such tokens, DeviceMemoryError if the device has no room for it.
         """
         assert slots > 0 and max_model_len > 1 and threads > 0
-        del clock  # nothing here depends on time; the other engines' time-outs do
         # Counted before anything is loaded: running out of memory halfway says less, and may take the trainer along.
         await asyncio.to_thread(
             check_generation,

@@ -1,4 +1,4 @@
-"""`engine_args` of the torch trainer engine."""
+"""`engine_args` of the torch trainer engine, and how it is made; known without torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from rftd.ops.decoding import converted
-from rftd.ops.errors import ConfigError
+from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
+from rftd.workers.training.engine import TrainerEngine
+from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -43,11 +44,13 @@ OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish")
 
 def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
     """The arguments, checked. Raises ConfigError."""
-    try:
-        return converted(dict(arguments), TorchTrainerArgs)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"the torch engine does not take {dict(arguments)!r}: {error}",
-            field="trainer.engine_args",
-            fix=f"use {', '.join(TorchTrainerArgs.__struct_fields__)}",
-        ) from error
+    return parsed(arguments, TorchTrainerArgs, taker="the torch engine", field="trainer.engine_args")
+
+
+def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
+    from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+
+    return TorchTrainerEngine(threads=opening.threads)
+
+
+ENGINE: Final = TrainerEngineDefinition(arguments=TorchTrainerArgs, make=_make, opened_with=OPENED_WITH)

@@ -1,0 +1,53 @@
+"""`engine_type` and `trainer_type`: engines that are registered, and words of the guide that are none here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from synthetic.daemon.third_party import install
+
+from rftd.daemon.config.loading import Submission
+
+Load = Callable[..., Submission]
+Errors = Callable[..., list[str]]
+
+
+def test_an_engine_of_a_third_party_is_known_once_it_is_installed(
+    load: Load, errors: Errors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = ["explorer.rollout_model.engine_type=theirs", "trainer.trainer_type=theirs"]
+    rollout, trainer = errors(overrides=theirs)
+    assert "explorer.rollout_model.engine_type" in rollout
+    assert "unknown rollout engine 'theirs'; known: torch, fake" in rollout
+    assert "'rftd.rollout_engines'" in rollout
+    assert "trainer.trainer_type" in trainer
+    assert "'rftd.trainer_engines'" in trainer
+    points = {group: {"theirs": "their_engines:ENGINE"} for group in ("rftd.rollout_engines", "rftd.trainer_engines")}
+    install(tmp_path, "their_engines", None, points)  # nothing to import: who checks a file does not need to
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stage = load(overrides=theirs).spec.stages[0]
+    assert (stage.rollout.engine, stage.trainer.engine) == ("theirs", "theirs")
+
+
+@pytest.mark.parametrize("word", ["openai", "sglang", "external"])
+def test_an_engine_of_the_guide_that_is_not_here_says_so(errors: Errors, word: str) -> None:
+    (text,) = errors(overrides=[f"explorer.rollout_model.engine_type={word}"])
+    assert f"{word} cannot be run yet" in text
+
+
+def test_a_misspelt_engine_has_the_nearest_name(errors: Errors) -> None:
+    (text,) = errors(overrides=["trainer.trainer_type=torhc"])
+    assert "did you mean 'torch'" in text
+
+
+def test_two_stages_ask_a_third_partys_engine_for_the_same(
+    errors: Errors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened once for all of them."""
+    install(tmp_path, "their_engines", None, {"rftd.rollout_engines": {"theirs": "their_engines:ENGINE"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stages = "[{stage_name: one}, {stage_name: two, explorer: {rollout_model: {extra_engine_args: {beams: 2}}}}]"
+    (text,) = errors(overrides=["explorer.rollout_model.engine_type=theirs", f"stages={stages}"])
+    assert "extra_engine_args.beams" in text

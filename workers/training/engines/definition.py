@@ -1,0 +1,45 @@
+"""`TrainerEngineDefinition`: what the name of a trainer engine leads to. `TrainerOpening`: what one is made with.
+
+The module of a definition is imported by everything that only checks an experiment. It therefore imports what is heavy
+(torch, a training library) within `make`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from rftd.streams.spec import TrainerSpec
+from rftd.workers.training.engine import TrainerEngine
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerOpening(Generic[A]):
+    """Everything that a trainer engine is made with; its `open` is given the experiment and the model."""
+
+    trainer: TrainerSpec
+    """Section `trainer` of the first stage. Each stage's own comes with `begin_stage`."""
+    arguments: A
+    """`engine_args` of the first stage, checked."""
+    threads: int
+    """The number of threads to compute with, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEngineDefinition(Generic[A]):
+    """A trainer engine that can be made."""
+
+    arguments: type[A]
+    """The struct of `trainer.engine_args`. `threads` and `dtype` are taken out of it before, for every engine.
+
+    It is frozen and forbids unknown fields; all fields have defaults, for a file may leave each of them out.
+    """
+    make: Callable[[TrainerOpening[A]], TrainerEngine]
+    """The engine, not opened yet: nothing is loaded and no process is started."""
+    opened_with: tuple[str, ...] = ()
+    """The arguments that are taken when the engine is opened, for every stage; the others are each stage's own."""
