@@ -17,6 +17,7 @@ cycles      cyclic garbage, looked for seldom, and memory that goes back to the 
 processors  the number of threads that a process may use
 faults      named points at which a test may kill, fail or delay the process
 two_samples the test of Kolmogorov and Smirnov: do two samples come from one distribution?
+words       what a role does or waits for, as people read it
 redaction   secrets that print as `***` and never enter an event
 logs        structlog set-up: JSON or console, one line an event
 histogram   counts of values by size, many at once

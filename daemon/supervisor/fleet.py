@@ -106,7 +106,6 @@ class Fleet:
                 pid=None if berth.handle is None else berth.handle.pid,
                 joined=berth.joined,
                 start_in_s=max(0.0, berth.start_at_s - now_s),
-                running_s=now_s - berth.seen_s,
                 restarts=berth.restarts,
                 last_why=berth.last_why,
                 waits_for="" if berth.handle is None else berth.handle.waits_for,

@@ -9,8 +9,8 @@ from uuid import UUID
 from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.fleet import Fleet
 from rftd.daemon.supervisor.run import STUCK_S, TICK_S
-from rftd.daemon.why.answer import Tracker, waits_of
-from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.answer import Watch
+from rftd.daemon.why.scene import Phase
 from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
@@ -29,7 +29,6 @@ from rftd.streams.log import EventLog
 from rftd.streams.losses import Witness, heads_of
 from rftd.streams.patience import append_when_space
 from rftd.streams.start import beginning_of
-from rftd.workers.control.deciders import asked
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.launcher.executor import Executor
 from rftd.workers.membership import ProcessName, explain, this_process
@@ -66,7 +65,6 @@ class Hosting:
         self._stopping = False
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._phase = Phase.READING
-        self._tracker = Tracker()
         self.remembers: Witness | None = None
         self.state = RunState(experiment, on_heartbeat=self._liveness.note)
         self._fleet = Fleet(
@@ -78,6 +76,7 @@ class Hosting:
             roles=roles,
             spine_offset=spine_offset,
         )
+        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
 
     async def drive(self) -> None:
         """Returns when the experiment has ended and the workers of here are gone; cancelling leaves them running."""
@@ -128,23 +127,7 @@ class Hosting:
 
     def waits(self) -> list[Wait]:
         """The waits of each role, as far as they are seen from here: the daemon that decides would say the same."""
-        now_s = self._clock.monotonic_s()
-        now_ns = max(self._clock.now_ns(), self.state.spine.recorded_ns)
-        spec = self.state.spine.spec
-        scene = Scene(
-            name=spec.name if spec is not None else str(self.state.experiment),
-            state=self.state,
-            said=lambda: asked(self.state, self._liveness, now_s=now_s, now_ns=now_ns),
-            liveness=self._liveness,
-            processes=self._fleet.processes(),
-            roles=self._roles,
-            phase=self._phase,
-            append_s=0.0,
-            failure=self._log.failure,
-            now_s=now_s,
-            now_ns=now_ns,
-        )
-        return self._tracker.dated(waits_of(scene), now_ns)
+        return self._watch.waits(self._watch.scene(self._phase))
 
     async def drain(self) -> None:
         """Returns once the workers have finished what is under way and left."""

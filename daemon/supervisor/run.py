@@ -16,8 +16,8 @@ from rftd.daemon.supervisor.inbox import Inbox, Request
 from rftd.daemon.supervisor.preflight import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
 from rftd.daemon.supervisor.transitions import check_command
-from rftd.daemon.why.answer import Tracker, waits_of
-from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.answer import Watch
+from rftd.daemon.why.scene import Phase
 from rftd.daemon.why.wait import Wait
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock, RecordedClock
@@ -110,10 +110,10 @@ class Run:
             roles=roles,
             spine_offset=spine_offset,
         )
+        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=self._clock)
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
         self._phase = Phase.READING
         self._appending_s = 0.0
-        self._tracker = Tracker()
         self._looked_s = 0.0
         self._turn_s = 0.0
         self._trouble: Trouble | None = None
@@ -172,23 +172,8 @@ class Run:
 
     def waits(self) -> list[Wait]:
         """The waits of each role, as they are now."""
-        now_s = self._clock.monotonic_s()
-        now_ns = self._clock.now_ns()
-        spec = self.state.spine.spec
-        scene = Scene(
-            name=spec.name if spec is not None else str(self.state.experiment),
-            state=self.state,
-            said=lambda: self._deciders.said,
-            liveness=self._liveness,
-            processes=self._fleet.processes(),
-            roles=self._roles,
-            phase=self._phase,
-            append_s=now_s - self._appending_s if self._appending_s else 0.0,
-            failure=self._log.failure,
-            now_s=now_s,
-            now_ns=now_ns,
-        )
-        return self._tracker.dated(waits_of(scene), now_ns)
+        scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._appending_s)
+        return self._watch.waits(scene)
 
     def _need_bytes(self) -> int:
         """The bytes of a checkpoint and weights like the newest: workers may write them before a pause takes effect."""

@@ -27,8 +27,8 @@ from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
 from rftd.daemon.supervisor.transitions import check_transition, paused_for
 from rftd.daemon.supervisor.verdicts import Verdicts
-from rftd.daemon.why.answer import worst_first
-from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_waits, lost_wait, waits_of_log
+from rftd.daemon.why.answer import answer, blocked_log
+from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Why
 from rftd.ops import limits
 from rftd.ops.clock import Clock
@@ -287,15 +287,8 @@ class Supervisor:
         elif not self._decides and not entry.spine.ended:
             waits = [decided_elsewhere(entry)]
         else:
-            waits = worst_first(list(entry_waits(entry, self._places())))
-        return Why(
-            experiment=str(experiment),
-            name=entry.name,
-            status=entry.status.value if entry.status is not None else "unknown",
-            live=True,
-            asked_ns=self._clock.now_ns(),
-            waits=[*waits, *waits_of_log(self._log)],
-        )
+            waits = [entry_wait(entry, self._places())]
+        return answer(entry, [*waits, *blocked_log(self._log)], live=True, clock=self._clock)
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
         """See `Operations.archive`."""

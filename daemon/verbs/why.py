@@ -63,7 +63,7 @@ def _offline(settings: Settings, name: str, log_at: LogUrl | None) -> Why:
 
     from rftd.daemon.data_folder import DataFolder
     from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.why.offline import why_offline
+    from rftd.daemon.why.answer import why_offline
     from rftd.ops.ids import SystemIds
 
     async def read() -> Why:

@@ -1,20 +1,32 @@
-"""Every role's wait, worst first."""
+"""The answer: every role's wait, worst first, each with the time since when; and the answer without a daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
-from rftd.daemon.why.holds import deciders_waits
-from rftd.daemon.why.life import experiment_wait, log_wait, untold
-from rftd.daemon.why.scene import Phase, Scene
-from rftd.daemon.why.wait import Wait
+from rftd.daemon.registry import Entry, find_entry
+from rftd.daemon.why.deciders import deciders_waits
+from rftd.daemon.why.life import driven, ended
+from rftd.daemon.why.scene import Phase, Process, Scene
+from rftd.daemon.why.wait import Wait, Why, worst_first
 from rftd.daemon.why.workers import worker_waits
+from rftd.ops.clock import Clock
+from rftd.ops.words import Level
+from rftd.streams.backends.sqlite.wal import HasWal
+from rftd.streams.folds.run_state import RunState, partitions_of
+from rftd.streams.follower import Follower
+from rftd.streams.log import EventLog, start_of
+from rftd.streams.split_submission import ROLES
+from rftd.workers.control.deciders import LastDecided
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.obstacle import ERROR
 from rftd.workers.membership import explain
 
-_Place = tuple[str, int | None, str | None]
-"""A role, its slot and its worker."""
+_SLOW_APPEND_S: Final = 5.0
+"""An append takes milliseconds, on a cluster tenths of a second; this one is waited for."""
 
 
 def waits_of(scene: Scene) -> list[Wait]:
@@ -25,21 +37,21 @@ def waits_of(scene: Scene) -> list[Wait]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a third party's policy, where the deciders are asked only now, may raise anything
-        waits.append(untold(explain(error)))
+        what = f"nothing: the rest cannot be told, for what was asked raised {explain(error)}"
+        waits.append(Wait("daemon", ERROR, what, "you", "correct the part that raised it", Level.STUCK))
     return worst_first(waits)
 
 
-def worst_first(waits: list[Wait]) -> list[Wait]:
-    """The waits by level; within a level they keep their order, so that what belongs together stays together."""
-    return sorted(waits, key=lambda wait: wait.level)
-
-
 def _waits(scene: Scene) -> Iterator[Wait]:
-    yield experiment_wait(scene)
-    if (log := log_wait(scene)) is not None:
-        yield log
+    yield driven(scene)
+    if scene.failure is not None:
+        ends = scene.failure.fix or "see the daemon's log"
+        yield Wait("log", scene.failure.code, scene.failure.what, "you", ends, Level.STUCK)
+    elif scene.append_s > _SLOW_APPEND_S:
+        what = f"the acknowledgement of an append, for {scene.append_s:.0f} s"
+        yield Wait("log", "append", what, "the log", "its disk or its brokers answer; see /readyz?verbose", Level.STUCK)
     spine = scene.state.spine
-    if spine.status is None or spine.status.ended:
+    if spine.status is None or spine.ended:
         return
     # Before its fences are read back a daemon has no right to decide, so what its deciders would say means nothing
     # yet.
@@ -49,23 +61,91 @@ def _waits(scene: Scene) -> Iterator[Wait]:
         yield from worker_waits(scene)
 
 
-class Tracker:
-    """Remembers since when each role of one experiment has been in its state; the run and each question feed it."""
+class Watch:
+    """Looks at one experiment of this daemon, and remembers since when each role has been in its state."""
 
-    def __init__(self) -> None:
-        self._since: dict[_Place, tuple[str, int]] = {}
+    def __init__(
+        self,
+        log: EventLog,
+        state: RunState,
+        liveness: Liveness,
+        processes: Callable[[], Sequence[Process]],
+        *,
+        roles: frozenset[str],
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._liveness = liveness
+        self._processes = processes
+        self._roles = roles
+        self._clock = clock
+        self._since: dict[tuple[str, int | None, str | None], tuple[str, int]] = {}
 
-    def dated(self, waits: Sequence[Wait], now_ns: int) -> list[Wait]:
-        """The waits with `since_ns` filled in; one whose state changed begins anew, one that is gone is dropped."""
-        places = [(wait, (wait.role, wait.slot, wait.worker)) for wait in waits]
-        known = self._since
-        self._since = {
-            place: known[place] if known.get(place, ("", 0))[0] == wait.state else (wait.state, now_ns)
-            for wait, place in places
-        }
-        return [
-            # A wait that the log dates keeps that date: it holds over restarts of the daemon, this tracker's does
-            # not.
-            wait if wait.since_ns is not None else msgspec.structs.replace(wait, since_ns=self._since[place][1])
-            for wait, place in places
-        ]
+    def scene(self, phase: Phase, said: LastDecided | None = None, *, appends_since_s: float = 0.0) -> Scene:
+        """The experiment as it is now. `said`: what its deciders said last; None if they do not decide here."""
+        now_s = self._clock.monotonic_s()
+        return Scene(
+            state=self._state,
+            liveness=self._liveness,
+            now_s=now_s,
+            # This machine's clock may be behind that of the daemon which wrote the log: cooldowns count from its
+            # readings (rule 9).
+            now_ns=max(self._clock.now_ns(), self._state.spine.recorded_ns),
+            said=said,
+            processes=self._processes(),
+            roles=self._roles,
+            phase=phase,
+            append_s=now_s - appends_since_s if appends_since_s else 0.0,
+            failure=self._log.failure,
+        )
+
+    def waits(self, scene: Scene) -> list[Wait]:
+        """The waits of each role, with `since_ns` filled in; what the log dates keeps that date over restarts."""
+        return self.dated(waits_of(scene), scene.now_ns)
+
+    def dated(self, waits: Iterable[Wait], now_ns: int) -> list[Wait]:
+        """The waits with `since_ns`: one whose state changed begins anew, one that is gone is forgotten."""
+        dated, known, self._since = list[Wait](), self._since, {}
+        for wait in waits:
+            place = wait.role, wait.slot, wait.worker
+            state, since_ns = known.get(place, ("", 0))
+            self._since[place] = (wait.state, since_ns if state == wait.state else now_ns)
+            dated.append(wait if wait.since_ns is not None else replace(wait, since_ns=self._since[place][1]))
+        return dated
+
+
+def answer(entry: Entry, waits: list[Wait], *, live: bool, clock: Clock) -> Why:
+    """The answer for one experiment."""
+    status = entry.status.value if entry.status is not None else "unknown"
+    return Why(
+        experiment=str(entry.id), name=entry.name, status=status, live=live, asked_ns=clock.now_ns(), waits=waits
+    )
+
+
+def blocked_log(log: EventLog) -> Iterator[Wait]:
+    """A wait of the log although it takes appends: a reader keeps its write-ahead file from being emptied."""
+    if isinstance(log, HasWal) and (blocked := log.blocked) is not None:
+        what = f"{blocked.who} to end a transaction: the write-ahead file has {blocked.size_bytes >> 20} MiB"
+        ends = "end that process, or its transaction; appends go on"
+        yield Wait("log", "wal_blocked", what, blocked.who, ends, Level.WORKS)
+
+
+async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
+    """The answer for an experiment (name, name@N or id). Reads the whole log. Raises NotFoundError, UsageError."""
+    entry = await find_entry(log, wanted)
+    if entry.spine.ended:
+        return answer(entry, [ended(entry.spine)], live=False, clock=clock)
+    state = RunState(entry.id)
+    positions = start_of(partitions_of(entry.id))
+    follower = Follower(log, state, experiment=entry.id, positions=positions, clock=clock)
+    try:
+        await follower.catch_up()
+    finally:
+        await follower.close()
+    watch = Watch(log, state, Liveness(), tuple, roles=ROLES, clock=clock)
+    what = "a daemon: none answers, so nothing goes on; the rest is what the log says"
+    daemon = Wait("daemon", "not_running", what, "you", "rftd serve, with the same --data", Level.STUCK)
+    # Heartbeats are not folded, so from the log alone every worker would look silent.
+    known = [wait for wait in waits_of(watch.scene(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
+    return answer(entry, worst_first([daemon, *known]), live=False, clock=clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.errors import RftdError
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.split_submission import HALF_OF
+from rftd.streams.split_submission import HALF_OF, ROLES
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.liveness import Liveness
 
@@ -35,8 +35,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     joined: bool
     start_in_s: float
     """The time until it is started again."""
-    running_s: float
-    """The time since it was started, or last seen as a member."""
     restarts: int
     """Restarts in a row, without progress between them."""
     last_why: str
@@ -47,24 +45,23 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One reading of a run."""
+    """One reading of a run; what is left out is so for one that is known from the log alone."""
 
-    name: str
     state: RunState
-    said: Callable[[], LastDecided]
-    """The deciders' last words. A function, for where they are asked only now a third party's policy may raise."""
     liveness: Liveness
-    processes: Sequence[Process]
-    roles: frozenset[str]
-    """The roles whose workers this daemon starts."""
-    phase: Phase
-    append_s: float
-    """The age of the append under way; 0 if there is none."""
-    failure: RftdError | None
-    """The error for which the log takes no appends."""
     now_s: float
     """Monotonic."""
     now_ns: int
+    said: LastDecided | None = None
+    """The deciders' last words; None: they are asked now what they would say."""
+    processes: Sequence[Process] = ()
+    roles: frozenset[str] = ROLES
+    """The roles whose workers this daemon starts."""
+    phase: Phase = Phase.LEADING
+    append_s: float = 0.0
+    """The age of the append under way; 0 if there is none."""
+    failure: RftdError | None = None
+    """The error for which the log takes no appends."""
 
     def starts(self, role: str) -> bool:
         """True if this daemon starts the experiment's workers of that role."""

@@ -17,9 +17,9 @@ from synthetic.until import until
 
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.why.wait import Level
 from rftd.ops import limits
 from rftd.ops.errors import CodecError
+from rftd.ops.words import Level
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.workers.control.controller import Controller

@@ -13,8 +13,9 @@ from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.until import until
 
 from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.why.wait import Level, Wait
+from rftd.daemon.why.wait import Wait
 from rftd.ops.errors import ConflictError, LogLossError
+from rftd.ops.words import Level
 from rftd.streams import topics
 from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced

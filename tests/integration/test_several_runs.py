@@ -11,8 +11,9 @@ from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.until import until
 
 from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.why.wait import Level, Wait
+from rftd.daemon.why.wait import Wait
 from rftd.ops.errors import ConflictError
+from rftd.ops.words import Level
 from rftd.streams.backends.sqlite.wal import Blocked, Holder
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog

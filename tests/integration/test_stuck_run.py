@@ -9,10 +9,11 @@ import pytest
 
 from rftd.daemon.supervisor.inbox import Request
 from rftd.daemon.supervisor.run import Run
-from rftd.daemon.why.offline import why_offline
-from rftd.daemon.why.wait import Level, Wait
+from rftd.daemon.why.answer import why_offline
+from rftd.daemon.why.wait import Wait
 from rftd.ops.errors import NotFoundError
 from rftd.ops.logs import logger
+from rftd.ops.words import Level
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import EventLog

@@ -3,7 +3,8 @@
 The planner is the only writer of batch.planned and experience.retired, the dispatcher of leases, expiries, closed
 groups and eval.completed (rule 1), the controller that of the experiment's life. In reading order:
 
-holds        why a decider stops: all that controller, planner and dispatcher may say beside their events
+hold         why a decider stops, with its words: what it returns beside its events
+holds        every hold of controller, planner and dispatcher
 deciders     the three of one experiment, and what each said last
 controller   the life of one experiment: stages, completion, failure
 obstacle     what an experiment pauses for by itself, or fails of

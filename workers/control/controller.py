@@ -10,16 +10,14 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.split_submission import ROLES
 from rftd.workers.control.closing import explored, left_to_collect
+from rftd.workers.control.hold import Decided, NoStage, Paused
 from rftd.workers.control.holds import (
     BooksOpen,
     ControllerHold,
-    Decided,
     EvalDue,
     GroupsLeft,
     GroupsOpen,
     NoCheckpoint,
-    NoStage,
-    Paused,
     StageLacks,
     StepsLeft,
 )

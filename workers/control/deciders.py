@@ -15,7 +15,8 @@ from rftd.streams.split_submission import ROLES
 from rftd.streams.topics import Partition
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
-from rftd.workers.control.holds import ControllerHold, Decided, Dispatched, EvalAwaitsExplorer, PlannerHold
+from rftd.workers.control.hold import Decided
+from rftd.workers.control.holds import ControllerHold, Dispatched, EvalAwaitsExplorer, PlannerHold
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import Trouble
 from rftd.workers.control.planner import Planner

@@ -29,19 +29,17 @@ from rftd.streams.schedule import has_windows
 from rftd.streams.spec import StageSpec
 from rftd.workers.control.closing import GivenUp, close_groups, explored, leasable
 from rftd.workers.control.evaluation import complete_evals, lease_evals
+from rftd.workers.control.hold import NoStage, Paused, StagePlanned
 from rftd.workers.control.holds import (
     AwaitsAnswer,
     AwaitsWeights,
+    ClosesGroups,
     Dispatched,
     DispatcherHold,
-    GroupsOpen,
     LeaseHold,
     NoCredits,
     NoExplorers,
     NoneAlone,
-    NoStage,
-    Paused,
-    StagePlanned,
     TrainsDataset,
 )
 from rftd.workers.control.isolation import Isolation, is_suspect
@@ -228,7 +226,7 @@ class Dispatcher:
             return TrainsDataset()
         if decisions:
             return None
-        return GroupsOpen(self._state.groups.to_close) if self._state.groups.to_close else StagePlanned()
+        return ClosesGroups(self._state.groups.to_close) if self._state.groups.to_close else StagePlanned()
 
     def _overdue(self, stage: StageSpec, hold: LeaseHold | None, now_s: float) -> list[Decision]:
         """The event that explorers have waited longer than `sync_timeout` at a sync point; one for a window at most."""

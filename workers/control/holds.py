@@ -1,106 +1,128 @@
-"""Holds: why a decider stops, each the name of one rule with its numbers. A decider returns one beside its events.
-
-A hold is true of the state that was decided on, with the events beside it. Only where there are events there may be no
-hold: what stops the decider is known once those are folded. `rftd why` puts holds into words, and asks nobody else.
-"""
+"""Every hold of the controller, the planner and the dispatcher."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
-import msgspec
-
+from rftd.ops.words import Level, Words
 from rftd.streams.decision import Decision
-from rftd.streams.events.registry import Event
-
-
-class NoStage(msgspec.Struct, frozen=True):
-    """No stage is under way: the experiment has not begun, has ended, or is between two stages."""
-
-
-class Paused(msgspec.Struct, frozen=True):
-    """The experiment is paused."""
-
-    cause: str = ""
-    """The obstacle that it paused for by itself; empty if a command asked for it."""
-    again_ns: int = 0
-    """The time at which the controller tries to go on, where only that shows whether the obstacle is gone; 0: none."""
-
-
-class StagePlanned(msgspec.Struct, frozen=True):
-    """The stage needs nothing more: every step of it is planned, or every group of it explored."""
-
-
-class GroupsOpen(msgspec.Struct, frozen=True):
-    """Groups of a stage that needs no more of them are still to be closed."""
-
-    groups: int
-
+from rftd.streams.evaluations import due_evals, eval_id
+from rftd.streams.folds.run_state import RunState
+from rftd.workers.control.hold import Hold, NoStage, Paused, StagePlanned
 
 # Of the controller: what the stage lacks before it is complete.
 
 
-class GroupsLeft(msgspec.Struct, frozen=True):
+class GroupsLeft(Hold, frozen=True):
     """A stage that only explores has tasks that were not tried."""
 
+    words = Words(
+        "groups",
+        "{to_give_out} of {groups} tasks to be given out, and those under way",
+        "explorers",
+        "all of them are tried",
+    )
     to_give_out: int
     groups: int
     """The number of groups that the stage explores."""
 
 
-class StepsLeft(msgspec.Struct, frozen=True):
+class StepsLeft(Hold, frozen=True):
     """The last step of the stage is not executed."""
 
+    words = Words(
+        "steps",
+        "the steps of stage {stage.name}: step {done} of {last} is done",
+        "trainer",
+        "the last step is executed",
+    )
     done: int
     last: int
 
 
-class NoCheckpoint(msgspec.Struct, frozen=True):
+class NoCheckpoint(Hold, frozen=True):
     """The last step of the stage is executed, and has no checkpoint."""
 
+    words = Words("checkpoint", "the checkpoint of step {step}", "trainer", "it is committed")
     step: int
 
 
-class BooksOpen(msgspec.Struct, frozen=True):
+class GroupsOpen(Hold, frozen=True):
+    """Groups of a stage that needs no more of them are still to be closed."""
+
+    words = Words("groups_close", "{groups} groups of the stage to be closed", "dispatcher", "their leases end")
+    groups: int
+
+
+class BooksOpen(Hold, frozen=True):
     """Experiences that no batch will hold are still to be retired."""
 
+    words = Words("books_close", "{experiences} experiences to be retired", "planner", "the planner retires them")
     experiences: int
 
 
-class EvalDue(msgspec.Struct, frozen=True):
-    """An evaluation of the stage is not complete; this is the oldest."""
+class EvalHold(Hold, frozen=True):
+    """An evaluation is not complete."""
 
     version: int
     taskset: int
+
+    def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
+        """The hold names the oldest; how many wait behind it, and how far it is, is counted when somebody asks."""
+        stage = state.spine.stage_spec()
+        spec = stage.evals[self.taskset]
+        due = sum(1 for _ in due_evals(state, stage))
+        more = f" ({due - 1} more are due)" if due > 1 else ""
+        open_eval = state.evals.open.get(eval_id(state.experiment, state.spine.stage, self.version, self.taskset))
+        rows = f"{open_eval.rows_scored() if open_eval is not None else 0} of {spec.rows} rows are scored"
+        subject = f"weight version {self.version} on {spec.name}{more}"
+        return super().told(state, now_ns, subject=subject, rows=rows, **facts)
+
+
+class EvalDue(EvalHold, frozen=True):
+    """An evaluation of the stage is not complete; this is the oldest."""
+
+    words = Words("evaluations", "the evaluation of {subject}", "evaluation", "every row is scored")
 
 
 # Of the planner: why there is no further plan.
 
 
-class Collects(msgspec.Struct, frozen=True):
+class Collects(Hold, frozen=True):
     """The stage keeps what is explored, and trains nothing."""
 
+    words = Words("collects", "stage {stage.name} keeps what is explored, and trains nothing", level=Level.WORKS)
 
-class NoTrainer(msgspec.Struct, frozen=True):
+
+class NoTrainer(Hold, frozen=True):
     """No trainer has taken up the history."""
 
+    words = Words("trainer_takes_up", "a trainer to take up the history", "trainer", "generation.started")
 
-class StepsAgain(msgspec.Struct, frozen=True):
+
+class StepsAgain(Hold, frozen=True):
     """Steps that an earlier generation executed have to be executed again first (rule 8)."""
 
+    words = Words("steps_again", "steps {first} to {last} to be executed again", "trainer", "step {last} is executed")
     first: int
     last: int
 
 
-class PlannedAhead(msgspec.Struct, frozen=True):
+class PlannedAhead(Hold, frozen=True):
     """The batches of these steps are planned and not trained, and no more may be."""
 
+    words = Words(
+        "plan_ahead",
+        "steps {first} to {last} to be trained: they are planned already",
+        "trainer",
+        "step {first} is executed",
+    )
     first: int
     last: int
 
 
-class TooFewExperiences(msgspec.Struct, frozen=True):
+class TooFewExperiences(Hold, frozen=True):
     """The next batch cannot be filled."""
 
     step: int
@@ -116,10 +138,31 @@ class TooFewExperiences(msgspec.Struct, frozen=True):
     read_until_ns: int
     """The time at which `max_read_timeout` has passed: then the batch is planned as it is."""
 
+    def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
+        """The state says who is at work on what the batch lacks."""
+        groups = state.groups.open
+        rollouts = sum(len(group.missing) for group in groups.values())
+        what = f"experiences for step {self.step}: {self.have} of {self.need} are there"
+        if self.passed_over:
+            what += f", and {self.passed_over} that the policy does not choose yet"
+        what += f"; {rollouts} rollouts are under way in {len(groups)} groups"
+        if self.rested_ns is not None:
+            rest_s = max(0.0, (self.rested_ns - now_ns) / 1e9)
+            what += f"; {self.resting} used ones rest, the first for {rest_s:.1f} s more"
+        left_s = max(0.0, (self.read_until_ns - now_ns) / 1e9)
+        ends = f"groups close, or what is there is planned in {left_s:.0f} s (max_read_timeout)"
+        return Words("experiences", what, "explorers" if groups else "dispatcher", ends)
 
-class LastChance(msgspec.Struct, frozen=True):
+
+class LastChance(Hold, frozen=True):
     """Groups are under way that no batch but the next may hold, and the policy waits for them."""
 
+    words = Words(
+        "last_chance",
+        "groups that began on weight version {oldest_version} or newer: step {step} is the last that may hold them",
+        "explorers",
+        "they end (policy wait: true), or max_read_timeout",
+    )
     step: int
     oldest_version: int
     """The oldest version that one of them began with."""
@@ -128,17 +171,35 @@ class LastChance(msgspec.Struct, frozen=True):
 # Of the dispatcher: why no further group is given out.
 
 
-class TrainsDataset(msgspec.Struct, frozen=True):
+class TrainsDataset(Hold, frozen=True):
     """The stage trains on the rows of a dataset, without rollouts."""
 
+    words = Words("no_rollouts", "stage {stage.name} trains on a dataset", level=Level.DONE)
 
-class NoExplorers(msgspec.Struct, frozen=True):
+
+class ClosesGroups(GroupsOpen, frozen=True):
+    """The dispatcher itself closes them, each once its leases are over."""
+
+    words = Words("closes_groups", "closes {groups} groups of the stage", level=Level.WORKS)
+
+
+class NoExplorers(Hold, frozen=True):
     """No explorer has joined, or none is heard of."""
 
+    words = Words("explorers", "an explorer: none has joined, or none is heard of", "fleet", "one joins")
 
-class PolicyFull(msgspec.Struct, frozen=True):
+
+class PolicyFull(Hold, frozen=True):
     """The stage's policy admits no further group."""
 
+    words = Words(
+        "policy",
+        "the policy to admit a group: {planned} planned, {waiting} waiting, {in_flight} in flight "
+        "({stage.policy.kind}: max_staleness {stage.policy.max_staleness_versions}, "
+        "{stage.policy.max_inflight_batches} batches ahead)",
+        "trainer",
+        "step {next_step} is executed",
+    )
     planned: int
     """Experiences of the stage that were planned."""
     waiting: int
@@ -146,20 +207,35 @@ class PolicyFull(msgspec.Struct, frozen=True):
     """Rollouts."""
 
 
-class AllGivenOut(msgspec.Struct, frozen=True):
+class AllGivenOut(Hold, frozen=True):
     """A stage that only explores has given out every task, and some are under way."""
 
+    words = Words(
+        "given_out",
+        "{groups} groups under way: every task of stage {stage.name} is given out",
+        "explorers",
+        "they are finished",
+    )
     groups: int
 
 
-class SyncPoint(msgspec.Struct, frozen=True):
+class SyncPoint(Hold, frozen=True):
     """Explorers finish every group under way before they take the weights of the next window."""
 
     window: int
     groups: int
 
+    def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
+        """The first window has no sync point before it."""
+        what = f"{_before(state, self.window)}{self.groups} groups under way, before explorers take weights"
+        return Words("sync_point", what, "explorers", "they are finished")
 
-class BeforeWindow(msgspec.Struct, frozen=True, kw_only=True):
+
+def _before(state: RunState, window: int) -> str:
+    return f"sync point before window {window} of stage {state.spine.stage_spec().name}: " if window >= 0 else ""
+
+
+class BeforeWindow(Hold, frozen=True, kw_only=True):
     """The trainer has to do its part before the next group may begin."""
 
     window: int = -1
@@ -169,19 +245,43 @@ class BeforeWindow(msgspec.Struct, frozen=True, kw_only=True):
     too_old: bool = False
     """The time-out has passed in vain: nothing older may be trained any more."""
 
+    def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
+        """The time-out helps only as long as it has not passed."""
+        words = super().told(state, now_ns)
+        what, ends = f"{_before(state, self.window)}{words.waiting_for}", words.unblock
+        if self.too_old:
+            bound = state.spine.stage_spec().policy.max_staleness_versions
+            what += f"; sync_timeout has passed, and nothing older may be trained (max_staleness {bound})"
+        if self.timeout_s is not None:
+            ends += f", or sync_timeout ({self.timeout_s:g} s) passes"
+        return words._replace(waiting_for=what, unblock=ends)
+
 
 class AwaitsAnswer(BeforeWindow, frozen=True, kw_only=True):
     """The trainer was asked for newer weights, and has not answered."""
+
+    words = Words(
+        "answer",
+        "the trainer's answer: it was asked for newer weights",
+        "trainer",
+        "it answers after the step under way, or at once if it has none",
+    )
 
 
 class AwaitsWeights(BeforeWindow, frozen=True, kw_only=True):
     """The weights that the next group must begin on are not announced."""
 
+    words = Words(
+        "weights",
+        "weight version {version}, on which the next group must begin",
+        "trainer",
+        "it is trained and published",
+    )
     version: int = -1
     """The one that is missing, or the oldest that would do."""
 
 
-class NoCredits(msgspec.Struct, frozen=True):
+class NoCredits(Hold, frozen=True):
     """No explorer has a free place for what comes next."""
 
     explorers: int
@@ -194,6 +294,15 @@ class NoCredits(msgspec.Struct, frozen=True):
     outdated: int = 0
     """Explorers whose weights are too old for what would begin now."""
 
+    def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
+        """Explorers that could take nothing anyway are told apart."""
+        what = f"a free place: {self.explorers} explorers have {self.rollouts} rollouts leased"
+        if self.suspects:
+            what += f"; {self.kept} of them are kept for {self.suspects} tasks with which workers died, one by one"
+        if self.outdated:
+            what += f"; {self.outdated} of them have yet to load newer weights"
+        return Words("credits", what, "explorers", "rollouts end")
+
 
 class NoneAlone(NoCredits, frozen=True):
     """Groups whose workers died wait for an explorer that has nothing else to do."""
@@ -202,27 +311,31 @@ class NoneAlone(NoCredits, frozen=True):
 # Of the dispatcher, about the oldest evaluation that is due.
 
 
-class EvalAwaitsWeights(msgspec.Struct, frozen=True):
+class EvalAwaitsWeights(EvalHold, frozen=True):
     """The weights to be evaluated are not announced."""
 
-    version: int
-    taskset: int
+    words = Words("weights", "{subject}: it is not announced", "trainer", "it is published")
 
 
-class EvalUnderWay(msgspec.Struct, frozen=True):
+class EvalUnderWay(EvalHold, frozen=True):
     """Rows of the evaluation are with explorers."""
 
-    version: int
-    taskset: int
+    words = Words("scores", "{subject}: {rows}", "explorers", "every row is scored", Level.WORKS)
 
 
-class EvalAwaitsExplorer(msgspec.Struct, frozen=True):
+class EvalAwaitsExplorer(EvalHold, frozen=True):
     """No explorer is free for it: every one evaluates already, if there is any."""
 
-    version: int
-    taskset: int
+    words = Words("explorer_free", "{subject}: {explorer}; {rows}", "explorers", "one is free")
     explorers: int
     """Explorers that may be given rows."""
+
+    def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
+        """Where there is none, one has to join first."""
+        if self.explorers:
+            return super().told(state, now_ns, explorer="an idle explorer")
+        words = super().told(state, now_ns, explorer="an explorer")
+        return words._replace(state="explorers", on_whom="fleet", unblock="one joins")
 
 
 StageLacks: TypeAlias = GroupsLeft | StepsLeft | NoCheckpoint | GroupsOpen | BooksOpen | EvalDue
@@ -232,18 +345,7 @@ PlannerHold: TypeAlias = (
 )
 WindowHold: TypeAlias = SyncPoint | AwaitsAnswer | AwaitsWeights
 LeaseHold: TypeAlias = PolicyFull | AllGivenOut | WindowHold | NoCredits | NoneAlone
-DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | GroupsOpen | NoExplorers | LeaseHold
-EvalHold: TypeAlias = EvalAwaitsWeights | EvalUnderWay | EvalAwaitsExplorer
-
-H = TypeVar("H")
-
-
-class Decided(NamedTuple, Generic[H]):
-    """The answer of a decider: events, and why there are no more."""
-
-    events: Sequence[Event]
-    hold: H | None = None
-    """The rule that stops it; None only beside events that have to be folded first."""
+DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | ClosesGroups | NoExplorers | LeaseHold
 
 
 class Dispatched(NamedTuple):

@@ -49,6 +49,19 @@ REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
 """Codes of errors that ended a worker and that starting it again at once cannot mend."""
 
 
+_WANTED: Final = {
+    PART_MISSING: "a part that is not installed",
+    WORKER_FAILS: "a worker that ends again and again",
+    REFUSED: "what its workers refuse to work without",
+    ERROR: "an error in the daemon",
+}
+
+
+def wanted(cause: str) -> str:
+    """The thing that an experiment paused for an obstacle waits for, in a word or two."""
+    return _WANTED.get(cause, "space")
+
+
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     """A reason to pause, and what helps; the experiment goes on without being asked once it is gone."""
 

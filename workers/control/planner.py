@@ -14,16 +14,13 @@ from rftd.streams.schedule import has_windows, plan_ahead
 from rftd.streams.spec import StageSpec
 from rftd.streams.topics import Partition
 from rftd.workers.control.batches import planned, rows_of
+from rftd.workers.control.hold import Decided, NoStage, Paused, StagePlanned
 from rftd.workers.control.holds import (
     Collects,
-    Decided,
     LastChance,
-    NoStage,
     NoTrainer,
-    Paused,
     PlannedAhead,
     PlannerHold,
-    StagePlanned,
     StepsAgain,
     TooFewExperiences,
 )

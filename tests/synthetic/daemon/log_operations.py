@@ -11,7 +11,8 @@ from rftd.daemon.dlq.desk import Desk
 from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.operations import Accepted, Done, Forked
 from rftd.daemon.registry import Registry
-from rftd.daemon.why.life import Line, entry_waits
+from rftd.daemon.why.answer import answer
+from rftd.daemon.why.life import Line, entry_wait
 from rftd.daemon.why.wait import Why
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError
@@ -112,9 +113,8 @@ class LogOperations:
         await registry.catch_up()
         await registry.close()
         entry = registry.entries[experiment_id]
-        waits = list(entry_waits(entry, Line(registry.line(), slots=1)))
-        status = str(entry.status)
-        return Why(experiment=str(experiment_id), name=entry.name, status=status, live=True, asked_ns=0, waits=waits)
+        wait = entry_wait(entry, Line(registry.line(), slots=1))
+        return answer(entry, [wait], live=True, clock=SystemClock())
 
     def stopped(self, experiment_id: UUID) -> None:
         return None

@@ -13,7 +13,7 @@ from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
 from rftd.daemon.registry import Registry
 from rftd.daemon.why import answer
-from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.scene import Scene
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RftdError
 from rftd.ops.metrics import Metrics
@@ -31,12 +31,10 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.follower import Fold
 from rftd.streams.portable.export import OutsideNames
 from rftd.streams.shared_history import shared_history
-from rftd.streams.split_submission import ROLES
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition
 from rftd.streams.verify.checker import verify
 from rftd.workers.control.controller import Controller
-from rftd.workers.control.deciders import asked
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
@@ -80,19 +78,7 @@ def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
         if number != len(records) - 1 and chance.random() > 0.02:
             return
         clock.advance(chance.choice((0.1, 10.0, 4000.0)))
-        scene = Scene(
-            name="n",
-            state=state,
-            said=lambda: asked(state, liveness, now_s=clock.monotonic_s(), now_ns=clock.now_ns()),
-            liveness=liveness,
-            processes=(),
-            roles=ROLES,
-            phase=Phase.LEADING,
-            append_s=0.0,
-            failure=None,
-            now_s=clock.monotonic_s(),
-            now_ns=clock.now_ns(),
-        )
+        scene = Scene(state=state, liveness=liveness, now_s=clock.monotonic_s(), now_ns=clock.now_ns())
         for work in (
             lambda: controller.decide(now_ns=clock.now_ns()),
             lambda: dispatcher.decide(clock.monotonic_s()),

@@ -18,6 +18,7 @@ from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.schedule import eval_due, plan_ahead
 from rftd.streams.spec import StageSpec
 from rftd.workers.control import holds
+from rftd.workers.control.hold import NoStage, Paused, StagePlanned
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.control.windows import as_admitted
@@ -55,21 +56,23 @@ class Claims:
         groups = self._state.groups
         return sum(len(groups.open[lease.group].left_of(lease)) for lease in groups.leases.values())
 
-    def _NoStage(self, hold: holds.NoStage) -> bool:
+    def _NoStage(self, hold: NoStage) -> bool:
         spine = self._spine
         return spine.status is not Status.PAUSED and (
             spine.status is not Status.RUNNING or spine.stage < 0 or spine.stage_completed
         )
 
-    def _Paused(self, hold: holds.Paused) -> bool:
+    def _Paused(self, hold: Paused) -> bool:
         spine = self._spine
         return spine.status is Status.PAUSED and hold.cause == spine.cause and not 0 < hold.again_ns <= self._now_ns
 
-    def _StagePlanned(self, hold: holds.StagePlanned) -> bool:
+    def _StagePlanned(self, hold: StagePlanned) -> bool:
         return self._spine.planned >= self._spine.last_version
 
     def _GroupsOpen(self, hold: holds.GroupsOpen) -> bool:
         return hold.groups == len(self._leased_groups()) > 0
+
+    _ClosesGroups = _GroupsOpen
 
     def _GroupsLeft(self, hold: holds.GroupsLeft) -> bool:
         given_out = self._state.groups.next_sequence.get(self._spine.stage, 0)
@@ -198,7 +201,7 @@ def denied(hold: Any, events: Iterable[Event]) -> list[Event]:
     return [event for event in events if _denies(hold, event)]
 
 
-_OVER = (holds.NoStage, holds.Paused, holds.TrainsDataset, holds.StagePlanned, holds.GroupsOpen)
+_OVER = (NoStage, Paused, holds.TrainsDataset, StagePlanned, holds.GroupsOpen)
 _NO_LEASES = (*_OVER, holds.NoExplorers)
 _NOT_ASKED = (*_OVER, holds.PolicyFull, holds.AllGivenOut, holds.SyncPoint, holds.NoCredits)
 
@@ -217,6 +220,6 @@ def _denies(hold: Any, event: Event) -> bool:
         case WeightsRequested():
             return isinstance(hold, _NOT_ASKED)
         case EvalLeased():
-            return isinstance(hold, holds.NoStage | holds.Paused | holds.NoExplorers | holds.EvalAwaitsExplorer)
+            return isinstance(hold, NoStage | Paused | holds.NoExplorers | holds.EvalAwaitsExplorer)
         case _:
             return False

@@ -11,7 +11,7 @@ from synthetic.worlds.desk import Desk, scores_of
 from synthetic.worlds.hold_claims import Claims, denied
 
 from rftd.daemon.why.answer import waits_of
-from rftd.daemon.why.scene import Phase, Scene
+from rftd.daemon.why.scene import Scene
 from rftd.ops.errors import DataError
 from rftd.streams.events.batch import ExperienceGivenUp
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -24,7 +24,6 @@ from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.spine import Status
 from rftd.streams.schedule import checkpoint_due, publish_due
 from rftd.streams.spec import StageSpec
-from rftd.streams.split_submission import ROLES
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.dispatcher import Dispatcher
@@ -112,15 +111,9 @@ class HoldWorld:
     def _words(self) -> None:
         """Each hold has its words, whenever they are asked for."""
         scene = Scene(
-            name="n",
             state=self.desk.state,
-            said=lambda: self._said,
+            said=self._said,
             liveness=self._liveness,
-            processes=(),
-            roles=ROLES,
-            phase=Phase.LEADING,
-            append_s=0.0,
-            failure=None,
             now_s=self._now_s,
             now_ns=self.desk.tape.clock.now_ns(),
         )

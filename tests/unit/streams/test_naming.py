@@ -10,7 +10,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.daemon.registry import find_entry
-from rftd.daemon.why.offline import why_offline
+from rftd.daemon.why.answer import why_offline
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RftdError, UsageError
 from rftd.storage.database import open_database, sqlite_url

@@ -21,7 +21,8 @@ from rftd.streams.group_id import group_id
 from rftd.workers.control import batches, dispatcher, leasing, windows
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
-from rftd.workers.control.holds import Decided, NoTrainer
+from rftd.workers.control.hold import Decided
+from rftd.workers.control.holds import NoTrainer
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
 from rftd.workers.control.policies.buffer_index import BufferIndex

@@ -5,14 +5,13 @@ from __future__ import annotations
 from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.daemon.why.answer import waits_of
-from rftd.daemon.why.scene import Phase, Scene
-from rftd.daemon.why.wait import Level, Wait
+from rftd.daemon.why.scene import Scene
+from rftd.daemon.why.wait import Wait
+from rftd.ops.words import Level
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.spec import PolicySpec, SyncSpec
-from rftd.streams.split_submission import ROLES
 from rftd.workers.control.closing import close_groups
-from rftd.workers.control.deciders import asked
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
@@ -21,19 +20,7 @@ from rftd.workers.control.planner import Planner
 def dispatcher_of(desk: Desk) -> Wait:
     """The dispatcher's wait now."""
     liveness = Liveness()
-    scene = Scene(
-        name="n",
-        state=desk.state,
-        said=lambda: asked(desk.state, liveness, now_s=0.0, now_ns=0),
-        liveness=liveness,
-        processes=(),
-        roles=ROLES,
-        phase=Phase.LEADING,
-        append_s=0.0,
-        failure=None,
-        now_s=0.0,
-        now_ns=0,
-    )
+    scene = Scene(state=desk.state, liveness=liveness, now_s=0.0, now_ns=0)
     return next(wait for wait in waits_of(scene) if wait.role == "dispatcher")
 
 

@@ -11,19 +11,20 @@ import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.registry import Entry
-from rftd.daemon.why.answer import Tracker, waits_of
-from rftd.daemon.why.life import Line, entry_waits
+from rftd.daemon.why.answer import Watch, waits_of
+from rftd.daemon.why.life import Line, entry_wait
 from rftd.daemon.why.scene import Phase, Process, Scene
-from rftd.daemon.why.wait import Level, Wait
+from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
+from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogFullError
+from rftd.ops.words import Level
+from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment, step, worker
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec import PolicySpec, RolloutSpec, SyncSpec, TasksetSpec
-from rftd.streams.split_submission import ROLES
-from rftd.workers.control.deciders import asked
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
@@ -33,19 +34,7 @@ NOBODY = UUID(int=5)
 
 def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> Scene:
     known, now_ns = liveness or Liveness(), desk.tape.clock.now_ns()
-    scene = Scene(
-        name="n",
-        state=desk.state,
-        said=lambda: asked(desk.state, known, now_s=10.0, now_ns=now_ns),
-        liveness=known,
-        processes=(),
-        roles=ROLES,
-        phase=Phase.LEADING,
-        append_s=0.0,
-        failure=None,
-        now_s=10.0,
-        now_ns=now_ns,
-    )
+    scene = Scene(state=desk.state, liveness=known, now_s=10.0, now_ns=now_ns)
     return replace(scene, **changes)
 
 
@@ -182,6 +171,8 @@ def test_evaluations() -> None:
     wait = wait_of(scene_of(desk), "evaluation")
     assert (wait.state, wait.level) == ("scores", Level.WORKS) and "0 of 3 rows" in wait.waiting_for
     bare = Desk(stage_of(evals=(held,), eval_on_startup=True))
+    nobody = wait_of(scene_of(bare, roles=frozenset()), "evaluation")
+    assert (nobody.state, nobody.level, nobody.unblock) == ("explorers", Level.STUCK, "rftd worker explorer")
     bare.state.weights.retired.add((0, 0))
     assert name_of(bare, "evaluation") == "weights"
 
@@ -230,7 +221,6 @@ def process(**changes: Any) -> Process:
         "pid": 7,
         "joined": False,
         "start_in_s": 0.0,
-        "running_s": 9.0,
         "restarts": 0,
         "last_why": "",
     }
@@ -320,20 +310,20 @@ def entry(number: int, status: Status, priority: int = 0) -> Entry:
 def test_a_queue() -> None:
     running, one, two = entry(1, Status.RUNNING), entry(2, Status.QUEUED), entry(3, Status.QUEUED)
     line = Line([running, one, two], slots=1)
-    [wait] = entry_waits(two, line)
+    wait = entry_wait(two, line)
     assert (wait.state, wait.level, wait.on_whom) == ("queued", Level.WAITS, "e1")
     assert wait.waiting_for == "its turn, number 2 in the queue, behind e1 (running), e2 (queued)"
     assert wait.unblock == "e1 ends; to pass e2: rftd prioritize e3 1"
     assert wait.since_ns == 103
     running.spine.status = Status.PAUSED
-    [wait] = entry_waits(one, line)
+    wait = entry_wait(one, line)
     assert wait.level is Level.STUCK
     assert wait.unblock.startswith("rftd resume e1")
-    [wait] = entry_waits(one, Line([one], slots=1))
+    wait = entry_wait(one, Line([one], slots=1))
     assert wait.state == "taken_up"
-    [wait] = entry_waits(entry(4, Status.SUBMITTED), line)
+    wait = entry_wait(entry(4, Status.SUBMITTED), line)
     assert (wait.state, wait.level) == ("not_accepted", Level.STUCK)
-    [wait] = entry_waits(entry(5, Status.COMPLETED), line)
+    wait = entry_wait(entry(5, Status.COMPLETED), line)
     assert (wait.state, wait.level) == ("completed", Level.DONE)
 
 
@@ -341,38 +331,38 @@ def test_a_queue_of_several_slots() -> None:
     paused, running = entry(1, Status.PAUSED), entry(2, Status.RUNNING)
     urgent, other = entry(5, Status.QUEUED, priority=3), entry(3, Status.QUEUED)
     line = Line([paused, running, urgent, other], slots=2)
-    [wait] = entry_waits(urgent, line)
+    wait = entry_wait(urgent, line)
     assert wait.waiting_for == "its turn (2 slots), number 1 in the queue, behind e1 (paused), e2 (running)"
     assert (wait.level, wait.on_whom) == (Level.WAITS, "e1, e2")
     assert wait.unblock == "one of them ends; e1 is paused and keeps its slot: rftd resume e1, or cancel it"
-    [wait] = entry_waits(other, line)
+    wait = entry_wait(other, line)
     assert wait.waiting_for.endswith("behind e1 (paused), e2 (running), e5 (queued, priority 3)")
     assert wait.unblock.endswith("to pass e5: rftd prioritize e3 4")
     running.spine.status = Status.PAUSED
-    [wait] = entry_waits(urgent, line)
+    wait = entry_wait(urgent, line)
     assert (wait.level, wait.unblock) == (Level.STUCK, "rftd resume e1, or cancel it")
     left = entry(6, Status.RUNNING)
-    [wait] = entry_waits(left, Line([paused, running, left], slots=2))
+    wait = entry_wait(left, Line([paused, running, left], slots=2))
     assert wait.state == "queued"
     assert wait.waiting_for == "its turn (2 slots), behind e1 (paused), e2 (paused)"
     everyone = [paused, *(entry(number, Status.QUEUED) for number in range(10, 20))]
-    [wait] = entry_waits(everyone[-1], Line(everyone, slots=1))
+    wait = entry_wait(everyone[-1], Line(everyone, slots=1))
     assert wait.waiting_for.endswith("e13 (queued) and 5 more")
 
 
 def test_since_when() -> None:
-    tracker = Tracker()
-    first = Wait(role="planner", level=Level.WAITS, state="experiences", waiting_for="0 of 8")
-    assert [wait.since_ns for wait in tracker.dated([first], 5)] == [5]
+    watch = Watch(MemoryLog(), Desk().state, Liveness(), tuple, roles=frozenset(), clock=ManualClock())
+    first = Wait("planner", "experiences", "0 of 8", "explorers", "groups close", Level.WAITS)
+    assert [wait.since_ns for wait in watch.dated([first], 5)] == [5]
     more = msgspec.structs.replace(first, waiting_for="4 of 8")
-    assert tracker.dated([more], 9)[0].since_ns == 5, "the same wait, further on"
+    assert watch.dated([more], 9)[0].since_ns == 5, "the same wait, further on"
     other = msgspec.structs.replace(first, state="plan_ahead")
-    assert tracker.dated([other], 11)[0].since_ns == 11
-    assert tracker.dated([first], 12)[0].since_ns == 12
-    tracker.dated([], 13)
-    assert tracker.dated([first], 14)[0].since_ns == 14
+    assert watch.dated([other], 11)[0].since_ns == 11
+    assert watch.dated([first], 12)[0].since_ns == 12
+    watch.dated([], 13)
+    assert watch.dated([first], 14)[0].since_ns == 14
     known = msgspec.structs.replace(first, since_ns=1)
-    assert tracker.dated([known], 15)[0].since_ns == 1
+    assert watch.dated([known], 15)[0].since_ns == 1
 
 
 def test_every_state_of_a_heartbeat_is_named() -> None:
@@ -380,16 +370,17 @@ def test_every_state_of_a_heartbeat_is_named() -> None:
     import re
     from pathlib import Path
 
-    from rftd.daemon.why.workers import _SAID
+    from rftd.daemon.why.workers import _WAITS, _WORKS
 
+    named = {"paused", *_WORKS, *_WAITS}
     workers = Path(limits.__file__).parents[1] / "workers"
     names = ("training/loop.py", "training/trainer.py", "membership.py")
     sources = "\n".join((workers / name).read_text() for name in names)
     said = set(re.findall(r'state(?:: str)? = "(\w+)"', sources)) | set(re.findall(r'else "(\w+)"', sources))
     explorer = (workers / "rollout" / "explorer.py").read_text()
     said |= set(re.findall(r'"(\w+)"', explorer.partition("def _doing")[2].partition("def _stage")[0]))
-    assert said >= {"load", "busy", "wait_batch", "wait_tasks", "publish"}, said - set(_SAID)
-    assert said <= set(_SAID), said - set(_SAID)
+    assert said >= {"load", "busy", "wait_batch", "wait_tasks", "publish"}
+    assert said <= named, said - named
 
 
 def test_a_lost_worker_has_no_line_of_its_own() -> None:
