@@ -1,7 +1,6 @@
 """`rftd demo`: a tiny model learns to add, through the log, in about a minute. In reading order:
 
 sums              the task: datasets, with sums held out
-model             the tiny model and its tokenizer
 experiment.yaml   an ordinary experiment file; examples/demo.yaml is the same
 host              a daemon of its own, restarted if it dies
 outcome           what came out, read from the API

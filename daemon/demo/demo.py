@@ -58,7 +58,7 @@ def run_demo(
 
     True if held-out accuracy rose by `bar` at least.
     """
-    from rftd.daemon.demo.model import make_tiny_model
+    from rftd.workers.models.tiny_model import make_tiny_model
 
     folder.mkdir(parents=True)
     text = experiment_text()

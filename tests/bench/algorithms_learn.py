@@ -32,11 +32,11 @@ from demo_task import MAX_TOKENS, Settings, Sums, accuracy, add_options, cut, ma
 from demo_task import grpo as train_grpo
 from figures import tell
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.algorithms.registry import lookup, names
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.losses.registry import POLICY_LOSSES

@@ -24,7 +24,6 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.demo import ENDED, experiment_text
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
@@ -39,6 +38,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.topics import partition_of
+from rftd.workers.models.tiny_model import make_tiny_model
 
 POLL_S = 0.5
 ASK_S = 5.0

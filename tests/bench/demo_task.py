@@ -28,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import (
     AlgorithmSpec,
     CorrectionPart,
@@ -40,6 +39,7 @@ from rftd.streams.spec import (
 )
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.demo.model import make_tiny_model
+from rftd.workers.models.tiny_model import make_tiny_model
 
 SIZE = ("algorithm.repeat_times=8", "buffer.batch_size=8", "explorer.rollout_model={engine_type: torch, engine_num: 3}")
 """64 experiences a step, from three explorers."""

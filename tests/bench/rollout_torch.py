@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.demo.model import make_tiny_model
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.engine import GenerationRequest, Sampling
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from demo_task import Settings, Sums, accuracy, add_options, grpo, make_stage, open_engine, sft, take
 from figures import tell
 
-from rftd.daemon.demo.model import make_tiny_model
+from rftd.workers.models.tiny_model import make_tiny_model
 
 Run = dict[str, Any]
 

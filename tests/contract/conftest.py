@@ -21,6 +21,9 @@ from rftd.streams.log import EventLog
 from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer
 
+# Checks that are no tests of their own show their values too; before anything imports them.
+pytest.register_assert_rewrite("rftd.workers.rollout.engines.contract.checks", "rftd.workers.training.engines.contract")
+
 
 class Harness:
     """Opens the same log again and again, as a restarted daemon would."""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, OptimizerSpec, StageSpec, TrainerSpec
 from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.algorithms.registry import lookup, names
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 

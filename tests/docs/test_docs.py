@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import click
 import pytest
 import yaml
 from synthetic.daemon.experiment_files import overlaid
-from synthetic.docs.package import install_one_ahead, install_packed_weights, install_two_tries
+from synthetic.docs.package import install_next_token, install_one_ahead, install_packed_weights, install_two_tries
 from synthetic.docs.pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
 from synthetic.log.checker_rules import OF_AN_EXPERIMENT, OF_THE_LOG
 from synthetic.worlds.policy_world import PolicyWorld, Sizes
@@ -25,6 +27,7 @@ from rftd.daemon.daemon_file import take_daemon_file
 from rftd.daemon.verbs.serve import command as serve
 from rftd.streams.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.rollout.engines.contract.checks import CHECKS
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.rollout_view import RolloutView
 
@@ -185,6 +188,24 @@ def test_the_policy_and_the_priority_of_the_extending_page_play_a_stage() -> Non
     world.run()
     assert max(world.uses.values()) > 1
     assert len(world.planned) == 20
+
+
+@pytest.mark.slow
+def test_the_contract_of_the_extending_page_runs_as_it_stands(tmp_path: Path) -> None:
+    """In a folder of its own, with none of our fixtures: as a third party has it."""
+    install_next_token(tmp_path)
+    (tmp_path / "test_next_token.py").write_text(block_named("test_next_token.py").text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(CHECKS)} passed" in done.stdout
 
 
 def acting(section: Any) -> set[str]:

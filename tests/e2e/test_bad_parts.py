@@ -84,7 +84,7 @@ def test_a_loss_that_is_no_number(shared: Scene) -> None:
 
 
 def test_a_model_that_goes_while_it_waits_in_the_queue(shared: Scene) -> None:
-    from rftd.daemon.demo.model import make_tiny_model
+    from rftd.workers.models.tiny_model import make_tiny_model
 
     make_tiny_model(shared.folder / "model", seed=1)
     before = shared.submit(EXPERIMENT, "name=before", *SHORT)

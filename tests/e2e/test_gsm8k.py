@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.scene import Scene
 
-from rftd.daemon.demo.model import make_tiny_model
+from rftd.workers.models.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"

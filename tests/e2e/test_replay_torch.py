@@ -11,7 +11,7 @@ import pytest
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH, torch_files
 
-from rftd.daemon.demo.model import make_tiny_model
+from rftd.workers.models.tiny_model import make_tiny_model
 
 STEPS = 35
 

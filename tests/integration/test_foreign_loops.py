@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
@@ -25,6 +24,7 @@ from rftd.streams.socket.client import SocketLog
 from rftd.streams.socket.server import LogServer
 from rftd.streams.spec import ModelSpec, RolloutSpec, TrainerSpec
 from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.process import run_explorer, run_trainer
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]

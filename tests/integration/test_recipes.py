@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError
@@ -24,6 +23,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.topics import partition_of
+from rftd.workers.models.tiny_model import make_tiny_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 60

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import torch
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.supervisor.run import Run
 from rftd.ops.logs import logger
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec, UpdatesSpec
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.record import read_record
 from rftd.workers.training.rerun import Rerun

@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from synthetic.daemon.third_party import install
 from transformers import AutoModelForCausalLM
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.streams import topics
 from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.codec import decode
@@ -27,6 +26,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import EventLog
 from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.record import read_record
 from rftd.workers.training.rerun import Rerun

@@ -3,4 +3,5 @@
 model_type    what config.json tells of a model that is not loaded
 pretrained    models opened one at a time
 text_lengths  from which length of a text on a model computes otherwise
+tiny_model    a model of random weights that learns in a minute: for the demo and for tests of engines
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rftd.daemon.demo.model import make_tiny_model
+from rftd.workers.models.tiny_model import make_tiny_model
 
 TORCH = (
     "model.model_path=./model",

@@ -29,6 +29,11 @@ def install_packed_weights(folder: Path) -> None:
     _install(folder, "packed_weights", block_named("weight_channels.toml").text)
 
 
+def install_next_token(folder: Path) -> None:
+    """The rollout engine."""
+    _install(folder, "next_token", block_named("rollout_engines.toml").text)
+
+
 def _install(folder: Path, module: str, toml: str) -> None:
     """Puts it below `folder`, as an installer would."""
     project = tomllib.loads(toml)["project"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rftd.daemon.demo.model import VOCABULARY_TOKENS, make_tokenizer
+from rftd.workers.models.tiny_model import VOCABULARY_TOKENS, make_tokenizer
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.rollout.engines.torch.alone import LoneRequests
 from rftd.workers.rollout.engines.torch.batch import Batch

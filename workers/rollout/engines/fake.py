@@ -56,7 +56,7 @@ class FakeRolloutEngine:
         self._tokenizer = ByteTokenizer()
         self._version = (-1, -1)
         self._tokens = self._requests = self._running = 0
-        self._closed = False
+        self._closed = asyncio.Event()
         self._channels = Channels()
 
     @property
@@ -64,18 +64,20 @@ class FakeRolloutEngine:
         return self._version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        if self._version[0] < 0 or self._closed:
-            raise RolloutError("the engine has no weights" if not self._closed else "the engine is closed")
+        self._alive()
+        if self._version[0] < 0:
+            raise RolloutError("the engine has no weights")
         self._running += 1
         # Weights may change while the answer is under way; its spans then name both versions, as a real engine's do.
         start = self._version
         try:
             if self._args.hang:
-                await asyncio.Event().wait()
+                await self._closed.wait()
             if latency_s := latency_of(self._args, request.sampling.seed):
                 await self._clock.sleep(latency_s)
         finally:
             self._running -= 1
+        self._alive()
         tokens = [*self._tokenizer.encode(self._answer(request)), *self._tokenizer.eos_ids[:1]]
         wanted = min(round(latency_s * self._args.tokens_per_s), request.sampling.max_tokens)
         tokens = [*self._tokenizer.encode(" " * (wanted - len(tokens))), *tokens][: request.sampling.max_tokens]
@@ -103,7 +105,11 @@ class FakeRolloutEngine:
         return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
 
     async def close(self) -> None:
-        self._closed = True
+        self._closed.set()
+
+    def _alive(self) -> None:
+        if self._closed.is_set():
+            raise RolloutError("the engine was closed")
 
     def _open(self, weights: WeightsRef) -> None:
         try:

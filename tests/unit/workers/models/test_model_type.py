@@ -22,12 +22,12 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DataError
 from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
 from rftd.workers.models.model_type import check_model_type
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.engines.torch.alone import Way
 from rftd.workers.rollout.engines.torch.network import Network

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.errors import DataError
 from rftd.workers.models.pretrained import read_model
+from rftd.workers.models.tiny_model import make_tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rftd.daemon.demo.model import make_tokenizer
+from rftd.workers.models.tiny_model import make_tokenizer
 from rftd.workers.rollout.engines.torch.responses import StopTexts
 
 

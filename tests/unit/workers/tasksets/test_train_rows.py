@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from rftd.daemon.demo.model import CHAT_TEMPLATE, make_tokenizer
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
+from rftd.workers.models.tiny_model import CHAT_TEMPLATE, make_tokenizer
 from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.tasksets.hf_tokenizer import HfTokenizer, open_tokenizer
 from rftd.workers.tasksets.message import Message

@@ -12,9 +12,9 @@ import torch
 from synthetic.models.tiny_models import MAX_LEN, network_of, prompts_of, run, running
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rftd.daemon.demo.model import VOCABULARY_TOKENS, make_tokenizer
 from rftd.ops.errors import RolloutError
 from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.workers.models.tiny_model import VOCABULARY_TOKENS, make_tokenizer
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.trial import try_model
 from rftd.workers.training.engines.torch import saving

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec import StageSpec
 from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.engines.torch.arguments import TorchTrainerArgs
 from rftd.workers.training.engines.torch.critic import Critic

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rftd.daemon.demo.model import make_tiny_model
 from rftd.ops.errors import ConflictError, WorkError
+from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.manifest import manifest_id

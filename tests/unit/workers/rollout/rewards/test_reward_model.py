@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
-from rftd.daemon.demo.model import VOCABULARY_TOKENS, make_tiny_model, make_tokenizer
 from rftd.ops.errors import ConfigError, DataError, RolloutError
+from rftd.workers.models.tiny_model import VOCABULARY_TOKENS, make_tiny_model, make_tokenizer
 from rftd.workers.rollout.rewards import reward_model
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.scorer import open_scorer

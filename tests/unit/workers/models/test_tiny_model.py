@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rftd.daemon.demo.model import make_tiny_model, make_tokenizer
+from rftd.workers.models.tiny_model import make_tiny_model, make_tokenizer
 
 
 def test_loads_offline_and_has_the_promised_size(tmp_path: Path) -> None:

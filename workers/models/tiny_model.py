@@ -1,4 +1,4 @@
-"""The demo's model: a folder that transformers loads offline, made from a seed in a fraction of a second."""
+"""The tiny model of the demo and of tests: a folder that transformers loads offline, made in a fraction of a second."""
 
 from __future__ import annotations
 
