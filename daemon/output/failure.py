@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import traceback
@@ -17,6 +18,9 @@ from rftd.ops.redaction import redact
 
 BUG: Final = 70
 INTERRUPTED: Final = 130
+_JSON_FORMS: Final = ("json", "jsonl")
+_OUTPUT: Final = re.compile(r"-[a-z]*o|--output")
+_JSON: Final = re.compile(r"--json|(-[a-z]*o|--output=)jsonl?")
 
 
 def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None = None) -> int:
@@ -86,9 +90,10 @@ def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    words = list(arguments)
-    chosen = any(flag in ("-o", "--output") and form.startswith("json") for flag, form in pairwise(words))
-    return "--json" in words or chosen
+    """True if the words choose JSON, however the option is spelt: `-o json`, `-qo json`, `-ojson`, `--output=json`."""
+    if any(_JSON.fullmatch(word) for word in arguments):
+        return True
+    return any(_OUTPUT.fullmatch(flag) and form in _JSON_FORMS for flag, form in pairwise(arguments))
 
 
 def _masked(word: str) -> str:

@@ -71,6 +71,21 @@ def test_not_found_is_3(rftd: Rftd) -> None:
     assert rftd("explain", "RFTD-XXX-001").status == 3
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("-o", "json"), ("-ojson",), ("-qo", "json"), ("-qojson",), ("--output", "jsonl"), ("--output=json",), ("--json",)],
+)
+def test_an_error_is_json_however_the_option_is_spelt(rftd: Rftd, words: tuple[str, ...]) -> None:
+    for said in (rftd("get", "nothing", *words), rftd(*words, "get", "nothing")):
+        assert said.out == ""
+        assert json.loads(said.err)["errors"][0]["code"] == "RFTD-NOF-001"
+
+
+@pytest.mark.parametrize("words", [("-o", "yaml"), ("--output=table",), ("-q",)])
+def test_an_error_is_text_for_whoever_chose_no_json(rftd: Rftd, words: tuple[str, ...]) -> None:
+    assert rftd("get", "json", *words).err.startswith("error[RFTD-NOF-001] no experiment 'json'")
+
+
 def test_unreachable_is_4_and_says_how_to_start_one(rftd: Rftd) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
