@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 import yaml
 
 from rftd.ops.errors import ConfigError
+
+_NULL: Final = "tag:yaml.org,2002:null"
 
 
 def take_daemon_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -19,12 +21,12 @@ def take_daemon_file(ctx: click.Context, param: click.Parameter, value: str | No
     """
     if value is None:
         return
-    known = {}
+    known: dict[str, click.Option] = {}
     for option in ctx.command.params:
         if isinstance(option, click.Option) and option.name and option.name != param.name and option.name != "data":
             spelled = max(option.opts, key=len).removeprefix("--").replace("-", "_")
-            known[spelled] = option.name
-    ctx.default_map = {known[key]: given for key, given in _read(Path(value), known).items()}
+            known[spelled] = option
+    ctx.default_map = _read(Path(value), known)
 
 
 def checked_postgres_url(url: str) -> str:
@@ -34,17 +36,17 @@ def checked_postgres_url(url: str) -> str:
     raise ConfigError("this is no URL of PostgreSQL", field="--postgres", fix="postgresql://USER@HOST:5432/DATABASE")
 
 
-def _read(path: Path, known: dict[str, str]) -> dict[str, Any]:
+def _read(path: Path, known: dict[str, click.Option]) -> dict[str, str | list[str]]:
+    """The values of options as they are written: the option's own type reads a value, as on the command line."""
     try:
-        # Read twice: the nodes have the lines, the safe loader has the values.
-        node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot be read: {error}", where=str(path), fix="write KEY: VALUE lines") from error
-    if values is None:
+    if node is None:
         return {}
-    if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
+    if not isinstance(node, yaml.MappingNode):
         raise ConfigError("is no mapping of options", where=str(path), fix="write KEY: VALUE lines")
+    values: dict[str, str | list[str]] = {}
     for key, given in node.value:
         name = str(key.value)
         where = f"{path}:{key.start_mark.line + 1}"
@@ -52,6 +54,14 @@ def _read(path: Path, known: dict[str, str]) -> dict[str, Any]:
             near = difflib.get_close_matches(name, known, n=1)
             fix = f"did you mean {near[0]!r}?" if near else f"one of: {', '.join(sorted(known))}"
             raise ConfigError("no such option", where=where, field=name, fix=fix)
-        if not isinstance(given, yaml.ScalarNode):
+        option = known[name]
+        assert option.name is not None
+        if option.name in values:
+            raise ConfigError("stands there twice", where=where, field=name, fix="remove one of the two")
+        several = option.multiple and isinstance(given, yaml.SequenceNode)
+        words = given.value if several else [given]
+        if not all(isinstance(word, yaml.ScalarNode) and word.tag != _NULL for word in words):
             raise ConfigError("takes one value", where=where, field=name, fix="write KEY: VALUE")
-    return {str(key): str(value) for key, value in values.items()}
+        texts = [str(word.value) for word in words]
+        values[option.name] = texts if option.multiple else texts[0]
+    return values

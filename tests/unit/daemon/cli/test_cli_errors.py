@@ -73,7 +73,15 @@ def test_not_found_is_3(rftd: Rftd) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("-o", "json"), ("-ojson",), ("-qo", "json"), ("-qojson",), ("--output", "jsonl"), ("--output=json",), ("--json",)],
+    [
+        ("-o", "json"),
+        ("-ojson",),
+        ("-qo", "json"),
+        ("-qojson",),
+        ("--output", "jsonl"),
+        ("--output=json",),
+        ("--json",),
+    ],
 )
 def test_an_error_is_json_however_the_option_is_spelt(rftd: Rftd, words: tuple[str, ...]) -> None:
     for said in (rftd("get", "nothing", *words), rftd(*words, "get", "nothing")):
