@@ -11,7 +11,7 @@ import msgspec
 from rftd.daemon.metrics_feed import Counted, MetricsFeed
 from rftd.daemon.registry import Registry
 from rftd.ops import limits
-from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.streams import topics
 from rftd.streams.effective import ruling
@@ -95,7 +95,7 @@ def _counted(record: Record, feed: MetricsFeed) -> bool:
         if head.type != _PRODUCED.name or head.version != _PRODUCED.version or head.role or head.experiment is None:
             return False  # what a role writes may be void
         feed.produced(head.experiment, head.time_ns, _decoder.decode(record.value))
-    except (msgspec.MsgspecError, ValueError):
+    except (*UNREADABLE, ValueError):
         return False  # `ruling` tells what it is
     return True
 

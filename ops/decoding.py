@@ -15,16 +15,18 @@ import msgspec
 import msgspec.inspect
 
 T = TypeVar("T")
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for bytes that are no value of its kind, the last for what is nested deeper than the stack."""
 _making: Final = RLock()
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of JSON text as `kind`. Its `decode` raises msgspec.MsgspecError."""
+    """The decoder of JSON text as `kind`. Its `decode` raises UNREADABLE."""
     return cast("msgspec.json.Decoder[T]", _made(msgspec.json.Decoder, cast(Hashable, kind)))
 
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    """The decoder of msgpack bytes as `kind`. Its `decode` raises msgspec.MsgspecError."""
+    """The decoder of msgpack bytes as `kind`. Its `decode` raises UNREADABLE."""
     return cast("msgspec.msgpack.Decoder[T]", _made(msgspec.msgpack.Decoder, cast(Hashable, kind)))
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.clock import Clock
-from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
 from rftd.streams.arrays import DTYPES
@@ -21,7 +21,7 @@ E = TypeVar("E", bound=Event)
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _head_decoder = msgpack_decoder(Head)
-_UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+_UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 # All but the first come from an upcaster that meets fields of another program.
 
 
@@ -112,7 +112,7 @@ def decode_head(record: Record) -> Head:
     """The attributes alone, for routing. Raises CodecError."""
     try:
         return _head_decoder.decode(record.head)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise CodecError(f"unreadable envelope: {error}", where=place(record)) from error
 
 

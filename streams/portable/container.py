@@ -22,7 +22,7 @@ from typing import IO, Final, Self
 
 import msgspec
 
-from rftd.ops.decoding import json_decoder
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.durable import sync_folder
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, NotFoundError, UsageError
 from rftd.streams.portable.format import (
@@ -198,7 +198,7 @@ class ArchiveReader:
                     fix="import it with the release of rftd that wrote it, or a newer one",
                 )
             return json_decoder(ExportManifest).decode(text)
-        except (msgspec.MsgspecError, ValueError, zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        except (*UNREADABLE, ValueError, zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise _damaged(self.path, f"its manifest cannot be read: {error}") from error
 
     def _members(self) -> None:

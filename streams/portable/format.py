@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import ArchiveError
 
 FORMAT: Final = "rftd-experiment"
@@ -121,6 +121,6 @@ def read_frames(stream: Readable, where: str) -> Iterator[Frame]:
             raise ArchiveError("the last record is cut off", where=where)
         try:
             frame = _decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise ArchiveError(f"no record: {error}", where=where) from error
         yield frame

@@ -9,8 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Self, cast
 
-import msgspec
-
+from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import CodecError, RftdError, UnreachableError
 from rftd.streams.socket import messages as wire
 from rftd.streams.socket.frames import FrameReader
@@ -112,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             replies = [wire.decode_reply(body) for body in self._frames.filled(nbytes)]
-        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (CodecError, *UNREADABLE) as error:
             self._reason = CodecError(f"unreadable reply: {error}", fix="run daemon and workers of the same release")
             self.hang_up()
             return

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
 
-import msgspec
-
 from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import CodecError, ConflictError, LogError, LogLossError, RftdError
 from rftd.streams.backends.admission import admit
 from rftd.streams.chain import Heads
@@ -106,7 +105,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             for body in self._frames.filled(nbytes):
                 self._begin(wire.decode_request(body))
-        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (CodecError, *UNREADABLE) as error:
             self._refuse(error if isinstance(error, CodecError) else CodecError(f"unreadable request: {error}"))
 
     def pause_writing(self) -> None:

@@ -189,6 +189,7 @@ async def test_a_cancelled_wait_ends_on_the_server(path: Path) -> None:
     [
         (b"GET / HTTP/1.1\r\n\r\n", "over the limit"),
         (b"\x08\0\0\0\xc1garbage", "unreadable request"),
+        ((5001).to_bytes(4, "little") + b"\x91" * 5000 + b"\xc0", "unreadable request"),
         (bytes(wire.framed(wire.AskHeads(1))), "greeting"),
     ],
 )

@@ -11,9 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-import msgspec
-
-from rftd.ops.decoding import json_decoder
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
 from rftd.workers.models.text_lengths import moving_rotation
 
@@ -137,7 +135,7 @@ def _config(folder: Path, field: str | None) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         config: dict[str, Any] = json_decoder(dict[str, Any]).decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise DataError(
             f"config.json cannot be read: {type(error).__name__}: {error}",
             where=str(folder),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.ops.decoding import json_decoder
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError
 from rftd.workers.tasksets.message import Message
 
@@ -169,7 +169,7 @@ def _eos_ids(inner: Any, folder: Path) -> tuple[int, ...]:
     if config.is_file():
         try:
             listed = json_decoder(_GenerationConfig).decode(config.read_bytes()).eos_token_id
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise DataError(f"generation_config.json is malformed: {error}", where=str(config)) from error
         # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
         # them too.

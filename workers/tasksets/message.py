@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rftd.ops.decoding import converted, json_decoder
+from rftd.ops.decoding import UNREADABLE, converted, json_decoder
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ def parse_messages(value: Any) -> tuple[Message, ...]:
         else:
             listed = converted(value, list[dict[str, Any]])
         messages = tuple(_message(each) for each in listed)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"are not a list of objects with role and content: {error}") from None
     if not messages:
         raise ValueError("are empty")

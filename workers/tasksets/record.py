@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
 from rftd.streams.spec import FormatSpec, TasksetSpec
 from rftd.workers.tasksets.message import Message, parse_messages
@@ -79,7 +80,7 @@ class DatasetRecord:
             return ""
         try:
             listed = msgspec.json.decode(value) if isinstance(value, str) else value
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise self.error(f"has tools under {key!r} that are no JSON: {error}", key) from None
         if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
             raise self.error(f"has tools under {key!r} that are not a list of objects", key)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
 from rftd.streams.row_order import locate
 from rftd.streams.spec import TasksetSpec
@@ -213,7 +214,7 @@ class _File:
 def _decode(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"line is not JSON: {error}", where=where, fix="write one JSON object per line") from None
     if not isinstance(row, dict):
         raise DataError(

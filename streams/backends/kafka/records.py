@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import iso
-from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.ids import derive
 from rftd.streams.chain import GENESIS, link
 from rftd.streams.envelope import Draft, Head, Record, Stretch
@@ -62,7 +62,7 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, lis
         return None, found
     try:
         head = _decoder.decode(draft.head)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None, found
     found += [
         ("ce_type", _utf8(head.type)),

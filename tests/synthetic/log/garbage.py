@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -13,6 +14,9 @@ from rftd.streams import topics
 from rftd.streams.envelope import Draft, Head
 from rftd.streams.events.registry import definitions
 from rftd.streams.topics import EVERY_PARTITION, Partition, partition_of
+
+_DEEP: Final = b"\x91" * 5000 + b"\xc0"
+"""Lists in lists, more of them than a stack has room for."""
 
 
 def garbage_of(experiment: UUID, partition: Partition, ids: Ids, clock: Clock) -> Iterator[Draft]:
@@ -30,10 +34,12 @@ def garbage_of(experiment: UUID, partition: Partition, ids: Ids, clock: Clock) -
     yield draft(b"", b'{"hello": 1}')
     yield draft(b"\xff\x00garbage", bytes(range(256)))
     yield draft(head("order.placed"))
+    yield draft(_DEEP)
     for definition in definitions():
         if definition.stream == partition.stream:
             yield draft(head(definition.name), b"\xc1 no payload")
             yield draft(head(definition.name), msgspec.msgpack.encode(["no", "map"]))
+            yield draft(head(definition.name), b"\x81\xa6nobody" + _DEEP)
     if partition.stream != topics.EXPERIMENTS or partition != partition_of(topics.EXPERIMENTS, experiment):
         failed = msgspec.msgpack.encode({"code": "X", "reason": "a stranger says so", "role": ""})
         yield draft(head("experiment.failed"), failed)

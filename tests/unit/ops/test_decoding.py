@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from rftd.ops.decoding import converted, json_decoder, msgpack_decoder
+from rftd.ops.decoding import UNREADABLE, converted, json_decoder, msgpack_decoder
 
 THREADS = """
 import sys, threading, types
@@ -75,6 +75,31 @@ def test_each_reads_its_type_and_is_made_once() -> None:
 def test_what_is_none_is_refused(value: Sequence[object] | dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         converted(value, Point)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"x": "1"}',
+        b'{"x": 1, "name": "\xff"}',
+        b'{"x": 1, "more": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+)
+def test_json_that_is_no_value_of_its_kind_is_unreadable(text: bytes) -> None:
+    with pytest.raises(UNREADABLE):
+        json_decoder(Point).decode(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xc1", b"\x90", b"\x82\xa1x\x01\xa4name\xa1\xff", b"\x82\xa1x\x01\xa4more" + b"\x91" * 5000 + b"\xc0"],
+)
+def test_msgpack_that_is_no_value_of_its_kind_is_unreadable(data: bytes) -> None:
+    with pytest.raises(UNREADABLE):
+        msgpack_decoder(Point).decode(data)
 
 
 def test_text_is_a_number_only_where_that_is_asked_for() -> None:

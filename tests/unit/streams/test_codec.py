@@ -22,6 +22,9 @@ from rftd.streams.topics import Partition, partition_of
 EXPERIMENT = UUID(int=5)
 FAILED = RolloutFailed(group=UUID(int=1), rollout=2, stage=0, lease=UUID(int=3), code="RFTD-WRK-002", reason="it ended")
 
+DEEP = b"\x91" * 5000 + b"\xc0"
+"""Valid MessagePack: lists in lists, more of them than a stack has room for."""
+
 
 @pytest.fixture
 def writer() -> Writer:
@@ -63,7 +66,7 @@ def test_an_event_over_the_limit_is_refused_before_it_is_written(writer: Writer)
         writer.draft(ExperimentWarned(text="x" * limits.RECORD_SIZE_BYTES), experiment=EXPERIMENT)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x91\x01", bytes(40)])
+@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x91\x01", bytes(40), DEEP])
 def test_unreadable_bytes_are_codec_errors_with_the_place(writer: Writer, damage: bytes) -> None:
     draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
     for broken in (
@@ -73,6 +76,18 @@ def test_unreadable_bytes_are_codec_errors_with_the_place(writer: Writer, damage
         with pytest.raises(CodecError) as error:
             decode(broken)
         assert error.value.where == f"{draft.partition}@7"
+
+
+def test_a_payload_with_a_field_of_any_depth_is_a_codec_error(writer: Writer) -> None:
+    """Of a field that this release does not know, and which it would pass over."""
+    draft = writer.draft(FAILED, experiment=EXPERIMENT, key=FAILED.group)
+    fields = msgspec.msgpack.decode(draft.value)
+    longer = msgspec.msgpack.encode(fields | {"later": None})
+    record = Record(draft.partition, 7, bytes(16), draft.head, longer)
+    assert decode(record).event == FAILED
+    with pytest.raises(CodecError, match=r"unreadable rollout.failed v1") as error:
+        decode(msgspec.structs.replace(record, value=longer.removesuffix(b"\xc0") + DEEP))
+    assert error.value.where == f"{draft.partition}@7"
 
 
 def test_an_envelope_whose_text_is_no_utf8_is_a_codec_error_with_the_place(writer: Writer) -> None:

@@ -41,6 +41,17 @@ async def exported(path: Path) -> None:
     await export_experiment(log, run.id, path, release="1", clock=ManualClock(), checkpoints="none")
 
 
+def with_manifest(path: Path, text: bytes) -> Path:
+    """The export with another manifest."""
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    new = path.with_name("changed.rftd")
+    with zipfile.ZipFile(new, "w") as file:
+        for name, data in {**members, "manifest.json": text}.items():
+            file.writestr(name, data)
+    return new
+
+
 async def refused(path: Path, kind: type[Exception], words: str) -> None:
     """Importing it raises, and leaves the log and the folder as they are."""
     log = MemoryLog()
@@ -120,6 +131,37 @@ async def test_a_file_that_somebody_changed(tmp_path: Path, change: Change, word
     path = tmp_path / "x.rftd"
     await exported(path)
     await refused(changed(path, change), ArchiveError, words)
+
+
+DEEP = b"[" * 5000 + b"]" * 5000
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"{}", b'{"format": "\xff"}', b'{"format": 1, "version": 1}', b'{"x": ' + DEEP + b"}"],
+)
+async def test_a_manifest_that_cannot_be_read(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "x.rftd"
+    await exported(path)
+    await refused(with_manifest(path, text), ArchiveError, "its manifest cannot be read")
+
+
+@pytest.mark.anyio
+async def test_a_record_that_is_nested_without_an_end(tmp_path: Path) -> None:
+    """Its sum is right: whoever made the file wrote it so."""
+
+    def change(members: dict[str, bytes], manifest: ExportManifest) -> ExportManifest:
+        part = manifest.partitions[0]
+        body = b"\x91" * 5000 + b"\xc0"
+        data = members[part.member.name] = len(body).to_bytes(4, "little") + body
+        member = ArchiveMember(name=part.member.name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        changed = msgspec.structs.replace(part, member=member)
+        return msgspec.structs.replace(manifest, partitions=(changed, *manifest.partitions[1:]))
+
+    path = tmp_path / "x.rftd"
+    await exported(path)
+    await refused(changed(path, change), ArchiveError, "no record")
 
 
 @pytest.mark.anyio

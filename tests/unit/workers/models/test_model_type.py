@@ -135,6 +135,11 @@ def test_what_cannot_run_is_refused_at_submission(
         Network.load(str(made), max_len=48, dtype="float32")
 
 
+def test_a_config_that_is_nested_without_an_end_is_refused_at_submission(folder: Callable[..., Path]) -> None:
+    with pytest.raises(DataError, match=r"config\.json cannot be read"):
+        preflight(experiment(folder('{"a": ' + "[" * 5000 + "]" * 5000 + "}")))
+
+
 @pytest.mark.parametrize("turning", MOVING)
 @pytest.mark.parametrize("old_spelling", [True, False])
 def test_a_rotation_that_depends_on_length_is_refused_at_submission(

@@ -59,6 +59,13 @@ def test_a_row_may_bring_its_own_system_prompt_workflow_and_reward() -> None:
         ({"message": "hello", "response": "r"}, "are not a list"),
         ({"message": [], "response": "r"}, "are empty"),
         ({"message": [{"role": "user"}], "response": "r"}, "`content`"),
+        ({"message": [{"role": "user", "content": None}], "response": "r"}, "`str`, got `null`"),
+        ({"message": [{"role": "user", "content": ["hi"]}], "response": "r"}, "`str`, got `array`"),
+        ({"message": ["hi"], "response": "r"}, "got `str`"),
+        ({"message": 7, "response": "r"}, "are not a list"),
+        ({"message": "[" * 5000 + "]" * 5000, "response": "r"}, "are not a list"),
+        ({"message": '[{"role": "user", "content": "hi", "x": ' + "[" * 5000 + "]" * 5000 + "}]"}, "are not a list"),
+        ({"prompt": [], "response": "r"}, "under 'prompt' that are empty"),
     ],
 )
 def test_a_missing_key_names_the_row_and_the_keys_it_has(record: dict[str, Any], message: str) -> None:

@@ -124,6 +124,11 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         (b'{"n": 1}\n[1]\n', r"(?s)a JSON list, not an object.*rows\.jsonl:2"),
         (b'{"n": NaN}\n', r"(?s)not JSON.*rows\.jsonl:1"),
         (b'{"n": "\xff"}\n', r"(?s)not JSON.*rows\.jsonl:1"),
+        (b'\xef\xbb\xbf{"n": 1}\n', r"(?s)not JSON.*rows\.jsonl:1"),
+        (b'{"n": "\\ud800"}\n', r"(?s)not JSON.*rows\.jsonl:1"),
+        (b'{"n": 1e999}\n', r"(?s)not JSON.*rows\.jsonl:1"),
+        (b'{"n": 1}\n{"n": 1} {"n": 2}\n', r"(?s)not JSON.*rows\.jsonl:2"),
+        (b'{"n": 1}\n{"n": ' + b"[" * 5000 + b"]" * 5000 + b"}\n", r"(?s)not JSON.*rows\.jsonl:2"),
         (b'{"n": "' + b"x" * limits.TASKSET_ROW_SIZE_BYTES + b'"}\n', r"(?s)longer than 1048576 bytes.*rows\.jsonl:1"),
     ],
 )
