@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -43,9 +44,10 @@ class Duration(click.ParamType[float]):
         if isinstance(value, int | float):
             return float(value)
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(value).strip())
-        if match is None:
+        duration_s = float(match[1]) * self._FACTORS[match[2] or ""] if match is not None else math.inf
+        if math.isinf(duration_s):
             self.fail(f"{value!r} is no duration: write 30s, 500ms, 2m or 1h", param, ctx)
-        return float(match[1]) * self._FACTORS[match[2] or ""]
+        return duration_s
 
 
 class Size(click.ParamType[int]):
@@ -61,9 +63,10 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
         factor = self._FACTORS.get(match[2].upper()) if match is not None else None
-        if match is None or factor is None:
+        size = float(match[1]) * factor if match is not None and factor is not None else math.inf
+        if math.isinf(size):
             self.fail(f"{value!r} is no size: write 500MB, 2GiB or a number of bytes", param, ctx)
-        return int(float(match[1]) * factor)
+        return int(size)
 
 
 def current(ctx: click.Context) -> Settings:

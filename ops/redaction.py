@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 MASK: Final = "***"
 _NAME = re.compile(r"(^|_)(api_?key|token|password|passwd|secret|credentials?)$", re.IGNORECASE)
@@ -40,9 +40,10 @@ def is_secret_map(name: str) -> bool:
 
 
 def has_url_credentials(value: str) -> bool:
-    """True if `value` is a URL with a password in it."""
+    """True if `value` is a URL with a password in it: before the host, or as a parameter, as PostgreSQL's may be."""
     try:
-        return "://" in value and urlsplit(value).password is not None
+        parts = urlsplit(value)
+        return "://" in value and (parts.password is not None or _masked_query(parts.query) != parts.query)
     except ValueError:
         return False
 
@@ -50,7 +51,8 @@ def has_url_credentials(value: str) -> bool:
 def redact(value: Any, name: str = "") -> Any:
     """`value` with every secret replaced by `***`; for logs and error texts."""
     if isinstance(value, dict):
-        if is_secret_map(name):
+        # All below a secret field is secret, but for the name of the variable that has it.
+        if is_secret_map(name) or (is_secret_field(name) and set(value) != {"env"}):
             return dict.fromkeys(value, MASK)
         return {key: redact(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -61,5 +63,16 @@ def redact(value: Any, name: str = "") -> Any:
         # The user stays: it tells people which account is wrong, and is no secret.
         parts = urlsplit(value)
         host = parts.netloc.rpartition("@")[2]
-        return parts._replace(netloc=f"{parts.username or ''}:{MASK}@{host}").geturl()
+        place = parts.netloc if parts.password is None else f"{parts.username or ''}:{MASK}@{host}"
+        return parts._replace(netloc=place, query=_masked_query(parts.query)).geturl()
     return value
+
+
+def _masked_query(query: str) -> str:
+    """The parameters of a URL as they are written, those that hold a secret masked."""
+    return "&".join(_masked_parameter(each) for each in query.split("&"))
+
+
+def _masked_parameter(parameter: str) -> str:
+    name, equals, value = parameter.partition("=")
+    return f"{name}{equals}{MASK}" if value and is_secret_field(unquote(name)) else parameter

@@ -26,6 +26,8 @@ from rftd.streams.events.checkpoint import FileRef
 
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
 LATEST_WEIGHTS: Final = "latest_state_dict_iteration.txt"
+_STEP_DIGITS: Final = 18
+"""Most digits of a marker; a damaged one may have any number of them."""
 
 
 class Staged(NamedTuple):
@@ -157,9 +159,14 @@ def verify(folder: Path, files: Sequence[FileRef]) -> None:
     for file in files:
         path = folder / file.path
         # The list comes from an event, which may have been imported from a stranger.
-        if not path.resolve().is_relative_to(folder.resolve()):
+        try:
+            inside = path.resolve().is_relative_to(folder.resolve())
+            found = path.is_file()
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file.path[:80]!r} is no name of a file: {error}", where=str(folder)) from error
+        if not inside:
             raise DataError(f"{file.path!r} lies outside of the checkpoint", where=str(folder))
-        if not path.is_file():
+        if not found:
             raise _damaged(path, "is missing")
         if path.stat().st_size != file.size_bytes:  # before its bytes are read: they may be many gigabytes
             raise _damaged(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
@@ -236,10 +243,10 @@ def _marked(job_dir: Path) -> list[Path]:
 
 def _step_in(path: Path) -> int | None:
     try:
-        text = path.read_text(encoding="ascii").strip()
+        text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _STEP_DIGITS:
         raise DataError(f"{text[:40]!r} is no step", where=str(path), fix="write the N of the newest global_step_N")
     return int(text)
 

@@ -21,7 +21,7 @@ def size(count_bytes: int) -> str:
     """Bytes: `512 B`, `1.5 MiB`."""
     value = float(count_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
+        if round(value, 1) < 1024:  # as it is printed: 1023.99 KiB is 1.0 MiB
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"

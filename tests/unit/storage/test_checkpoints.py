@@ -10,6 +10,8 @@ from rftd.ops import faults
 from rftd.ops.errors import DataError, FencedError
 from rftd.storage import checkpoints
 from rftd.storage.checkpoints import (
+    LATEST_CHECKPOINT,
+    LATEST_WEIGHTS,
     commit_folder,
     files_of,
     latest,
@@ -127,6 +129,21 @@ def test_a_path_out_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "global_step_3", [outside])
 
 
+@pytest.mark.parametrize("path", ["..", "../global_step_3x/y", "/etc/passwd", "a\0b", "x" * 300, "\ud800"])
+def test_a_name_that_no_file_of_a_checkpoint_can_have_is_refused(tmp_path: Path, path: str) -> None:
+    (first, *_) = commit_folder(tmp_path / "global_step_3", write)
+    with pytest.raises(DataError, match=r"outside of the checkpoint|no name of a file") as raised:
+        verify(tmp_path / "global_step_3", [first, type(first)(path, first.size_bytes, first.sha256)])
+    assert raised.value.where == str(tmp_path / "global_step_3")
+
+
+@pytest.mark.parametrize("path", ["", ".", "actor", "actor/huggingface"])
+def test_a_folder_is_no_file_of_a_checkpoint(tmp_path: Path, path: str) -> None:
+    (first, *_) = commit_folder(tmp_path / "global_step_3", write)
+    with pytest.raises(DataError, match="is missing"):
+        verify(tmp_path / "global_step_3", [type(first)(path, first.size_bytes, first.sha256)])
+
+
 def test_symbolic_links_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="symbolic link"):
         commit_folder(tmp_path / "global_step_3", lambda temporary: (temporary / "a").symlink_to("/etc/hostname"))
@@ -139,9 +156,36 @@ def test_markers(tmp_path: Path) -> None:
     assert latest(tmp_path) == 12
     assert (tmp_path / "latest_state_dict_iteration.txt").read_text() == "12"
     assert len(list(tmp_path.iterdir())) == 2
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("twelve")
-    with pytest.raises(DataError, match="twelve"):
-        latest(tmp_path)
+
+
+@pytest.mark.parametrize("name", [LATEST_CHECKPOINT, LATEST_WEIGHTS])
+@pytest.mark.parametrize(
+    "damaged", [b"", b"twelve", b"-3", b"3 4", b"3\x00", b"\xff\xfe12", "\u0663".encode(), b"9" * 5000, bytes(4096)]
+)
+def test_a_damaged_marker_names_no_checkpoint_and_stays_for_a_person_to_see(
+    tmp_path: Path, name: str, damaged: bytes
+) -> None:
+    commit_folder(tmp_path / "global_step_3", write)
+    mark_latest(tmp_path, 3)
+    assert not misses_its_folder(tmp_path)
+    (tmp_path / name).write_bytes(damaged)
+    assert misses_its_folder(tmp_path)
+    mend_markers(tmp_path, [])
+    assert (tmp_path / name).read_bytes() == damaged
+    if name == LATEST_CHECKPOINT:
+        with pytest.raises(DataError, match="is no step") as raised:
+            latest(tmp_path)
+        assert raised.value.where == str(tmp_path / name)
+    mark_latest(tmp_path, 3)
+    assert not misses_its_folder(tmp_path)
+
+
+def test_a_marker_that_a_person_wrote_may_end_with_a_line_break(tmp_path: Path) -> None:
+    (tmp_path / LATEST_CHECKPOINT).write_text("7\n")
+    assert latest(tmp_path) == 7
+    assert misses_its_folder(tmp_path)
+    (tmp_path / "global_step_7").mkdir()
+    assert not misses_its_folder(tmp_path)
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
