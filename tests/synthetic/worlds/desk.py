@@ -109,13 +109,14 @@ def scores_of(rewards: Sequence[Any], **changes: Any) -> experience.EvalScored:
 class Desk:
     """Events go in one by one; `state` is what the roles decide on."""
 
-    def __init__(self, stage: StageSpec | None = None) -> None:
+    def __init__(self, stage: StageSpec | None = None, *later: StageSpec) -> None:
+        """The first stage has begun; those `later` begin as a test says (`next_stage`)."""
         self.tape = Tape()
         self.id = self.tape.ids.new()
         self.state = RunState(self.id)
         self.positions: dict[Partition, int] = {}
         self._fences = FenceView()
-        spec = ExperimentSpec(project="p", name="n", job_dir="/jobs", stages=(stage or stage_of(),), config={})
+        spec = ExperimentSpec(project="p", name="n", job_dir="/jobs", stages=(stage or stage_of(), *later), config={})
         self.put(experiment.ExperimentSubmitted(spec=spec))
         self.put(experiment.ExperimentAccepted(start=()))
         self.put(experiment.ExperimentStarted())
@@ -219,6 +220,12 @@ class Desk:
             self.produce(lease, range(REPEAT), version=version, priority=priority, spread=spread)
         self.obey(close_groups(self.state, stage_over=False))
 
+    def next_stage(self) -> None:
+        """The stage under way is over, and the next one begins."""
+        spine = self.state.spine
+        self.put(experiment.StageCompleted(stage=spine.stage, last_version=spine.version))
+        self.put(experiment.StageStarted(stage=spine.stage + 1, name="next", first_version=spine.version))
+
     def execute(self) -> int:
         """The trainer's next step; returns it."""
         spine = self.state.spine
@@ -226,7 +233,7 @@ class Desk:
         done = step.StepCompleted(
             batch=plan.batch,
             step=plan.step,
-            stage=0,
+            stage=plan.stage,
             generation=0,
             checksum=f"c{plan.step}",
             items=len(plan.experiences),
