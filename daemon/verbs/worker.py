@@ -64,8 +64,9 @@ def _run(role: str, log_at: LogUrl, experiment: str | None, slot: int | None, sp
 
     from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
-    from rftd.ops.logs import configure
+    from rftd.ops.logs import configure, logger
     from rftd.streams.backends.backend import backend_of
+    from rftd.workers.launcher.started_here import StartedHere
 
     url = backend_of(log_at).checked(log_at.text)
     try:
@@ -75,7 +76,13 @@ def _run(role: str, log_at: LogUrl, experiment: str | None, slot: int | None, sp
     configure()
     if role == "explorer":  # a trainer's cycles may hold activations
         tune_collector()
-    asyncio.run(_work(role, url, id, slot, spine_offset))
+    started = StartedHere()
+    if ended := started.end_of_the_dead():
+        logger(role=role).warning("worker.leftovers_ended", processes=ended)
+    try:
+        asyncio.run(_work(role, url, id, slot, spine_offset))
+    finally:
+        started.end()
 
 
 async def _work(role: str, url: LogUrl, experiment: object, slot: int | None, spine_offset: int) -> None:

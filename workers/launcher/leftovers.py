@@ -1,7 +1,9 @@
-"""Processes of one place, found by session and by a mark in their environment, and ended before the next one starts.
+"""Processes of one place, found by three signs, and ended before the next one starts.
 
-An engine's own processes outlive a worker that is killed, and hold its device, its ports and its memory. They are in
-the worker's session unless they made one of their own, and they have its environment unless they were given another.
+An engine's own processes outlive a worker that is killed, and hold its device, its ports and its memory. They have a
+mark in their environment unless they were given another one or wrote a title over it, they are in the worker's session
+unless they made one of their own, and they write to the worker's log unless their output was sent elsewhere. Who their
+parent is says nothing: a child whose parent has ended is a child of init. Only Linux tells where a process writes to.
 """
 
 from __future__ import annotations
@@ -42,12 +44,10 @@ class Leftovers:
         self._log_path = log_path
         self.own: set[int] = set()
         """Sessions of children of this process whose status nobody has collected: nothing else has their number."""
-        self.former: set[int] = set()
-        """Sessions of processes that an earlier daemon started. Their numbers may have come again since."""
 
     def processes(self) -> list[psutil.Process]:
         """The leftovers that live, whoever started them; those that ended and wait for their parent are gone."""
-        every = list(_visible())
+        every = list(visible())
         marked = {each.session for each in every if each.mark == self._mark}
         # Never this process's own session: a daemon that is started in a worker's session would end itself.
         sure = (marked | self.own) - {os.getsid(0)}
@@ -56,10 +56,11 @@ class Leftovers:
     def _is_left(self, seen: Seen, sure: set[int]) -> bool:
         if seen.mark == self._mark or seen.session in sure:
             return True
-        # A former session's number may be another's by now, so a second sign is wanted: it writes to our log.
-        return seen.session in self.former and not seen.mark and self._writes_our_log(seen.process.pid)
+        # Nobody but the workers of this place writes to its log; one of another place may have the same one open.
+        return not seen.mark and self._writes_our_log(seen.process.pid)
 
     def _writes_our_log(self, pid: int) -> bool:
+        """True if standard output or standard error is the place's log; False where the system does not tell."""
         with suppress(OSError):
             wanted = os.stat(self._log_path)
             return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), wanted) for number in (1, 2))
@@ -70,24 +71,34 @@ class Leftovers:
 
         `say` is told what is there still.
         """
-        # SIGTERM first, once for each process: an engine that is asked frees its device and its sockets.
-        patient = round(limits.LEFTOVER_GRACE_S / LOOK_S)
-        asked: set[int] = set()
-        rounds = 0
-        while left := self.processes():
-            say(named(left))
-            for process in left:
-                with suppress(psutil.Error):
-                    if rounds >= patient:
-                        process.send_signal(signal.SIGKILL)
-                    elif process.pid not in asked:
-                        asked.add(process.pid)
-                        process.send_signal(signal.SIGTERM)
-            rounds += 1
-            if wait(LOOK_S):
-                return False
-        say("")
-        return True
+        return end_all(self.processes, wait, say)
+
+
+def end_all(
+    find: Callable[[], list[psutil.Process]], wait: Callable[[float], bool], say: Callable[[str], None]
+) -> bool:
+    """Asks each process that `find` finds to end, then kills it; True once none is left, False if `wait` says so.
+
+    `say` is told what is there still.
+    """
+    # SIGTERM first, once for each process: an engine that is asked frees its device and its sockets.
+    patient = round(limits.LEFTOVER_GRACE_S / LOOK_S)
+    asked: set[int] = set()
+    rounds = 0
+    while left := find():
+        say(named(left))
+        for process in left:
+            with suppress(psutil.Error):
+                if rounds >= patient:
+                    process.send_signal(signal.SIGKILL)
+                elif process.pid not in asked:
+                    asked.add(process.pid)
+                    process.send_signal(signal.SIGTERM)
+        rounds += 1
+        if wait(LOOK_S):
+            return False
+    say("")
+    return True
 
 
 def named(processes: list[psutil.Process]) -> str:
@@ -104,7 +115,7 @@ def _name(process: psutil.Process) -> str:
         return "ended"
 
 
-def _visible() -> Iterator[Seen]:
+def visible() -> Iterator[Seen]:
     """Every process but this one; none where /proc is that of another PID namespace."""
     # With a /proc of another namespace pids would name strangers: none is better than the wrong one.
     if _foreign_proc():

@@ -175,6 +175,9 @@ class LocalExecutor:
         # Before the worker starts: OpenMP reads its number of threads once, when it is loaded.
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: place.mark}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
+        # The package setproctitle, which inference engines name their processes with, writes the title over the
+        # environment, and so over the mark, unless it is told not to.
+        environment["SPT_NOENV"] = "1"
 
         def spawn() -> subprocess.Popen[bytes]:
             make_durable_folder(order.log_path.parent)  # in the job's folder, which it makes
@@ -196,9 +199,6 @@ class LocalExecutor:
         if not self._here.sees(started):
             return None
         place = self._place(order)
-        # Without a boot id a worker of before the last boot is told by its start time alone.
-        if started.boot_id or started.process_start_s > psutil.boot_time():
-            place.note_former(started.pid)
         process = _process_of(started)
         return AdoptedProcess(place, process) if process is not None else None
 

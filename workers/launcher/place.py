@@ -29,10 +29,6 @@ class Place:
         self._turn = threading.Lock()
         self._tidying: threading.Thread | None = None
 
-    def note_former(self, pid: int) -> None:
-        """Remembers a worker that an earlier daemon started here: its session is looked through."""
-        self._leftovers.former.add(pid)
-
     def tidy(self) -> threading.Thread:
         """Begins to end what is left, unless that is under way; the thread ends when nothing is. Never blocks."""
         if self._tidying is None or not self._tidying.is_alive():
@@ -71,7 +67,6 @@ class Place:
         for child in self._children:
             child.wait()
         self._leftovers.own.difference_update(child.pid for child in self._children)
-        self._leftovers.former.clear()
         self._children.clear()
         return True
 
