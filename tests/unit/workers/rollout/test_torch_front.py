@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
+import torch
 from synthetic.models.families import FAMILIES
 from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM
@@ -16,12 +19,13 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.errors import DataError, RolloutError
 from rftd.workers.devices.device_turn import Resting
 from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.workers.rollout.engines.torch import engine as engine_module
 from rftd.workers.rollout.engines.torch import network
 from rftd.workers.rollout.engines.torch.batch import Batch
 from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
-from rftd.workers.weights.torch_bytes import bytes_of
+from rftd.workers.weights.torch_bytes import bytes_of, tensors_of
 
 ModelOf = Callable[[str], Path]
 
@@ -59,6 +63,47 @@ async def test_a_failing_model_reaches_every_waiter(model_of: ModelOf, tmp_path:
     for late in (engine.generate(request(9)), engine.load_weights(weights_of(folder, tmp_path / "v0"))):
         with pytest.raises(RolloutError, match="no room for a tensor"):
             await late
+    await engine.close()
+
+
+class Gated(torch.Tensor):
+    """Whoever looks at its numbers waits until the gate is open; copying them does not."""
+
+    gate = threading.Event()
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.isfinite, torch.aminmax):
+            assert cls.gate.wait(60)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.anyio
+async def test_decoding_goes_on_while_new_weights_are_verified(
+    model_of: ModelOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are drawn from the old ones until the last number of the new ones was looked at."""
+    folder = model_of("llama")
+    engine = await opened(folder)
+    weights = await asyncio.to_thread(weights_of, folder, tmp_path / "v0")
+    await engine.load_weights(weights)
+    Gated.gate.clear()
+    monkeypatch.setattr(
+        engine_module,
+        "tensors_of",
+        lambda found: {name: tensor.as_subclass(Gated) for name, tensor in tensors_of(found).items()},
+    )
+    try:
+        loading = asyncio.ensure_future(engine.load_weights(msgspec.structs.replace(weights)))
+        for number in range(3):
+            async with asyncio.timeout(30):
+                found = await engine.generate(request(number))
+            assert [(span.version, span.start, span.end) for span in found.spans] == [(0, 0, 40)]
+            assert not loading.done()
+    finally:
+        Gated.gate.set()
+    assert await loading == weights.checksum
+    assert len((await engine.generate(request(9))).tokens) == 40
     await engine.close()
 
 

@@ -80,7 +80,7 @@ def test_new_weights_are_exact_in_the_rollout_engine(
     exported = checkpoint.export(engine.snapshot().weights(), tmp_path / "v1", version=1, generation=0)
     network = network_of(other)
     try_model(network)
-    network.assign(tensors_of(checkpoint.read(Path(exported.path))[1]))
+    network.assign(network.verified(tensors_of(checkpoint.read(Path(exported.path))[1])))
     batch = Batch(network, slots=4, max_len=MAX_LEN, deterministic=True)
     batch.swapped((1, 0))
     engine.save(tmp_path / "saved", hf=True)
@@ -101,7 +101,7 @@ def test_a_buffer_that_new_weights_lack_is_named(tmp_path: Path, make_stage: Mak
     tensors = opened(folder, make_stage()).tensors()
     name = "model.layers.1.mlp.e_score_correction_bias"
     with pytest.raises(RolloutError, match=f"lack '{name}'"):
-        network_of(folder).assign({key: value for key, value in tensors.items() if key != name})
+        network_of(folder).verified({key: value for key, value in tensors.items() if key != name})
 
 
 @pytest.mark.parametrize("hf", [False, True])

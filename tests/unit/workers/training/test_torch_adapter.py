@@ -67,8 +67,8 @@ def test_explorers_get_the_same_network_from_merged_weights_and_from_the_adapter
     for step in range(1, 4):
         merged.train(make_batch(step))
         alone.train(make_batch(step))
-        whole_network.assign(merged.tensors())
-        network.assign(alone.tensors())
+        whole_network.assign(whole_network.verified(merged.tensors()))
+        network.assign(network.verified(alone.tensors()))
         for name, value in whole_network.model.state_dict().items():
             torch.testing.assert_close(network.model.state_dict()[name], value, atol=1e-6, rtol=0)
     sizes = [sum(value.numel() for value in engine.tensors().values()) for engine in (merged, alone)]
@@ -82,16 +82,16 @@ def test_an_adapter_of_another_model_is_refused_and_the_network_stays(
     engine = open_engine(adapted(make_stage(), publish="adapter"))
     engine.train(make_batch(1))
     network = Network.load(str(tiny_model), max_len=64, dtype="float32")
-    network.assign(engine.tensors())
+    network.assign(network.verified(engine.tensors()))
     before = {name: value.clone() for name, value in network.model.state_dict().items()}
     odd = dict(engine.tensors())
     name = next(iter(odd))
     with pytest.raises(RolloutError, match="one of two"):
-        network.assign({key: value for key, value in odd.items() if key != name})
+        network.verified({key: value for key, value in odd.items() if key != name})
     with pytest.raises(RolloutError, match="shapes"):
-        network.assign({key: value[:, :-1] if key.endswith("lora_A") else value for key, value in odd.items()})
+        network.verified({key: value[:, :-1] if key.endswith("lora_A") else value for key, value in odd.items()})
     with pytest.raises(RolloutError, match="differ in"):
-        network.assign({f"other.{key}": value for key, value in odd.items()})
+        network.verified({f"other.{key}": value for key, value in odd.items()})
     assert all(torch.equal(before[key], value) for key, value in network.model.state_dict().items())
 
 

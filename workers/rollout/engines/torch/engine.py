@@ -51,6 +51,8 @@ class TorchRolloutEngine:
         )
         self._room = asyncio.Semaphore(QUEUE_REQUESTS)
         self._waiters: dict[Running, Waiter] = {}
+        self._changing = asyncio.Lock()
+        """Held by who brings new weights, or moves them between device and host: one at a time."""
         self._promised: set[asyncio.Future[None]] = set()
         self._unsent: list[Running] = []
         self._requests_total = 0
@@ -161,7 +163,11 @@ class TorchRolloutEngine:
                 self._cancel(running)
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Reads and verifies beside the running requests, then swaps between two decode steps."""
+        """Reads and verifies on a thread of its own, then swaps between two decode steps, which takes one copy."""
+        async with self._changing:
+            return await self._loaded(weights)
+
+    async def _loaded(self, weights: WeightsRef) -> str:
         self._alive()
         tensors, let_go = await asyncio.to_thread(self._opened, weights)
         # The engine may have failed meanwhile, and then nobody would ever let the weights go.
@@ -193,6 +199,10 @@ class TorchRolloutEngine:
         await self._turned(rests=False)
 
     async def _turned(self, *, rests: bool) -> None:
+        async with self._changing:
+            await self._turn(rests=rests)
+
+    async def _turn(self, *, rests: bool) -> None:
         self._alive()
         if not self._loop.rest.possible:
             return
@@ -229,7 +239,8 @@ class TorchRolloutEngine:
                 raise
             except WorkError as error:
                 raise RolloutError(error.what, where=error.where) from error
-            return tensors_of(found), stack.pop_all().close
+            verified = self._network.verified(tensors_of(found))
+            return verified, stack.pop_all().close
 
     def _checked(self, request: GenerationRequest) -> Running:
         self._alive()

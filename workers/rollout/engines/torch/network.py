@@ -38,16 +38,15 @@ class AdaptedWeights:
         Raises RolloutError if the adapter belongs to another model.
         """
         pairs = changes(adapter)
-        if not self._base:
-            self._base = {name: own[name].clone() for name in pairs if name in own}
-        if pairs.keys() != self._base.keys():
-            odd = sorted(pairs.keys() ^ self._base.keys())[0]
+        bases = self._base or {name: own[name].clone() for name in pairs if name in own}
+        if pairs.keys() != bases.keys():
+            odd = sorted(pairs.keys() ^ bases.keys())[0]
             raise RolloutError(
                 f"the adapter and the model differ in {odd!r}", fix="publish adapters of one set of modules"
             )
         made = {}
         for name, (low, high) in pairs.items():
-            base = self._base[name]
+            base = bases[name]
             if low.shape[0] != high.shape[1] or base.shape != (high.shape[0], low.shape[1]):
                 raise RolloutError(
                     f"the adapter of {name!r} has shapes {tuple(low.shape)} and {tuple(high.shape)}, "
@@ -56,6 +55,8 @@ class AdaptedWeights:
                 )
             # Always from the base: adding to the last sum would keep every adapter before this one, and its rounding.
             made[name] = base.float() + (high.float() @ low.float()).to(base.device)
+        # Only now: an adapter that is refused must not decide which modules are adapted.
+        self._base = bases
         return made
 
 
@@ -191,31 +192,45 @@ class Network:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    def assign(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies new weights over the old, all or none; those of an adapter are added to the base weights.
+    def verified(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The tensors that `assign` takes; those of an adapter on a CPU are added to the base weights.
 
-        Raises RolloutError if they are not this model's.
+        Nothing of the network changes, and another thread may decode meanwhile; only one may verify at a time. Raises
+        RolloutError if they are not this model's, or not finite.
         """
         own: dict[str, torch.Tensor] = self.model.state_dict()
-        if is_adapter(tensors):
+        adapts = is_adapter(tensors)
+        if adapts:
+            _refuse_broken(tensors)
+            if self.device.type != "cpu":
+                # The base weights may rest on the host, from where only the thread that decodes brings them back.
+                return tensors
             tensors = self._adapted.whole(tensors, own)
-            missing = []
-        else:
-            missing = _lacking(tensors, own)
+        missing = [] if adapts else _lacking(tensors, own)
         unknown = [name for name in tensors if name not in own]
         wrong = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
-        broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
         for names, what in (
             (missing, "lack"),
             (unknown, "hold, unknown to this model,"),
             (wrong, "have another shape of"),
-            (broken, "have NaN or infinity in"),
         ):
             if names:
-                raise RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
-        # Checked before and copied in place: half of a swap would be a model that never existed, and views of the fused
-        # matrices, recordings and the adapters' base rest on these addresses.
-        for name, tensor in tensors.items():
+                raise _refused(names, what)
+        _refuse_broken(tensors)
+        return tensors
+
+    def assign(self, verified: Mapping[str, torch.Tensor]) -> None:
+        """Copies what `verified` gave over the old weights, all or none.
+
+        Raises RolloutError for an adapter, on a GPU, of another model.
+        """
+        own: dict[str, torch.Tensor] = self.model.state_dict()
+        if is_adapter(verified):
+            verified = self._adapted.whole(verified, own)
+            _refuse_broken(verified)
+        # Verified before and copied in place: half of a swap would be a model that never existed, and views of the
+        # fused matrices, recordings and the adapters' base rest on these addresses.
+        for name, tensor in verified.items():
             own[name].copy_(tensor)
 
 
@@ -236,6 +251,24 @@ def _lacking(tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor
     # By address, for tied weights are one tensor under two names, of which a checkpoint holds one.
     present = {own[name].data_ptr() for name in tensors if name in own}
     return [name for name in own if name not in tensors and own[name].data_ptr() not in present]
+
+
+def _refuse_broken(tensors: Mapping[str, torch.Tensor]) -> None:
+    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    if broken:
+        raise _refused(broken, "have NaN or infinity in")
+
+
+def _refused(names: Sequence[str], what: str) -> RolloutError:
+    return RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    if not tensor.numel():
+        return True
+    # NaN comes through aminmax, which reads the memory once and writes none: far faster than asking each number.
+    lowest, highest = torch.aminmax(tensor)
+    return bool(torch.isfinite(lowest) and torch.isfinite(highest))
 
 
 def _ids(config: object) -> list[object]:
