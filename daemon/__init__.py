@@ -7,8 +7,7 @@ daemon_file     the same options from a YAML file
 service         one daemon, composed: log, log server, projections, supervisor, HTTP
 log_source      where the log is: embedded, or at a URL
 patience        waiting out a log or a database that is away
-external_worker  a worker that nobody ordered joins what is under way
-crews           ... and which experiment it is of use to
+external_worker  a worker that nobody ordered joins what is under way, where it is of use
 data_folder     what lies where in the daemon's folder
 http_server     uvicorn inside the daemon's loop
 registry        every experiment in the log, by state, folded from the spines
@@ -22,7 +21,6 @@ api/            that over HTTP
 client/         the same from the other side
 metrics_feed    records to metrics
 metrics_follower  the log to that feed
-installed       the installed release
 output/         tables, figures, errors for people
 doctor/         checks of machine, folder and daemon
 demo/           `rftd demo`

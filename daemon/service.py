@@ -19,7 +19,6 @@ from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.dlq.desk import watch_dead_letters
 from rftd.daemon.http_server import bind, serving_http, url_of
-from rftd.daemon.installed import installed_version
 from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
@@ -34,6 +33,7 @@ from rftd.ops.errors import NotFoundError, RftdError, UsageError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
+from rftd.ops.releases import release_of
 from rftd.storage.database import open_database
 from rftd.storage.disk import LocalDisk
 from rftd.storage.projector import Projector
@@ -134,7 +134,7 @@ async def running(options: ServiceOptions, *, clock: Clock, ids: Ids, logger: Lo
         owned = await parts.log()
         hearing = await parts.hearing(owned)
         engine, projector = await parts.state(owned.log, hearing)
-        feed = MetricsFeed(Metrics(version=installed_version()))
+        feed = MetricsFeed(Metrics(version=release_of("rftd")))
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
         supervisor = _supervisor(options, owned, folder, guard, hearing, clock=clock, ids=ids, logger=logger)

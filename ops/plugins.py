@@ -35,6 +35,10 @@ class Plugins(Generic[T]):
         """Every name that `open` knows, ours first; imports none of them."""
         return (*self._table, *(name for name in sorted(self._third_parties()) if name not in self._table))
 
+    def ours(self) -> tuple[str, ...]:
+        """The names in our table; imports none of them."""
+        return tuple(self._table)
+
     def builtin(self, name: str) -> bool:
         """True if the name is ours; a third party cannot replace one of ours."""
         return name in self._table

@@ -1,13 +1,10 @@
 """The HTTP API of the daemon: what `rftd.daemon.views` declares, over HTTP. In reading order:
 
-app              `make_app`: the parts together
+app              `make_app`: the parts together, behind a guard of hosts, origins, token and sizes
 services         the daemon as reads and commands see it: tables, log, its commands
-guard            hosts, origins, bearer token, size of bodies; before any route
 problem          every error as RFC 9457 problem+json
-routes           a route of each read and of each command
-body             JSON of a request, within limits
+routes           a route of each read and of each command, with its body within limits
 stream           a page for who watches it
-readiness        the checks behind /readyz
-probes           routes: livez, readyz, metrics; and what answers until the parts are there
+probes           routes: livez, readyz with its checks, metrics; and what answers until the parts are there
 schema           OpenAPI of all that
 """

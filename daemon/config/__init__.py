@@ -5,18 +5,15 @@ In reading order, which is the order of the work:
     loading.py        `load_file`, `load_text`, `check_config`: the public calls; read these first
     field_path.py     how a field is named: ('buffer', 'eval_tasksets', 0) and `buffer.eval_tasksets[0]`
     source.py         where each field stands: file, line, column
-    issue.py          one thing that is wrong, and the notes that a resolver takes
-    scalar.py         what a plain YAML word means: `1e-5` is a number, `010` is text
+    issue.py          one thing that is wrong, the notes that a resolver takes, the error with line and nearest name
     yaml_source.py    text to plain data, within the limits
     plain.py          the limits again, for data that did not come from a file
     normalise.py      both spellings to the current one
     overrides.py      `-s key=value`
     interpolation.py  `${oc.env:VAR,default}`, `${oc.decode:...}`, `${model.model_path}`: on the client only
-    grammar.py        how such a text is taken apart
-    secrets.py        what must travel as `{env: NAME}`
-    paths.py          relative paths made absolute, on the client
+    grammar.py        how such a text is taken apart; a plain YAML word: `1e-5` is a number, `010` is text
+    client_side.py    what leaves the client: absolute paths, and secrets as `{env: NAME}`
     schema/           one pydantic model per section of the file
     validation.py     data against the schema
     resolve/          the schema's models to stages that are complete
-    report.py         issues to an error that shows the line and the nearest name
 """

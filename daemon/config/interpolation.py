@@ -6,11 +6,19 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rftd.daemon.config import normalise, secrets
+from rftd.daemon.config import client_side, normalise
 from rftd.daemon.config.field_path import FieldPath, parse, show
-from rftd.daemon.config.grammar import Call, FieldReference, GrammarError, Piece, has_interpolation, parse_interpolation
+from rftd.daemon.config.grammar import (
+    Call,
+    EnvText,
+    FieldReference,
+    GrammarError,
+    Piece,
+    has_interpolation,
+    parse_interpolation,
+    read_scalar,
+)
 from rftd.daemon.config.issue import ConfigErrors, Interpolation, Issue
-from rftd.daemon.config.scalar import EnvText, read_scalar
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
@@ -82,7 +90,7 @@ class _Resolver:
         self._under_way.append(path)
         try:
             pieces = parse_interpolation(text)
-            value = self._secret(pieces, path) if secrets.is_secret_path(path) else self._value(pieces, path)
+            value = self._secret(pieces, path) if client_side.is_secret_path(path) else self._value(pieces, path)
         except GrammarError as error:
             return self._fail(
                 Issue(path, f"{error}", "write ${oc.env:NAME,default} or ${section.field}", Interpolation)
@@ -111,13 +119,13 @@ class _Resolver:
             value = self._piece(pieces[0], path)
             name = self._env_name(pieces[0], path)
             if name and isinstance(value, str) and has_url_credentials(value):
-                return secrets.env_reference(name)
+                return client_side.env_reference(name)
             return value
         text = self._text(pieces, path)
         # A text that is put together would hide which part of it is the secret, so no reference could stand
         # for it.
         if has_url_credentials(text):
-            raise _Unresolvable(secrets.refusal(path, "a URL with a password must not be put together in the file"))
+            raise _Unresolvable(client_side.refusal(path, "a URL with a password must not be put together in the file"))
         return text
 
     def _text(self, pieces: tuple[Piece, ...], path: FieldPath) -> str:
@@ -147,7 +155,7 @@ class _Resolver:
 
     def _env(self, call: Call, path: FieldPath) -> Any:
         name = self._text(call.args[0], path)
-        if not secrets.ENV_NAME.fullmatch(name) or len(call.args) > 2:
+        if not client_side.ENV_NAME.fullmatch(name) or len(call.args) > 2:
             raise _Unresolvable(
                 Issue(path, f"`oc.env` takes a name and a default, not {name[:40]!r}", None, Interpolation)
             )
@@ -188,23 +196,23 @@ class _Resolver:
         if name and isinstance(piece, Call):
             default = "".join(part for part in piece.args[1] if isinstance(part, str)) if len(piece.args) > 1 else ""
             plain = len(piece.args) < 2 or all(isinstance(part, str) for part in piece.args[1])
-            if plain and (secrets.is_no_secret(default) or default == "null"):
-                return secrets.env_reference(name)
+            if plain and (client_side.is_no_secret(default) or default == "null"):
+                return client_side.env_reference(name)
         if len(pieces) == 1 and isinstance(piece, FieldReference):
             target = self._target(self._text(piece.target, path), path)
-            if secrets.is_secret_path(target):
+            if client_side.is_secret_path(target):
                 return self._reference_to(target, path)
-        raise _Unresolvable(secrets.refusal(path, "a secret must be one environment variable, without a default"))
+        raise _Unresolvable(client_side.refusal(path, "a secret must be one environment variable, without a default"))
 
     def _env_name(self, piece: Piece, path: FieldPath) -> str | None:
         if not isinstance(piece, Call) or piece.resolver != "oc.env":
             return None
         name = self._text(piece.args[0], path)
-        return name if secrets.ENV_NAME.fullmatch(name) else None
+        return name if client_side.ENV_NAME.fullmatch(name) else None
 
     def _reference(self, text: str, path: FieldPath) -> Any:
         target = self._target(text, path)
-        if secrets.is_secret_path(target):
+        if client_side.is_secret_path(target):
             what = f"{show(target)} is a secret, and {path[-1]} would leave this machine as a value"
             raise _Unresolvable(Issue(path, what, None, Interpolation))
         return self._reference_to(target, path)

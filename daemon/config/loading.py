@@ -10,16 +10,14 @@ from typing import Any
 
 import msgspec
 
+from rftd.daemon.config.client_side import absolute_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
 from rftd.daemon.config.interpolation import resolve_interpolations
-from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation, Issue, SyntaxIssue
+from rftd.daemon.config.issue import ConfigErrors, Contradiction, Interpolation, Issue, SyntaxIssue, report
 from rftd.daemon.config.normalise import current_name, normalise
 from rftd.daemon.config.overrides import apply_overrides
-from rftd.daemon.config.paths import absolute_paths
 from rftd.daemon.config.plain import check_plain
-from rftd.daemon.config.report import report
 from rftd.daemon.config.resolve.experiment import resolve_experiment
-from rftd.daemon.config.secrets import withhold_secrets
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml

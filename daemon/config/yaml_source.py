@@ -14,9 +14,8 @@ from typing import Any, Final
 import yaml
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import ConfigErrors, Issue, LimitIssue, SyntaxIssue
-from rftd.daemon.config.report import report
-from rftd.daemon.config.scalar import read_scalar
+from rftd.daemon.config.grammar import read_scalar
+from rftd.daemon.config.issue import ConfigErrors, Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.ops import limits
 

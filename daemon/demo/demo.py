@@ -17,10 +17,9 @@ import msgspec
 from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.demo.outcome import DemoOutcome, read_outcome
-from rftd.daemon.demo.report import draw_curve, text_of
+from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_outcome, text_of
 from rftd.daemon.demo.sums import write_sums
-from rftd.daemon.output.sparkline import sparkline
+from rftd.daemon.output.quantity import sparkline
 from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage

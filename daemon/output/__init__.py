@@ -2,8 +2,7 @@
 
 failure           an error on standard error, and its exit status; a report for a bug
 data              JSON, JSON lines or YAML on standard output
-sparkline         a curve in one line of text
-quantity          ages, sizes and rates in few characters
+quantity          ages, sizes, rates and curves in few characters
 table             plain tables
 forecast_picture  what an experiment would do, as a picture
 """

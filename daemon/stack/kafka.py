@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rftd.daemon.stack.file_lock import held
-from rftd.daemon.stack.kafka_jars import classpath, java
-from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, properties
+from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, classpath, java, properties
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports, refuse_used
 from rftd.daemon.stack.process import ServerProcess
 from rftd.ops.errors import UnreachableError

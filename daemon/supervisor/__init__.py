@@ -4,14 +4,12 @@ hearing      compares the log with everything that remembers it; a loss stops th
 intake       accepts submissions and forks, each with a folder of its own
 submissions  submit and fork as orders, each once for its key
 forking      a fork's specification, and the changes that are allowed
-preflight    what only the daemon can know: models, rows, digests before it accepts, parts of third parties later
-taskset_checks  arguments of workflows and rewards, and biased tokens, by files and third parties
+preflight    what only the daemon can know: models, rows, tasksets, digests before it accepts, parts of others later
 disk_guard   pauses experiments before a disk is full
 fleet        the worker processes of an experiment: start, adopt, restart with back-off, drain
-orders       idempotent commands: key, verb and body become one event, and the log gives the answer
-verdicts     retry and drop of dead letters, as orders
-inbox        the commands for an experiment under way
-transitions  the commands that each state allows
+orders       idempotent commands: key, verb and body become one event, and the log gives the answer; verdicts
+             on dead letters are orders too
+inbox        the commands for an experiment under way, and those that each state allows
 snapshotter  snapshots of a run's fold
 run          one experiment under way: planner, dispatcher and controller on one fold
 keeper       archive, restore, remove

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from rftd.daemon.installed import installed_version
 from rftd.daemon.registry import Entry
 from rftd.daemon.supervisor.payloads import living_forks
 from rftd.ops import faults
@@ -16,6 +15,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, LogLossError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
+from rftd.ops.releases import release_of
 from rftd.storage.portable.archive import bring_payloads_back, clear, fresh, read_archive, write_archive
 from rftd.streams.codec import Writer
 from rftd.streams.envelope import Position
@@ -71,7 +71,7 @@ class Keeper:
             await asyncio.to_thread(fresh, path)
         # File, event, deletion, in this order: a crash before the event leaves a file that nobody refers to, a crash
         # after it leaves files that `finish` removes. The other way round either would lose the only copy.
-        written = await write_archive(self._log, entry.id, path, release=installed_version(), clock=self._clock)
+        written = await write_archive(self._log, entry.id, path, release=release_of("rftd"), clock=self._clock)
         faults.point("archive.after_file")
         position = await self._append(entry, written.event, id, key)
         faults.point("archive.after_append")

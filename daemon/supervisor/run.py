@@ -12,10 +12,9 @@ from rftd.daemon.patience import AWAY
 from rftd.daemon.supervisor.collector import tidy
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.fleet import Fleet
-from rftd.daemon.supervisor.inbox import Inbox, Request
+from rftd.daemon.supervisor.inbox import Inbox, Request, check_command
 from rftd.daemon.supervisor.preflight import Parts
 from rftd.daemon.supervisor.snapshotter import Snapshotter
-from rftd.daemon.supervisor.transitions import check_command
 from rftd.daemon.why.answer import Watch
 from rftd.daemon.why.scene import Phase
 from rftd.daemon.why.wait import Wait

@@ -17,16 +17,14 @@ from rftd.daemon.supervisor.collector import Collector
 from rftd.daemon.supervisor.disk_guard import DiskGuard
 from rftd.daemon.supervisor.hearing import Hearing
 from rftd.daemon.supervisor.hosting import Hosting
-from rftd.daemon.supervisor.inbox import Request
+from rftd.daemon.supervisor.inbox import Request, check_transition, paused_for
 from rftd.daemon.supervisor.intake import Intake, WantedFork
 from rftd.daemon.supervisor.keeper import Keeper
-from rftd.daemon.supervisor.orders import Order, Orders, order_of
+from rftd.daemon.supervisor.orders import Order, Orders, Verdicts, order_of
 from rftd.daemon.supervisor.payloads import Keep, PayloadKeeper
 from rftd.daemon.supervisor.run import Run
 from rftd.daemon.supervisor.runs import Runs, UnderWay
 from rftd.daemon.supervisor.submissions import Submissions
-from rftd.daemon.supervisor.transitions import check_transition, paused_for
-from rftd.daemon.supervisor.verdicts import Verdicts
 from rftd.daemon.why.answer import answer, blocked_log
 from rftd.daemon.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.why.wait import Why

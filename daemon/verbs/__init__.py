@@ -3,11 +3,9 @@
 serve        the daemon
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
-submit       submit an experiment
-fork         a new experiment from a step of another one
+submit       submit an experiment; fork: a new one from a step of another
 ls           the experiments
-get          one page about one experiment
-watch        that page, live
+get          one page about one experiment; watch: that page, live
 logs         log lines of its workers
 events       its events
 experiences  its experiences: list, one of them, priority, lengths
@@ -15,15 +13,13 @@ why          the wait of each role
 lineage      the causes and effects of any one thing
 dlq          dead letters: list, show, retry, drop
 transitions  pause, resume, cancel; prioritize: which goes first
-keeping      archive, restore, rm: the files of an experiment that has ended
-gc           files that no event names
+keeping      archive, restore, rm: the files of an experiment that has ended; gc: files that no event names
 config       an experiment file, checked or printed
 sim          an experiment in virtual time
 verify       a log, held against the rules
 replay       an experiment's training, repeated from the log
 rebuild      the state database from the log
-export       an experiment into a file
-import_      an experiment out of a file
+export       an experiment into a file; import: out of one
 explain      the meaning of an error code
 installation  doctor, version, completion: this installation, checked, named, completed by a shell
 names        the NAME argument, completed

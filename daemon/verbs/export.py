@@ -1,7 +1,9 @@
-"""`rftd export`: one experiment, whole, into a file; without a daemon."""
+"""`rftd export`: one experiment, whole, into a file; `rftd import`: out of one, into a log that no daemon uses."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,15 @@ from rftd.daemon.settings import Settings, data_folder, shared_options
 if TYPE_CHECKING:
     from rftd.daemon.registry import Entry
     from rftd.storage.portable.experiment import ExportReport
+    from rftd.streams.backends.backend import LogUrl
+    from rftd.streams.log import EventLog
+if TYPE_CHECKING:
+    from pathlib import Path
+    from uuid import UUID
+
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.ops.clock import Clock
+    from rftd.storage.portable.experiment import ImportReport, Taken
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
@@ -82,12 +93,12 @@ for _option in command.params:
 
 
 async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> ExportReport:
-    from rftd.daemon.installed import installed_version
     from rftd.ops.clock import SystemClock
+    from rftd.ops.releases import release_of
     from rftd.storage.portable.experiment import export_experiment
 
     return await export_experiment(
-        log, entry.id, path, release=installed_version(), clock=SystemClock(), checkpoints=checkpoints
+        log, entry.id, path, release=release_of("rftd"), clock=SystemClock(), checkpoints=checkpoints
     )
 
 
@@ -113,3 +124,143 @@ def _at_rest(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> A
             where=error.where,
             fix="stop the daemon, or add --force for a copy of how far it is now",
         ) from error
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Paths below folder OLD become paths below NEW; repeatable. Default: the job folder goes below --data.",
+)
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Compare the tables of the exported and the imported log.  [default: verify]",
+)
+@log_option
+@shared_options
+@click.pass_context
+def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, log_at: LogUrl | None) -> None:
+    """Import the experiment in FILE into the log of --data, or on Kafka, while no daemon runs. Safe to repeat."""
+    import asyncio
+    from pathlib import Path
+
+    from rftd.daemon.data_folder import DataFolder
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.paths import absolute_path
+    from rftd.storage.portable.experiment import import_experiment
+
+    settings: Settings = ctx.obj
+    folder = DataFolder(Path(data_folder(settings)))
+    clock = SystemClock()
+    path = Path(absolute_path(file))
+    moves = [_move(text) for text in maps]
+
+    async def load() -> ImportReport:
+        async with _log(folder, log_at, clock) as log:
+            return await import_experiment(
+                log,
+                path,
+                home=folder.root,
+                clock=clock,
+                moves=moves,
+                verify=verify,
+                before_append=lambda experiment: _mark(folder, experiment, path),
+                taken=await _taken(log),
+            )
+
+    done = asyncio.run(load())
+    # Last of all: whatever failed before this line, the import has to be repeated.
+    folder.importing.unlink(missing_ok=True)
+    _answer(done, settings)
+    ctx.exit(1 if done.equal is False else 0)
+
+
+async def _taken(log: EventLog) -> list[Taken]:
+    """The folders of the experiments that the log holds: one that was removed has none."""
+    from rftd.daemon.registry import Registry
+    from rftd.storage.portable.experiment import Taken
+    from rftd.streams.folds.spine import Kept
+
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    entries = [entry for entry in registry.entries.values() if entry.spine.kept is not Kept.REMOVED]
+    return [Taken(entry.id, entry.name, entry.job_dir) for entry in entries]
+
+
+def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
+    """Keeps daemons from starting here until this import ends. Raises ConflictError while another has not ended."""
+    from rftd.ops.durable import write_durable
+    from rftd.ops.errors import ConflictError
+
+    if folder.importing.exists():
+        begun, _, other = folder.importing.read_text(encoding="utf-8").partition(" ")
+        if begun != str(experiment):
+            raise ConflictError(
+                f"the import of experiment {begun} was interrupted",
+                where=str(folder.importing),
+                fix=f"end it first: rftd import {other}",
+            )
+    # On disk before the first record: half of an experiment in the log would be run by the next daemon.
+    write_durable(folder.importing, f"{experiment} {path}".encode())
+
+
+@asynccontextmanager
+async def _log(folder: DataFolder, log_at: LogUrl | None, clock: Clock) -> AsyncIterator[EventLog]:
+    """The log, for this process alone. Raises ConflictError while a daemon has the folder."""
+    from rftd.daemon.log_source import owned_log
+    from rftd.ops.ids import SystemIds
+    from rftd.streams.backends.sqlite.log import SqliteLog
+
+    folder.root.mkdir(parents=True, exist_ok=True)
+    if log_at is not None:
+        async with owned_log(folder, log_at, clock=clock, ids=SystemIds(clock)) as owned:
+            yield owned.log
+        return
+    log = await SqliteLog.open(folder.log)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+def _move(text: str) -> tuple[str, str]:
+    """Old and new folder, in the form that `rftd submit` gives to paths."""
+    from rftd.ops.errors import UsageError
+    from rftd.ops.paths import absolute_path, plain_path
+
+    old, _, new = text.partition("=")
+    if not old.startswith("/") or not new or "\0" in text:
+        raise UsageError(
+            f"{text!r} is no OLD=NEW", field="--map", fix="give the old folder's absolute path, =, the new"
+        )
+    return plain_path(old), absolute_path(new)
+
+
+def _answer(done: ImportReport, settings: Settings) -> None:
+    import os
+
+    from rftd.streams.stored_path import inputs_of
+
+    name = done.manifest.name
+    id = done.manifest.experiment
+    state = done.manifest.state
+    ended = state in ("completed", "failed", "cancelled", "rejected")  # one that goes on reads models and datasets
+    missing = sorted(path for path in inputs_of(done.spec) if not ended and not os.path.exists(path))
+    if settings.machine_readable:
+        counts = {"appended": done.appended, "present": done.present, "files": done.files}
+        answer = {"experiment": str(id), "name": name, "state": state, "job_dir": done.spec.job_dir}
+        emit({**answer, **counts, "tables_equal": done.equal, "missing": missing}, settings)
+        return
+    if settings.verbosity >= 0:
+        verdict = {None: "tables not compared", True: "tables equal"}.get(done.equal, "TABLES DIFFER")
+        click.echo(f"{name} ({id}), {state}, in {done.spec.job_dir}")
+        click.echo(f"{done.appended} records appended, {done.present} were there, {done.files} files; {verdict}")
+    for path in missing:
+        click.echo(f"note: the experiment needs {path}, which is not here: map it with --map, or copy it", err=True)

@@ -65,16 +65,16 @@ def version(settings: Settings) -> None:
     from dataclasses import replace
 
     from rftd.daemon.client.client import Client
-    from rftd.daemon.installed import installed_version
     from rftd.daemon.views.version import version as read_version
     from rftd.ops.errors import RftdError
+    from rftd.ops.releases import release_of
 
     daemon = None
     with Client(replace(settings, timeout_s=min(settings.timeout_s, 2.0))) as client:
         url = client.url
         with suppress(RftdError):
             daemon = client.ask(read_version).plain()
-    mine = {"version": installed_version(), "python": platform.python_version()}
+    mine = {"version": release_of("rftd"), "python": platform.python_version()}
     if emitted({"client": mine, "daemon": daemon, "server": url}, settings):
         return
     click.echo(f"rftd {mine['version']} (python {mine['python']})")

@@ -9,7 +9,7 @@ import click
 
 from rftd.daemon.output.data import emitted
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.views import lineage
+from rftd.daemon.views import history
 from rftd.storage.lineage.graph import LineageGraph, Link, Node
 
 
@@ -37,9 +37,9 @@ def command(settings: Settings, id: str, direction: str, depth: int, everything:
     """
     from rftd.daemon.client.client import Client
 
-    children = lineage.MOST_CHILDREN if everything else None
+    children = history.MOST_CHILDREN if everything else None
     with Client(settings) as client:
-        answer = client.ask(lineage.one, id=id, direction=direction, depth=depth, children=children)
+        answer = client.ask(history.lineage, id=id, direction=direction, depth=depth, children=children)
     if not emitted(answer.plain(), settings):
         click.echo(_dot(answer.value) if form == "dot" else _tree(answer.value))
 

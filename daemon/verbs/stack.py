@@ -72,8 +72,8 @@ def run(settings: Settings, which: str, port: int) -> None:
     """Run one of them in the foreground until SIGTERM or Ctrl-C, for honcho or systemd."""
     import asyncio
 
-    from rftd.daemon.stack.foreground import run_until_told
     from rftd.daemon.stack.kafka import KafkaBroker
+    from rftd.daemon.stack.pair import run_until_told
     from rftd.daemon.stack.postgres import PostgresServer
 
     folder = _folder(settings) / which

@@ -1,4 +1,4 @@
-"""`rftd submit`: reads an experiment file here, sends it, and may wait for the end."""
+"""`rftd submit`: reads an experiment file, sends it, and may wait for its end; `rftd fork`: another one, changed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import click
 
 from rftd.daemon.output.data import emit
 from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.names import experiment_argument
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
     from rftd.daemon.config.loading import Submission
     from rftd.daemon.views.commands import ForkReceipt, SubmitReceipt
+if TYPE_CHECKING:
+    from rftd.daemon.client.client import Client
 
 
 @click.command("submit")
@@ -39,7 +42,7 @@ def command(
 ) -> None:
     """Submit the experiment in a YAML FILE (- for standard input)."""
     from rftd.daemon.client.client import Client
-    from rftd.daemon.config.report import say_where
+    from rftd.daemon.config.issue import say_where
     from rftd.daemon.views import commands
     from rftd.ops.errors import RftdError
 
@@ -108,7 +111,7 @@ def taken_in(
         click.echo(f"  watch: rftd watch {handle}   logs: rftd logs {handle}   stop: rftd cancel {handle}", err=wait)
     if not wait:
         return 0
-    from rftd.daemon.verbs.watch import follow_to_end
+    from rftd.daemon.verbs.get import follow_to_end
 
     return follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle)
 
@@ -130,3 +133,58 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
     return key, value
+
+
+@click.command("fork")
+@experiment_argument
+@click.option(
+    "--at-step", type=click.IntRange(min=0), required=True, metavar="N", help="Weight version to continue from."
+)
+@click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one field; repeatable.")
+@click.option("--name", "fork_name", metavar="NAME", help="Name of the fork. Default: PARENT-fork-N.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the fork; repeatable.")
+@click.option("--wait", is_flag=True, help="Follow the fork to its end; exit 1 if it does not complete.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
+@shared_options
+@click.pass_context
+def fork(
+    ctx: click.Context,
+    name: str,
+    at_step: int,
+    overrides: tuple[str, ...],
+    fork_name: str | None,
+    labels: tuple[str, ...],
+    wait: bool,
+    request_id: str | None,
+) -> None:
+    """Start a new experiment from step N of experiment NAME, with its configuration and the given changes."""
+    from rftd.daemon.client.client import Client
+    from rftd.daemon.verbs.submit import pair, taken_in
+    from rftd.daemon.views import commands
+
+    settings: Settings = ctx.obj
+    named = dict(pair(label) for label in labels)
+    with Client(settings) as client:
+        body = commands.Fork(at_step=at_step, set=_portable(client, name, overrides), name=fork_name, labels=named)
+        accepted = client.send(commands.fork, body, name=name, request_id=request_id)
+        receipt = accepted.value
+        if settings.verbosity >= 0:
+            for warning in receipt.warnings:
+                click.echo(f"warning: {warning}", err=True)
+        what = f"shares steps 1 to {receipt.at_step} of {receipt.parent}"
+        ctx.exit(taken_in(client, accepted, settings, what, wait=wait))
+
+
+def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str]:
+    """The overrides as the daemon reads them: paths absolute, `${...}` resolved here."""
+    if not overrides:
+        return []
+    from rftd.daemon.config.loading import portable_overrides
+    from rftd.daemon.views import experiments
+
+    # The parent's configuration decides how an override is read: which fields are paths, and which of them are
+    # relative.
+    config = client.ask(experiments.one, name=name).value.experiment.config
+    return portable_overrides(config, overrides)

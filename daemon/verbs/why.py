@@ -13,7 +13,7 @@ from rftd.daemon.output.quantity import age
 from rftd.daemon.output.table import console_of, table
 from rftd.daemon.settings import Settings, data_folder, shared_options
 from rftd.daemon.verbs.names import experiment_argument
-from rftd.daemon.views import why as view
+from rftd.daemon.views import experiments as view
 from rftd.daemon.views.wire import to_wire
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.clock import Clock, SystemClock

@@ -3,14 +3,12 @@
 route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer, and the function that makes it
 wire          views as JSON and back
 problem       the body of every error
-experiments   the list, one line of it, the page
+experiments   the list, one line of it, the page; what each role waits for
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
-history       steps, batches, evaluations
+history       steps, batches, evaluations; what a thing was made of, and what became of it
 experiences   by filter, one by one, their lengths; prioritize, give up
 events        of an experiment, from the log: event_pages finds them, event_json shows them
 logs          lines of the workers' log files, merged by time
-why           what each role waits for
-lineage       what a thing was made of, and what became of it
 dead_letters  what was set aside; retry, drop
 version       of the daemon
 

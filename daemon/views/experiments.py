@@ -1,4 +1,4 @@
-"""Experiments: the list, one line of it, and the page that tells everything about one."""
+"""Experiments: the list, one line of it, the page that tells everything about one, and what its roles wait for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.views.route import After, Daemon, Limit, Name, Offset, read
+from rftd.daemon.why.wait import Why
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from rftd.streams.folds.spine import Status
+
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
 """States that nothing leaves, as `Status.ended` says."""
@@ -154,3 +156,9 @@ def _merged(points: list[RewardPoint]) -> RewardPoint:
         experiences=count,
         inherited=points[-1].inherited,
     )
+
+
+@read("/v1/experiments/{name}/why", Why, tag="experiments")
+async def why(daemon: Daemon, name: Name, after: After = None) -> Why:
+    """Each role's work or wait, since when, for whom, and what would unblock it; worst first."""
+    return await daemon.operations.why(await daemon.find(name, after))

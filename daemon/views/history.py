@@ -1,13 +1,16 @@
-"""An experiment's history: its steps, batches and evaluations."""
+"""An experiment's history: steps, batches, evaluations; what any one thing was made of, and what became of it."""
 
 from __future__ import annotations
 
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
 from rftd.daemon.views.route import After, Daemon, Int, Limit, Name, Offset, Step, Word, read
 from rftd.ops.errors import NotFoundError
+from rftd.storage.lineage.graph import CHILDREN, DEPTH, FORMS, LineageGraph
 from rftd.storage.queries.batches import BatchRow, ItemRow, list_batches, list_items
 from rftd.storage.queries.shares import ENDLESS, shares_of
 from rftd.storage.queries.steps import EvalRow, StepRow, list_evals, list_steps
@@ -65,3 +68,24 @@ async def evals(daemon: Daemon, name: Name, taskset: Word = None, after: After =
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         return EvalList(items=await list_evals(connection, id, taskset=taskset))
+
+
+# Bounds of one answer, which is held in memory as a whole.
+MOST_CHILDREN: Final = 100_000
+MOST_DEPTH: Final = 1000
+
+
+@read("/v1/lineage", LineageGraph, tag="lineage", name="one")
+async def lineage(
+    daemon: Daemon,
+    id: Annotated[str, Meta(min_length=1, max_length=500, description=f"What: {FORMS}.")],
+    direction: Literal["both", "up", "down"] = "both",
+    depth: Annotated[int, Meta(ge=0, le=MOST_DEPTH)] = DEPTH,
+    children: Annotated[int, Meta(ge=1, le=MOST_CHILDREN, description="Most of a kind below one thing.")] = CHILDREN,
+    after: After = None,
+) -> LineageGraph:
+    """Everything that a thing was made of (`up`) and that became of it (`down`), as nodes and links."""
+    from rftd.storage.lineage import walk
+
+    async with daemon.read(after) as connection:
+        return await walk.lineage(connection, id, direction=direction, depth=depth, children=children)

@@ -12,7 +12,7 @@ from synthetic.log.garbage import garbage
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.crews import Crews
+from rftd.daemon.external_worker import Crews
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import show
 from rftd.daemon.registry import Registry

@@ -6,9 +6,8 @@ from math import ceil
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
-from rftd.daemon.config.schema.buffer import ExperienceBuffer
+from rftd.daemon.config.schema.buffer import ExperienceBuffer, Format
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.taskset import Format
 from rftd.streams.spec import AlgorithmSpec, FormatSpec, TasksetSpec
 from rftd.workers.algorithms.definition import AlgorithmDefinition
 from rftd.workers.training.losses.registry import compares_pairs

@@ -7,9 +7,8 @@ from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rows import format_spec
-from rftd.daemon.config.schema.buffer import ExplorerInput
+from rftd.daemon.config.schema.buffer import ExplorerInput, Format, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.config.schema.taskset import Format, Taskset
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import SamplingSpec, TasksetSpec
 from rftd.workers.rollout.rewards.registry import REWARDS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rftd.daemon.config.schema.section import (
     Args,
@@ -13,12 +13,104 @@ from rftd.daemon.config.schema.section import (
     Natural,
     Seconds,
     Section,
+    Seed,
     Url,
     inert,
     section,
     word,
 )
-from rftd.daemon.config.schema.taskset import Format, Taskset
+from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
+
+
+class Format(Section):
+    """`format`: the keys of a row, by what they hold."""
+
+    prompt_type: Annotated[Literal["messages", "plaintext"], word()] = "messages"
+    prompt_key: str = "prompt"
+    response_key: str = "response"
+    system_prompt_key: str | None = None
+    system_prompt: str | None = None
+    messages_key: str = "message"
+    tools_key: str = "tools"
+    image_key: str | None = inert(None)
+    video_key: str | None = inert(None)
+    reply_prefix: str | None = None
+    workflow_key: str = ""
+    reward_fn_key: str = ""
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    completion_key: str = "completion"
+    label_key: str = "label"
+    enable_concatenated_multi_turn: bool = False
+    """True: every message of the assistant in a conversation is imitated, not the last one alone."""
+    chat_template: str | None = None
+    """The template of rows to train on; tasks are asked in the model's."""
+    enable_thinking: bool | None = None
+
+
+TokenId = Annotated[Natural, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)]
+"""A token's id as a key: an int, or the text of one, for JSON has text keys only."""
+
+
+def _raw(value: Any) -> Any:
+    """`raw` for nothing, and for vLLM's number of likeliest tokens: that of each drawn token is always kept."""
+    return "raw" if value is None or (type(value) is int and value >= 0) else value
+
+
+Logprobs = Annotated[Literal["raw", "processed"], word(), BeforeValidator(_raw)]
+
+
+class RolloutArgs(Section):
+    """`rollout_args`; what is not given comes from `model`."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    logprobs: Logprobs = "raw"
+    max_tokens: Count | None = None
+    min_tokens: Natural | None = None
+    stop: list[Annotated[str, Field(min_length=1)]] = []
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-HIGHEST_PENALTY, le=HIGHEST_PENALTY)] = 0.0
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]] = {}
+    ignore_eos: bool = False
+    n: Count = inert(1, why="repeat_times says how often a task is tried")
+
+
+class DataSelector(Section):
+    """`data_selector`: the order in which tasks are taken."""
+
+    selector_type: Annotated[
+        Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"], word()
+    ] = "sequential"
+    seed: Seed = 42
+    feature_keys: list[str] = inert([])
+    kwargs: Args = inert({})
+
+
+class Taskset(Section):
+    """A dataset of tasks."""
+
+    name: str = ""
+    storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
+    path: Annotated[str, LocalPath()] = ""
+    """Required; checked once stages are laid over the global sections."""
+    subset_name: str | None = None
+    split: str = "train"
+    format: Format = section(Format)
+    rollout_args: RolloutArgs = section(RolloutArgs)
+    workflow_args: Args = {}
+    reward_fn_args: Annotated[Args, LocalPath("path")] = {}
+    default_workflow_type: str | None = None
+    default_reward_fn_type: str | None = None
+    data_selector: DataSelector = section(DataSelector)
+    repeat_times: Count | None = None
+    max_retry_times: Natural = 3
+    max_retry_interval: Seconds = inert(1.0)
+    enable_progress_bar: bool = inert(False)
+    limit_rows: Count | None = None
+    """rftd's own: only the first rows."""
 
 
 class ReplayBuffer(Section):

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Annotated, Any, TypeAlias, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo, field_validator
+import msgspec
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.scalar import EnvText, read_scalar
+from rftd.daemon.config.grammar import EnvText, read_scalar
 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
 Natural: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
@@ -18,6 +31,8 @@ Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Args: TypeAlias = dict[str, Any]
+_BOUNDS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+"""Bounds that msgspec and pydantic call by the same names."""
 
 
 class LocalPath:
@@ -85,6 +100,36 @@ def word(**older: str) -> BeforeValidator:
         return older.get(lowered, lowered)
 
     return BeforeValidator(read)
+
+
+def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:
+    """Type and default of the field for an argument that an extension of ours declares; `...`: it must be given."""
+    return _readable(hint), Field(default=default)
+
+
+def _readable(hint: Any) -> Any:
+    """The type with its bounds as pydantic takes them, and words in any case."""
+    if get_origin(hint) is Annotated:
+        kind, *marks = get_args(hint)
+        metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
+        bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
+        return Annotated[kind, Field(**bounds)]
+    if get_origin(hint) is Literal:
+        return Annotated[hint, word()]
+    if get_origin(hint) in (Union, UnionType):
+        return reduce(or_, (_readable(each) for each in get_args(hint)))
+    return hint
+
+
+def any_of(kinds: Mapping[str, type[Section]]) -> Any:
+    """The type of a section of any of these kinds, told apart by its field `kind`."""
+    # By a function and not by the field itself: sections read their fields before they validate them.
+    union = reduce(or_, (Annotated[each, Tag(kind)] for kind, each in kinds.items()))
+    return Annotated[union, Discriminator(_kind)]
+
+
+def _kind(value: Any) -> Any:
+    return value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
 
 
 def _url(value: Any) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+
+from msgspec import Meta
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.training.corrections.correction import Corrected, Mismatch, Scope
@@ -13,7 +15,9 @@ from rftd.workers.training.losses.policy_loss import LOG_RATIO_LIMIT
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEVELS = ("token", "sequence", "geometric")
+Low: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+High: TypeAlias = Annotated[float, Meta(ge=1)]
+Level: TypeAlias = Literal["token", "sequence", "geometric"]
 """The levels of w: that of the token, the product over its response, or the geometric mean over its response."""
 
 
@@ -21,7 +25,7 @@ LEVELS = ("token", "sequence", "geometric")
 class Importance:
     """The multiplier is w clamped to [low, high], or with `zero_outside` w inside of it and 0 outside."""
 
-    level: str = "token"
+    level: Level = "token"
     low: float = 0.0
     high: float = math.inf
     zero_outside: bool = False
@@ -29,7 +33,7 @@ class Importance:
     """True: multipliers are divided by their mean over the batch, of tokens or (sequence, geometric) of responses."""
 
     def __post_init__(self) -> None:
-        check_level(self.level, LEVELS)
+        check_level(self.level, get_args(Level))
         check_bounds(self.low, self.high)
 
     @property
@@ -59,20 +63,20 @@ class Importance:
         return (weight * shares).sum() / shares.sum()
 
 
-def decoupled(*, level: str = "token", cap: float = math.inf) -> Importance:
-    """Decoupled PPO: the multiplier is w, at most `cap`.
+def decoupled(*, level: Level = "token", cap: High | None = None) -> Importance:
+    """Decoupled PPO: the multiplier is w, at most `cap` if there is one.
 
     Source: Hilton et al. 2022, Batch size-invariance for policy optimization, arXiv 2110.00641.
     """
-    return Importance(level=level, high=cap)
+    return Importance(level=level, high=math.inf if cap is None else cap)
 
 
-def tis(*, level: str = "token", low: float = 0.0, high: float = 2.0, batch_normalize: bool = False) -> Importance:
+def tis(*, level: Level = "token", low: Low = 0.0, high: High = 2.0, batch_normalize: bool = False) -> Importance:
     """Truncated importance sampling: the multiplier is w clamped to [low, high]."""
     return Importance(level=level, low=low, high=high, batch_normalize=batch_normalize)
 
 
-def icepop(*, level: str = "token", low: float = 0.5, high: float = 5.0, batch_normalize: bool = False) -> Importance:
+def icepop(*, level: Level = "token", low: Low = 0.5, high: High = 5.0, batch_normalize: bool = False) -> Importance:
     """IcePop: the multiplier is w where it is within [low, high], else 0.
 
     Source: Ling Team 2025, Every Step Evolves, arXiv 2510.18855.

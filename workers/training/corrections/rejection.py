@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+
+from msgspec import Meta
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.training.corrections.correction import Corrected, Mismatch, Scope
-from rftd.workers.training.corrections.importance import check_bounds, check_level, ratio_of
+from rftd.workers.training.corrections.importance import High, Low, check_bounds, check_level, ratio_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-LEVELS = ("token", "sum", "mean", "max")
+Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
+Over: TypeAlias = Literal["token", "sum", "mean", "max"]
 """The levels of a divergence: that of the token itself, or its sum, mean or maximum over the response."""
 
 
@@ -49,11 +52,11 @@ class DivergenceRejection:
     """A mask that keeps divergences of at most `threshold`: k2 = (log w)²/2, k3 = w - log w - 1."""
 
     kind: str
-    level: str
+    level: Over
     threshold: float
 
     def __post_init__(self) -> None:
-        check_level(self.level, LEVELS)
+        check_level(self.level, get_args(Over))
         check_threshold(self.threshold)
 
     @property
@@ -78,27 +81,27 @@ class DivergenceRejection:
         return 0.5 * log_ratio.square() if self.kind == "k2" else log_ratio.exp() - log_ratio - 1
 
 
-def token(*, high: float = 2.0, low: float | None = None) -> RatioRejection:
+def token(*, high: High = 2.0, low: Low | None = None) -> RatioRejection:
     """Tokens whose ratio is outside [low, high]."""
     return RatioRejection(level="token", high=high, low=low)
 
 
-def sequence(*, high: float = 2.0, low: float | None = None) -> RatioRejection:
+def sequence(*, high: High = 2.0, low: Low | None = None) -> RatioRejection:
     """Responses whose product of ratios is outside [low, high]."""
     return RatioRejection(level="sequence", high=high, low=low)
 
 
-def geometric(*, high: float = 1.01, low: float | None = None) -> RatioRejection:
+def geometric(*, high: High = 1.01, low: Low | None = None) -> RatioRejection:
     """Responses whose geometric mean of ratios is outside [low, high]: their length plays no part."""
     return RatioRejection(level="geometric", high=high, low=low)
 
 
-def k2(*, threshold: float, level: str = "mean") -> DivergenceRejection:
+def k2(*, threshold: Threshold, level: Over = "mean") -> DivergenceRejection:
     """Tokens or responses whose k2, half the squared log-ratio, is above the threshold."""
     return DivergenceRejection(kind="k2", level=level, threshold=threshold)
 
 
-def k3(*, threshold: float, level: str = "mean") -> DivergenceRejection:
+def k3(*, threshold: Threshold, level: Over = "mean") -> DivergenceRejection:
     """Tokens or responses whose k3, the estimate of the KL that is never negative, is above the threshold."""
     return DivergenceRejection(kind="k3", level=level, threshold=threshold)
 
@@ -122,7 +125,7 @@ class KPop:
     """A mask that keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most
     `threshold`."""
 
-    threshold: float = 0.1
+    threshold: Threshold = 0.1
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
@@ -151,7 +154,7 @@ class Opsm:
     `delta`.
     """
 
-    delta: float = 1e-4
+    delta: Threshold = 1e-4
 
     def __post_init__(self) -> None:
         check_threshold(self.delta)
@@ -178,7 +181,7 @@ class M2po:
     The tokens are those of one optimizer step, by the weights before it.
     """
 
-    threshold: float = 0.04
+    threshold: Threshold = 0.04
     away_only: bool = True
 
     def __post_init__(self) -> None:

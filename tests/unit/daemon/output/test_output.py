@@ -6,8 +6,7 @@ import json
 import math
 
 from rftd.daemon.output.failure import as_json, as_text, leaves
-from rftd.daemon.output.quantity import age, number, short, size
-from rftd.daemon.output.sparkline import sparkline
+from rftd.daemon.output.quantity import age, number, short, size, sparkline
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, NotFoundError
 

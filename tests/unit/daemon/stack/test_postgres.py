@@ -12,7 +12,7 @@ import asyncpg
 import psutil
 import pytest
 
-from rftd.daemon.stack import postgres_binaries
+from rftd.daemon.stack import postgres
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.errors import ConflictError, NotFoundError
 
@@ -79,9 +79,9 @@ def test_the_packages_binaries_do_where_none_are_on_the_path(
 
 def test_no_binaries_at_all_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/sbin")
-    monkeypatch.setattr(postgres_binaries.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(postgres.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotFoundError) as caught:
-        postgres_binaries.binaries()
+        postgres.binaries()
     assert "rftd[stack]" in (caught.value.fix or "")
 
 
@@ -96,7 +96,7 @@ def test_under_a_closed_folder_the_cluster_goes_to_the_temporary_directory(own_s
     assert closed.stat().st_mode & 0o777 == 0o700
     process = psutil.Process(server.pid)
     assert process.uids().real != 0
-    assert process.gids().real == postgres_binaries.NO_GROUP
+    assert process.gids().real == postgres.NO_GROUP
     sql(server.url, "CREATE TABLE t AS SELECT 1 AS n")
     server.stop()
     server.start()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from synthetic.daemon.third_party import install
 
+from rftd.daemon.config.issue import say_where
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.config.report import say_where
-from rftd.daemon.supervisor.taskset_checks import check_tasksets
+from rftd.daemon.supervisor.preflight import check_tasksets
 from rftd.ops.errors import ConfigError, DataError, RftdError
 
 TEXT = """

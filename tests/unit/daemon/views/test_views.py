@@ -16,7 +16,7 @@ from synthetic.daemon.house import House
 
 from rftd.daemon.api.routes import declared_routes, router
 from rftd.daemon.api.services import Services
-from rftd.daemon.views import dead_letters, events, experiences, experiments, history, lineage, logs, version, why
+from rftd.daemon.views import dead_letters, events, experiences, experiments, history, logs, version
 from rftd.daemon.views.route import Daemon, Limit, Name, ReadRoute, read
 from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops.clock import iso, time_ns_of
@@ -36,10 +36,10 @@ ASKED: dict[Any, dict[str, object]] = {
     history.batch: {"name": "small", "step": 3},
     history.evals: {"name": "small"},
     history.steps: {"name": "small"},
-    lineage.one: {"id": "small/weights/4"},
+    history.lineage: {"id": "small/weights/4"},
     logs.logs: {"name": "small"},
     version.version: {},
-    why.why: {"name": "small"},
+    experiments.why: {"name": "small"},
 }
 """Every read, with parameters that it has an answer for."""
 
@@ -131,14 +131,13 @@ VERBS = (
     "dlq",
     "events",
     "experiences",
-    "fork",
     "get",
     "keeping",
     "lineage",
     "logs",
     "ls",
+    "submit",
     "transitions",
-    "watch",
     "why",
 )
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
-from rftd.daemon.supervisor.transitions import check_giving_up
+from rftd.daemon.supervisor.inbox import check_giving_up
 from rftd.ops.errors import ConflictError
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceGivenUp, ExperienceRetired
 from rftd.streams.events.experiment import ExperimentPaused
