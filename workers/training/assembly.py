@@ -153,6 +153,8 @@ class Assembly:
         advantages = [of_rollouts(view, each) for view, each in zip(views, function.advantages(views), strict=True)]
         usual = stage.taskset.sampling.temperature if stage.taskset else 1.0
         constants = Constants()
+        # Asked once: a check of a runtime protocol costs more than all else that is done with an experience.
+        masking = function if isinstance(function, Masking) else None
         samples: list[Sequence[TrainSample]] = []
         gap = ProcessedGap()
         for item, place in zip(plan.experiences, own, strict=True):
@@ -164,12 +166,14 @@ class Assembly:
             values = advantages[item.group][event.rollout]
             # A rollout that is not trained stays in the batch with an all-zero mask: the plan names it, and the step
             # accounts for it.
-            trained = event.rollout >= greedy and (not isinstance(function, Masking) or function.trains(event.finish))
+            trained = event.rollout >= greedy and (masking is None or masking.trains(event.finish))
             if trained:
                 gap.add(event)
             samples.append(run_samples(item, event, values, usual, constants, trained=trained))
         substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
-        return _substituted(samples, substitutes), group_metrics(function, views) | gap.metrics
+        if substitutes:
+            samples = _substituted(samples, substitutes)
+        return samples, group_metrics(function, views) | gap.metrics
 
     async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
         """The experience of each member of these groups, whether it is in the batch or not."""
