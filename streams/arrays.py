@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Self
 
@@ -16,6 +17,7 @@ from rftd.ops.errors import CodecError, NotFoundError
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
 _TYPES: Final = {name: np.dtype("<" + name) for name in DTYPES}
 _DROPPED: Final = "dropped:"
+_ARTIFACT: Final = re.compile(rf"(?:{_DROPPED})?[0-9a-f]{{64}}")
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -24,15 +26,31 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dtype: str
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=1 << 40)], ...], Meta(max_length=8)]
     data: bytes
-    artifact: Annotated[str, Meta(pattern=r"^(?:(?:dropped:)?[0-9a-f]{64})?$")] = ""
+    artifact: str = ""
     """sha256 of the bytes in the artifact store, if they are too many for the event; `data` is then empty.
 
     After `dropped:` it is that of bytes which are nowhere any more.
     """
 
     def __post_init__(self) -> None:
-        if not self.artifact:
-            self._check_size()
+        """Raises CodecError if the parts do not fit together."""
+        if self.artifact:
+            # Here and not as a constraint of the field: few arrays have one, and a decoder would look at all of them.
+            if not _ARTIFACT.fullmatch(self.artifact):
+                raise CodecError(f"array of shape {self.shape} lies in {self.artifact!r}, which is no sha256")
+            return
+        size = DTYPES.get(self.dtype)
+        # Python integers: a product of extents in numpy may overflow, and equal the length of a short array by chance.
+        count = 1
+        for extent in self.shape:
+            if extent < 0:
+                raise CodecError(f"array of shape {self.shape} has a negative extent")
+            count *= extent
+        if size is None or len(self.data) != count * size:
+            raise CodecError(
+                f"array of dtype {self.dtype!r} and shape {self.shape} carries {len(self.data)} bytes",
+                fix="the record was damaged or written by a foreign program",
+            )
 
     @classmethod
     def of(cls, values: Any, dtype: str) -> Self:
@@ -75,21 +93,6 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """
         self._check_here()
         return type(self)(self.dtype, self.shape, read(self.artifact)) if self.artifact else self
-
-    def _check_size(self) -> None:
-        """Raises CodecError if the parts do not fit together."""
-        size = DTYPES.get(self.dtype)
-        # Python integers: a product of extents in numpy may overflow, and equal the length of a short array by chance.
-        count = 1
-        for extent in self.shape:
-            if extent < 0:
-                raise CodecError(f"array of shape {self.shape} has a negative extent")
-            count *= extent
-        if size is None or len(self.data) != count * size:
-            raise CodecError(
-                f"array of dtype {self.dtype!r} and shape {self.shape} carries {len(self.data)} bytes",
-                fix="the record was damaged or written by a foreign program",
-            )
 
     def _check_here(self) -> None:
         if self.is_dropped:

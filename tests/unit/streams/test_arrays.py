@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -40,9 +42,12 @@ def test_an_empty_array_is_fine() -> None:
         ("O", (1,), bytes(8)),
         ("u4", (2**40, 2**40), bytes(8)),
         ("f4", (-2, -2), bytes(16)),
+        ("u4", (3,), b"", "f" * 63),
+        ("u4", (3,), b"", "kept:" + "f" * 64),
+        ("u4", (3,), b"", "F" * 64),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(broken: tuple[str, tuple[int, ...], bytes]) -> None:
+def test_parts_that_do_not_fit_are_refused(broken: tuple[Any, ...]) -> None:
     with pytest.raises(CodecError):
         Array(*broken)
     with pytest.raises((CodecError, msgspec.ValidationError)):
