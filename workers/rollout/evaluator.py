@@ -16,7 +16,7 @@ from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.orphans import Orphans
-from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
+from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.workflows.attempt import RolloutRequest
 from rftd.workers.rollout.workflows.result import RolloutResult
@@ -44,7 +44,7 @@ class Evaluator:
         """`at_once` rows run at a time."""
         self._open_engine = open_engine
         self._tokenizer = tokenizer
-        self._places = asyncio.Semaphore(at_once)
+        self._places = RolloutPlaces(at_once)
         self._engine: RolloutEngine | None = None
         # One at a time, because the rows of a lease are pinned to its weights and the engine holds one version.
         self._one_lease = asyncio.Lock()

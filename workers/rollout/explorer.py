@@ -29,7 +29,7 @@ from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
-from rftd.workers.rollout.rollouts import Rollouts
+from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
@@ -96,7 +96,7 @@ class Explorer:
                 rollouts = Rollouts(
                     WorkflowRunner(each.taskset, model=each.model, engine=asked, tokenizer=tokenizer),
                     each.rollout,
-                    places=asyncio.Semaphore(each.rollout.concurrency),
+                    places=RolloutPlaces(each.rollout.concurrency),
                     clock=self._member.clock,
                     orphans=self._orphans,
                     device=self._device,
@@ -337,11 +337,16 @@ class Explorer:
         assert self._view.spine.spec is not None
         return self._view.spine.spec.stages[index]
 
-    async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
+    async def _opened(self, spec: TasksetSpec) -> Taskset:
         async with self._opening:  # many leases come at once, and a large file is read for its digest once
-            taskset = self._tasksets.get(spec.name)
-            if taskset is None:
-                taskset = self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
+            if spec.name not in self._tasksets:
+                self._tasksets[spec.name] = await asyncio.to_thread(Taskset.open, spec)
+            return self._tasksets[spec.name]
+
+    async def _taskset(self, spec: TasksetSpec, digest: str) -> Taskset:
+        taskset = self._tasksets.get(spec.name)
+        if taskset is None:
+            taskset = await self._opened(spec)
         found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
         if digest and found != digest:
             raise DataError(

@@ -116,7 +116,7 @@ class LeasedRollouts:
 
 def _fits(event: ExperienceProduced) -> bool:
     """False if its arrays are too large to travel in it."""
-    size_bytes = sum(len(array.data) for array in event.arrays.values())
+    size_bytes = sum([len(array.data) for array in event.arrays.values()])
     return size_bytes <= limits.INLINE_ARRAY_SIZE_BYTES
 
 

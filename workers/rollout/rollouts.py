@@ -40,6 +40,28 @@ HandOver: TypeAlias = Callable[[Sequence[RolloutOutcome]], Awaitable[None]]
 """Takes outcomes as they come. It may wait, as for room in the outbox: no time-out runs meanwhile."""
 
 
+class RolloutPlaces:
+    """The places that bound how many rollouts run at once."""
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._freed = asyncio.Event()
+
+    async def take(self, most: int) -> int:
+        """Waits for a free place, and takes those beside it, `most` in all. Returns how many."""
+        while not self.free:
+            self._freed.clear()
+            await self._freed.wait()
+        count = min(most, self.free)
+        self.free -= count
+        return count
+
+    def give_back(self, count: int) -> None:
+        """Frees places that were taken."""
+        self.free += count
+        self._freed.set()
+
+
 class Rollouts:
     """Makes rollouts of one taskset's workflows with one engine."""
 
@@ -48,16 +70,16 @@ class Rollouts:
         runner: WorkflowRunner,
         spec: RolloutSpec,
         *,
-        places: asyncio.Semaphore,
+        places: RolloutPlaces,
         clock: Clock,
         orphans: Orphans,
         device: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """`places` bound how many run at once; `device` is held by those that do, where others want it too."""
+        """`device` is held by each attempt, where others want it too."""
         self._spec = spec
         self._clock = clock
         self.running = 0
-        """Rollouts that have a place and the device."""
+        """Attempts that have places and the device."""
         self._runner = runner
         self._places = places
         self._orphans = orphans
@@ -74,51 +96,43 @@ class Rollouts:
         Nothing that goes wrong with a rollout is raised: its outcome holds the error. Cancelled, it cancels what runs.
         `timeout_s` bounds an attempt; 0 stands for `max_timeout_s`.
         """
-        made = _Made(self._places, hand_over)
-        timeout_s = timeout_s or self._spec.max_timeout_s
-        last = requests
+        left = requests
+        made = _Made(self._places, hand_over, timeout_s or self._spec.max_timeout_s)
         try:
-            async with asyncio.TaskGroup() as parts:
+            async with made.attempts:
                 # First come, first served: a group that has begun gets all its places before the next one gets any, so
                 # that it closes earlier.
                 async with self._door:
-                    while last:
-                        count = await made.take_places(len(last))
-                        if count == len(last):
+                    while left:
+                        count = await made.take_places(len(left))
+                        if count == len(left):
                             break
-                        parts.create_task(self._part(last[:count], taskset, made, timeout_s))
-                        last = last[count:]
-                if last:
+                        made.attempts.create_task(self._part(left[:count], taskset, made))
+                        left = left[count:]
+                if left:
                     # Not as a task, for most groups have one part, and a task costs as much as a rollout's accounting.
-                    await self._part(last, taskset, made, timeout_s)
+                    await self._part(left, taskset, made)
         finally:
             # Here and not in the parts: one that is cancelled before its first step runs no `finally` of its own.
             made.free(made.held)
 
-    async def _part(self, requests: Sequence[RolloutRequest], taskset: Taskset, made: _Made, timeout_s: float) -> None:
-        """Rollouts that have their places."""
-        async with self._device():
-            self.running += len(requests)
+    async def _part(self, requests: Sequence[RolloutRequest], taskset: Taskset, made: _Made) -> None:
+        """Rollouts that got their places at one moment."""
+        ready: list[TaskRollout] = []
+        digest = taskset.digest
+        for request in requests:
             try:
-                async with asyncio.TaskGroup() as attempts:
-                    part = _Part(made, attempts, self._clock.monotonic_s(), timeout_s)
-                    ready: list[TaskRollout] = []
-                    digest = taskset.digest
-                    for request in requests:
-                        try:
-                            task = self._task(taskset, digest, request.row, request.epoch)
-                        except DataError as error:
-                            # A row that is no task fails its rollouts, not the process; no attempt would mend it.
-                            await made.end([RolloutOutcome(request, error, 0.0)])
-                        else:
-                            ready.append(TaskRollout(request, task))
-                    first = self._attempts(ready)
-                    for attempt in first[1:]:
-                        attempts.create_task(self._attempt(attempt, part, self._spec.max_retry_times))
-                    for attempt in first[:1]:
-                        await self._attempt(attempt, part, self._spec.max_retry_times)
-            finally:
-                self.running -= len(requests)
+                task = self._task(taskset, digest, request.row, request.epoch)
+            except DataError as error:
+                # A row that is no task fails its rollouts, not the process; no attempt would mend it.
+                await made.end([RolloutOutcome(request, error, 0.0)])
+            else:
+                ready.append(TaskRollout(request, task))
+        first = self._attempts(ready)
+        for attempt in first[1:]:
+            made.attempts.create_task(self._attempt(attempt, made, self._spec.max_retry_times))
+        for attempt in first[:1]:
+            await self._attempt(attempt, made, self._spec.max_retry_times)
 
     def _attempts(self, rollouts: Sequence[TaskRollout]) -> list[Attempt]:
         """The attempts that make the rollouts: together where that is cheaper, else one by one."""
@@ -146,30 +160,40 @@ class Rollouts:
         work = partial(self._runner.run, rollout.task, request.id, seed=request.seed, sampling=request.sampling)
         return await (on_own_thread(work) if self._spec.threads_each else work())
 
-    async def _attempt(self, attempt: Attempt, part: _Part, retries: int) -> None:
-        """Sees one attempt to its end, and begins the next one for each rollout that failed."""
+    async def _attempt(self, attempt: Attempt, made: _Made, retries: int, began_s: float | None = None) -> None:
+        """Sees one attempt to its end, and begins the next one for each rollout that failed.
+
+        `began_s` is the moment at which the first attempt began; None: this is the first.
+        """
         left = dict(enumerate(attempt.rollouts))
-        deadline_s = asyncio.get_running_loop().time() + part.timeout_s
-        try:
-            while left:
-                some = await _next_ended(attempt, left, deadline_s)
-                if not some:
-                    break
-                await self._settle(some, left, part, retries)
-        finally:
-            # Before a retry begins, so that the engine has the slots back.
-            deaf = await attempt.leave()
+        async with self._device():
+            self.running += 1
+            if began_s is None:
+                began_s = self._clock.monotonic_s()
+            deadline_s = asyncio.get_running_loop().time() + made.timeout_s
+            try:
+                while left:
+                    some = await _next_ended(attempt, left, deadline_s)
+                    if not some:
+                        break
+                    await self._settle(some, left, made, retries, began_s)
+            finally:
+                self.running -= 1
+                # Before a retry begins, so that the engine has the slots back.
+                deaf = await attempt.leave()
         if left:
             grace_s = self._orphans.grace_s
             late = [
-                (place, _late(rollout.task, part.timeout_s, deaf_after_s=grace_s if place in deaf else None))
+                (place, _late(rollout.task, made.timeout_s, deaf_after_s=grace_s if place in deaf else None))
                 for place, rollout in left.items()
             ]
-            await self._settle(late, left, part, retries)
+            await self._settle(late, left, made, retries, began_s)
 
-    async def _settle(self, some: Sequence[Ended], left: dict[int, TaskRollout], part: _Part, retries: int) -> None:
+    async def _settle(
+        self, some: Sequence[Ended], left: dict[int, TaskRollout], made: _Made, retries: int, began_s: float
+    ) -> None:
         """Hands over what is final, and tries what failed again: at once, not when the slowest of the attempt ended."""
-        duration_s = self._clock.monotonic_s() - part.began_s
+        duration_s = self._clock.monotonic_s() - began_s
         final: list[RolloutOutcome] = []
         again: list[TaskRollout] = []
         for place, result in some:
@@ -182,28 +206,26 @@ class Rollouts:
             else:
                 again.append(rollout)
         for attempt in self._attempts(again) if again else ():
-            part.attempts.create_task(self._attempt(attempt, part, retries - 1))
+            made.attempts.create_task(self._attempt(attempt, made, retries - 1, began_s))
         if final:
-            await part.made.end(final)
+            await made.end(final)
 
 
 class _Made:
-    """The rollouts of one call: the places that they hold, and who takes their outcomes."""
+    """The rollouts of one call: their attempts, the places that they hold, and who takes their outcomes."""
 
-    def __init__(self, places: asyncio.Semaphore, hand_over: HandOver) -> None:
+    def __init__(self, places: RolloutPlaces, hand_over: HandOver, timeout_s: float) -> None:
+        """`timeout_s` bounds an attempt."""
+        self.attempts = asyncio.TaskGroup()
+        self.timeout_s = timeout_s
         self.held = 0
         self._places = places
         self._hand_over = hand_over
 
     async def take_places(self, most: int) -> int:
         """Waits for a place, and takes those that are free beside it, `most` in all. Returns how many."""
-        await self._places.acquire()
-        self.held += 1
-        count = 1
-        while count < most and not self._places.locked():
-            await self._places.acquire()  # returns at once
-            self.held += 1
-            count += 1
+        count = await self._places.take(most)
+        self.held += count
         return count
 
     async def end(self, outcomes: Sequence[RolloutOutcome]) -> None:
@@ -214,17 +236,7 @@ class _Made:
     def free(self, count: int) -> None:
         """Gives places back."""
         self.held -= count
-        for _ in range(count):
-            self._places.release()
-
-
-class _Part(msgspec.Struct, frozen=True):
-    """Rollouts of a call that got their places at one moment."""
-
-    made: _Made
-    attempts: asyncio.TaskGroup
-    began_s: float
-    timeout_s: float
+        self._places.give_back(count)
 
 
 async def _next_ended(attempt: Attempt, left: dict[int, TaskRollout], deadline_s: float) -> Sequence[Ended]:

@@ -26,7 +26,7 @@ from rftd.workers.rollout.engine import Answers, EngineStats, Generation, Genera
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts, rollout_ids
 from rftd.workers.rollout.orphans import Orphans
-from rftd.workers.rollout.rollouts import Rollouts
+from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 from rftd.workers.tasksets.task import Task, make_task
@@ -174,7 +174,7 @@ class Bench:
         self.spec = spec
         self.model = model
         self.rollout = RolloutSpec(**{"max_retry_times": RETRIES, "max_timeout_s": 600.0} | rollout)
-        self.places = asyncio.Semaphore(PLACES)
+        self.places = RolloutPlaces(PLACES)
         self.orphans = Orphans(logger(), grace_s=grace_s)
         self.warnings = Warnings()
         self.artifacts = ArtifactStore(folder)
@@ -246,7 +246,7 @@ class Bench:
 
     def at_rest(self) -> bool:
         """True if every place is free, and the engine has nothing under way."""
-        return self.places._value == self.evaluator._places._value == PLACES and self.engine.under_way == 0
+        return self.places.free == self.evaluator._places.free == PLACES and self.engine.under_way == 0
 
 
 def eval_lease(rows: int = SIZE) -> EvalLeased:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -57,14 +58,15 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
             raise _error(f"{prompt} prompt tokens of {total} tokens; both prompt and response need at least one")
         if total > max_model_len:
             raise _error(f"{total} tokens, more than max_model_len {max_model_len}")
-        processed = self.logprobs if self.processed_logprobs is None else self.processed_logprobs
-        columns = (("loss_mask", self.loss_mask), ("logprobs", self.logprobs), ("processed_logprobs", processed))
+        columns: list[tuple[str, NDArray[Any]]] = [("loss_mask", self.loss_mask), ("logprobs", self.logprobs)]
+        if self.processed_logprobs is not None:
+            columns.append(("processed_logprobs", self.processed_logprobs))
         for name, array in columns:
             if array.shape != (response,):
                 raise _error(f"{name} of shape {array.shape} for {response} response tokens")
-        # A sum is finite if everything in it is. Of a list, because numpy takes longer over so few numbers.
-        if not math.isfinite(sum(self.logprobs.tolist()) + sum(processed.tolist())):
-            raise _error("a log-probability that is not finite")
+            # A sum is finite if everything in it is. Of a list, because numpy takes longer over so few numbers.
+            if name != "loss_mask" and not math.isfinite(sum(array.tolist())):
+                raise _error("a log-probability that is not finite")
         place = 0
         for span in self.spans:
             if span.start != place or span.end <= span.start:

@@ -190,7 +190,7 @@ async def test_what_failed_is_tried_again_while_the_others_run(tmp_path: Path) -
         first, second, third, _ = bench.ids("group")
         engine._of = {first: ["hang"], second: ["error"], third: ["error"]}
         task = asyncio.ensure_future(bench.group(Rows(), [0, 1, 2]))
-        await until(lambda engine=engine, bench=bench: len(engine.asked) == 5 and bench.places._value == PLACES - 1)
+        await until(lambda engine=engine, bench=bench: len(engine.asked) == 5 and bench.places.free == PLACES - 1)
         task.cancel()
 
 

@@ -73,22 +73,21 @@ class Responses:
         """Appends to each request the token that it drew; the requests that are finished with it."""
         done: list[Finished] = []
         eos = self._network.eos
+        self.tokens_total += len(runnings) - runnings.count(None)
         for running, token, logprob, after in zip(runnings, tokens, logprobs, processed, strict=True):
             if running is None:
                 continue
-            self.tokens_total += 1
+            sampling = running.request.sampling
             drawn = running.tokens
             drawn.append(token)
             running.logprobs.append(logprob)
-            if running.request.sampling.processed_logprobs:
+            if sampling.processed_logprobs:
                 running.processed.append(after)
             # Before everything else: a token that was drawn from NaN is none, whether it ends the response or not.
             if logprob != logprob:  # NaN
                 error = RolloutError(f"the model gave no number at token {len(drawn) - 1} of {running.request.id}")
                 done.append(Finished(running, error))
-            elif (token in eos and not running.request.sampling.ignore_eos) or (
-                running.request.sampling.stop and self._stopped(running)
-            ):
+            elif (token in eos and not sampling.ignore_eos) or (sampling.stop and self._stopped(running)):
                 done.append(Finished(running, running.generation("stop")))
             elif len(drawn) == running.limit:
                 done.append(Finished(running, running.generation("length")))
