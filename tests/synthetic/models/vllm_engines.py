@@ -1,0 +1,138 @@
+"""A vLLM engine on a CPU, for tests: models that it can run, and what transformers says of what it drew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import torch
+from safetensors.torch import load_file
+from synthetic.models.tiny_models import make_model
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from rftd.ops.clock import SystemClock
+from rftd.streams.spec import ModelSpec, RolloutSpec
+from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
+from rftd.workers.rollout.engines.definition import EngineOpening
+from rftd.workers.weights.channel import ChannelPlace, WeightsRef
+from rftd.workers.weights.registry import CHANNELS
+from rftd.workers.weights.torch_bytes import bytes_of
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+
+MAX_MODEL_LEN = 256
+CACHE_BYTES = 256 << 20
+_SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+# vLLM's attention on a CPU has heads of 32, and none of 16.
+_SIZES |= {"head_dim": 32, "intermediate_size": 96, "max_position_embeddings": 512}
+MODELS: dict[str, dict[str, object]] = {
+    "tied, biases": {"model_type": "qwen2", **_SIZES, "tie_word_embeddings": True},
+    "untied, biases": {"model_type": "qwen2", **_SIZES, "tie_word_embeddings": False},
+    "tied, no biases": {"model_type": "llama", **_SIZES, "tie_word_embeddings": True},
+    "untied, no biases": {"model_type": "llama", **_SIZES, "tie_word_embeddings": False},
+}
+
+
+def make_vllm_model(folder: Path, *, seed: int, kind: str = "tied, biases") -> Path:
+    """A model folder that vLLM's CPU build can run."""
+    return make_model(folder, MODELS[kind], seed=seed)
+
+
+async def open_vllm(model: Path, *, slots: int) -> VllmRolloutEngine:
+    """The engine as an explorer opens it, with a small cache."""
+    from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs
+    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+
+    lengths = {"max_model_len": MAX_MODEL_LEN, "max_prompt_tokens": 200, "max_response_tokens": 200}
+    opening = EngineOpening(
+        model=ModelSpec(path=str(model), **lengths),
+        rollout=RolloutSpec(engine="vllm", dtype="float32"),
+        arguments=VllmArgs(kv_cache_memory_bytes=CACHE_BYTES),
+        slots=slots,
+        threads=1,
+        clock=SystemClock(),
+        folder=model.parent / "engine",
+    )
+    engine = await ENGINE.open(opening)
+    assert isinstance(engine, VllmRolloutEngine)
+    return engine
+
+
+class Policies:
+    """Versions of one tiny model: published as a trainer would, and known to transformers."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder = folder
+        self.base = make_vllm_model(folder / "base", seed=1, kind=kind)
+        self._models: dict[int, Any] = {}
+
+    def publish(self, version: int, method: str = "memory", *, change: float = 0.05) -> WeightsRef:
+        """The weights of this version, a step away from the base."""
+        tensors = load_file(self.base / "model.safetensors")
+        noise = torch.Generator().manual_seed(1000 + version)
+        for name in sorted(tensors):
+            if version:
+                tensors[name] = tensors[name] + change * torch.randn(tensors[name].shape, generator=noise)
+        model = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32, attn_implementation="eager")
+        # Strictly, but for what is tied.
+        unfilled = model.load_state_dict(tensors, strict=False)
+        assert not unfilled.unexpected_keys
+        assert set(unfilled.missing_keys) <= {"lm_head.weight"}
+        self._models[version] = model
+        return self.announce(tensors, version, method)
+
+    def announce(self, tensors: Mapping[str, torch.Tensor], version: int, method: str = "memory") -> WeightsRef:
+        place = ChannelPlace(job_dir=str(self.folder), memory_dir=str(self.folder))
+        channel = CHANNELS.open(method, {"place": place})
+        held = channel.publish(bytes_of(tensors), version=version, generation=0)
+        return WeightsRef(
+            version=version,
+            generation=0,
+            path=held.path,
+            manifest=held.manifest,
+            checksum=held.checksum,
+            method=method,
+            host=held.host,
+        )
+
+    def as_folder(self, version: int) -> Path:
+        """A model folder with the weights of this version."""
+        folder = self.folder / f"model-{version}"
+        self._models[version].save_pretrained(folder)
+        for file in self.base.glob("token*"):
+            (folder / file.name).write_bytes(file.read_bytes())
+        return folder
+
+    @torch.no_grad()
+    def logprobs(self, request: GenerationRequest, drawn: Generation, spans: Any = None) -> list[float]:
+        """What transformers gives each token, at the request's temperature, under the weights of its span.
+
+        Keys and values of a span stay as its weights computed them.
+        """
+        ids = torch.tensor([[*request.prompt, *drawn.tokens]])
+        temperature = request.sampling.temperature or 1.0
+        cache = DynamicCache()
+        fed = 0
+        found: list[float] = []
+        for span in spans or drawn.spans:
+            until = len(request.prompt) + span.end - 1
+            output = self._models[span.version](input_ids=ids[:, fed:until], past_key_values=cache, use_cache=True)
+            length = span.end - span.start
+            logprobs = (output.logits[0, -length:].float() / temperature).log_softmax(-1)
+            tokens = torch.tensor(drawn.tokens[span.start : span.end])
+            found += logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+            fed = until
+        return found
+
+    def error(self, request: GenerationRequest, drawn: Generation, spans: Any = None) -> float:
+        """The largest difference of a log-probability from transformers."""
+        expected = self.logprobs(request, drawn, spans)
+        return max(abs(a - b) for a, b in zip(expected, drawn.logprobs, strict=True))
+
+
+def ask(number: int = 0, *, prompt: tuple[int, ...] = (20, 30, 40), **sampling: Any) -> GenerationRequest:
+    settings: dict[str, Any] = {"max_tokens": 24, "min_tokens": 24, "seed": number, **sampling}
+    return GenerationRequest(id=UUID(int=number), prompt=prompt, sampling=Sampling(**settings))

@@ -1,0 +1,71 @@
+"""vLLM's arguments from a specification, and those that it is never given; vLLM itself is not needed for it."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rftd.ops.clock import ManualClock
+from rftd.ops.errors import ConfigError
+from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.spec import ModelSpec, RolloutSpec
+from rftd.workers.rollout.engines.definition import EngineOpening
+from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs, engine_arguments
+
+
+def opening(arguments: dict[str, Any] | None = None, **needs: Any) -> EngineOpening[VllmArgs]:
+    return EngineOpening(
+        model=ModelSpec(path="/model", max_model_len=96, max_prompt_tokens=32, max_response_tokens=64),
+        rollout=RolloutSpec(engine="vllm", dtype="bfloat16", needs=EngineNeeds(**needs)),
+        arguments=VllmArgs(vllm=arguments or {}),
+        slots=8,
+        threads=1,
+        clock=ManualClock(),
+        folder=Path("/job"),
+    )
+
+
+def test_what_the_file_says_is_what_vllm_is_given() -> None:
+    made = engine_arguments(
+        opening({"block_size": 32}, tensor_parallel_size=2, max_num_seqs=4, enable_prefix_caching=False)
+    )
+    expected = {
+        **{"model": "/model", "max_model_len": 96, "dtype": "bfloat16", "block_size": 32},
+        **{"tensor_parallel_size": 2, "max_num_seqs": 4, "enable_prefix_caching": False},
+    }
+    assert {name: made[name] for name in expected} == expected
+    assert "max_num_batched_tokens" not in made
+
+
+@pytest.mark.parametrize("name", ["speculative_config", "logprobs_mode", "dtype", "max_num_seqs", "enable_lora"])
+def test_an_argument_that_would_break_a_promise_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        engine_arguments(opening({name: 1}))
+    assert raised.value.field == f"explorer.rollout_model.extra_engine_args.vllm.{name}"
+
+
+@pytest.mark.parametrize("name", ["data_parallel_size", "pipeline_parallel_size"])
+def test_one_engine_is_one_set_of_weights(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        engine_arguments(opening(**{name: 2}))
+    assert raised.value.field == f"explorer.rollout_model.{name}"
+
+
+@pytest.mark.anyio
+async def test_a_deterministic_experiment_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the same seed may draw other tokens"):
+        await ENGINE.open(replace(opening(), deterministic=True))
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    lacking = lambda name, *more: None if name == "vllm" else found(name, *more)  # noqa: E731
+    monkeypatch.setattr("rftd.workers.rollout.engines.vllm.arguments.find_spec", lacking)
+    with pytest.raises(ConfigError, match="vLLM is not installed") as raised:
+        await ENGINE.open(opening())
+    assert "make engines-cpu" in str(raised.value.fix)

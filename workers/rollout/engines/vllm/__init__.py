@@ -1,0 +1,16 @@
+"""The `vllm` rollout engine: vLLM's AsyncLLM, in processes of its own, on GPUs or a CPU.
+
+In reading order:
+
+arguments  its `extra_engine_args`, vLLM's own arguments, and its opening
+engine     the asyncio front: `VllmRolloutEngine`
+requests   our sampling as vLLM's, or the reason for which it has none; its output as our response
+flights    requests under way, and the weights that drew each of their tokens
+counters   the numbers of running requests and drawn tokens, from vLLM's own statistics
+processes  vLLM's processes: their start with a time-out, their names when one died, their end
+worker     our part of vLLM's worker process: it opens, verifies and swaps weights
+shapes     the tensors that a model folder's weights consist of, to check others against
+sampler    our part of its sampler: log-probabilities as the contract has them
+
+`worker` is imported in vLLM's worker process, by name.
+"""

@@ -1,0 +1,134 @@
+"""`extra_engine_args` of the vllm rollout engine, vLLM's own arguments, and how the engine is opened; known without
+vLLM."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.rollout.engines.definition import EngineOpening, RolloutEngineDefinition
+
+FIELD: Final = "explorer.rollout_model.extra_engine_args"
+WORKER: Final = "rftd.workers.rollout.engines.vllm.worker.RolloutWorker"
+
+START_S: Final = 1800.0
+"""The longest start of vLLM, where the specification says nothing: it compiles, and profiles its memory."""
+_NEEDS: Final = (
+    "tensor_parallel_size",
+    "enable_expert_parallel",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "max_num_batched_tokens",
+)
+"""What a specification and vLLM have one name for."""
+_ELSEWHERE: Final = {
+    "model": "model.model_path",
+    "max_model_len": "model.max_model_len",
+    "trust_remote_code": "model.trust_remote_code",
+    "dtype": "explorer.rollout_model.dtype",
+    "max_num_seqs": "explorer.rollout_model.max_num_seqs",
+    **{name: f"explorer.rollout_model.{name}" for name in _NEEDS},
+}
+"""Arguments of vLLM that other fields of the experiment file say."""
+_WEIGHTS = "new weights come whole, in full precision, under the names of the model's folder"
+_POLICY = "log-probabilities would be others than those of what tokens were drawn from"
+_REFUSED: Final = {
+    "speculative_config": _POLICY,
+    "logits_processors": _POLICY,
+    "logprobs_mode": _POLICY,
+    "generation_config": "every setting of a request is its own",
+    "override_generation_config": "every setting of a request is its own",
+    "worker_cls": "the worker is extended to take new weights",
+    "worker_extension_cls": "the worker is extended to take new weights",
+    "quantization": _WEIGHTS,
+    "load_format": _WEIGHTS,
+    "enable_lora": _WEIGHTS,
+    "skip_tokenizer_init": "stop texts need the tokenizer",
+    "data_parallel_size": "one engine is one set of weights; raise explorer.rollout_model.engine_num",
+    "pipeline_parallel_size": "its stages would change weights at different tokens",
+}
+"""Arguments of vLLM that would break a promise of the engine, each with the promise."""
+
+
+class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
+
+    kv_cache_memory_bytes: int = 0
+    """The size of the cache of keys and values; 0: what `gpu_memory_utilization` leaves, and on a CPU 1 GiB."""
+    vllm: dict[str, Any] = {}
+    """More arguments of vLLM's AsyncEngineArgs, by its names."""
+
+
+def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
+    """The arguments of vLLM's AsyncEngineArgs. Raises ConfigError for what cannot be given."""
+    needs = opening.rollout.needs
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if getattr(needs, name) > 1:
+            field = f"explorer.rollout_model.{name}"
+            raise ConfigError(f"is {getattr(needs, name)}: {_REFUSED[name]}", field=field, fix="write 1")
+    for name in opening.arguments.vllm:
+        field = f"{FIELD}.vllm.{name}"
+        if name in _ELSEWHERE:
+            raise ConfigError("is said elsewhere", field=field, fix=f"write {_ELSEWHERE[name]}")
+        if name in _REFUSED:
+            raise ConfigError(f"cannot be given: {_REFUSED[name]}", field=field, fix="leave it out")
+    made: dict[str, Any] = {name: getattr(needs, name) for name in _NEEDS if getattr(needs, name)}
+    if opening.arguments.kv_cache_memory_bytes:
+        made["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
+    return {
+        **made,
+        "model": opening.model.path,
+        "max_model_len": opening.model.max_model_len,
+        "trust_remote_code": opening.model.trust_remote_code,
+        "dtype": opening.rollout.dtype,
+        "max_num_seqs": slots_of(opening),
+        # False is said too: vLLM has others than these when nothing is said.
+        "enable_prefix_caching": needs.enable_prefix_caching,
+        "enable_chunked_prefill": needs.enable_chunked_prefill,
+        "generation_config": "vllm",
+        "logprobs_mode": "raw_logprobs",
+        "max_logprobs": 1,
+        "seed": 0,
+        "disable_log_stats": True,
+        "worker_extension_cls": WORKER,
+        **opening.arguments.vllm,
+    }
+
+
+def slots_of(opening: EngineOpening[VllmArgs]) -> int:
+    """The number of requests that run at once."""
+    return min(opening.slots, opening.rollout.needs.max_num_seqs or opening.slots)
+
+
+async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
+    arguments = engine_arguments(opening)
+    if opening.deterministic:
+        raise ConfigError(
+            "vLLM rounds otherwise beside other neighbours, so the same seed may draw other tokens",
+            field="explorer.rollout_model.engine_type",
+            fix="write torch, or leave deterministic out",
+        )
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "vLLM is not installed here",
+            field="explorer.rollout_model.engine_type",
+            fix="pip install 'rftd[vllm]' for GPUs, `make engines-cpu` for a CPU, or write torch",
+        )
+    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+
+    return await VllmRolloutEngine.open(
+        arguments,
+        slots=slots_of(opening),
+        device=opening.rollout.needs.device,
+        start_timeout_s=opening.rollout.needs.start_timeout_s or START_S,
+        biased=opening.biased,
+    )
+
+
+ENGINE: Final = RolloutEngineDefinition(arguments=VllmArgs, open=_open)

@@ -1,0 +1,78 @@
+"""`RequestFlight`: a request under way in vLLM, and the weights that drew each of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.workers.rollout.engine import Generation, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSwap:
+    """New weights that came into use while a request was under way."""
+
+    version: tuple[int, int]
+    at_s: float
+    """The machine's monotonic clock at that moment."""
+    drawn: int | None
+    """The number of tokens that the request had drawn; None if the worker had no such request."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestFlight:
+    """One request under way."""
+
+    request: GenerationRequest
+    name: str
+    """Its id in vLLM, which adds to it."""
+    version: tuple[int, int]
+    """The weights in use when it was handed over."""
+    swaps: list[WeightSwap] = field(default_factory=list)
+    collector: Any = None
+    """Takes what vLLM answers; None until the request was handed over."""
+
+    def generation(self, output: Any) -> Generation:
+        """The response, now that vLLM has given its last output. Raises RolloutError if that is none."""
+        completion = output.outputs[0]
+        finish = completion.finish_reason
+        if finish not in ("stop", "length"):
+            raise RolloutError(f"vLLM ended request {self.request.id} with {finish!r}: {completion.stop_reason}")
+        tokens = tuple(completion.token_ids)
+        logprobs, processed = self._logprobs(completion.logprobs, len(tokens))
+        for at, logprob in enumerate(logprobs):
+            if logprob != logprob:  # NaN
+                raise RolloutError(f"the model gave no number at token {at} of {self.request.id}")
+        return Generation(
+            tokens=tokens,
+            logprobs=logprobs,
+            processed_logprobs=processed,
+            spans=tuple(self._spans(len(tokens), output.metrics.scheduled_ts)),
+            finish=finish,
+        )
+
+    def _logprobs(self, found: Any, length: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Log-probabilities, and processed ones if they were asked for  # [R], [R or 0]"""
+        # The sampler's columns: one for each token, or two.
+        columns = 2 if self.request.sampling.processed_logprobs else 1
+        flat = found.logprobs
+        # A stop text is found after the fact: what was drawn behind it is no part of the response.
+        assert len(flat) >= columns * length, "vLLM gave fewer log-probabilities than tokens"
+        flat = flat[: columns * length]
+        return tuple(flat[::columns]), tuple(flat[1::columns]) if columns == 2 else ()
+
+    def _spans(self, length: int, scheduled_s: float) -> Iterator[Span]:
+        """The weights of each token. `scheduled_s`: the monotonic clock when the request first got a slot."""
+        begun = [(self.version, 0)]
+        for swap in self.swaps:
+            # A worker without the request had not begun it, or had ended it already.
+            drawn = swap.drawn if swap.drawn is not None else 0 if scheduled_s > swap.at_s else length
+            # A step may draw one token more than the response has.
+            begun.append((swap.version, min(drawn, length)))
+        ends = [first for _, first in begun[1:]] + [length]
+        for ((version, generation), start), end in zip(begun, ends, strict=True):
+            if end > start:
+                yield Span(version, generation, start, end)

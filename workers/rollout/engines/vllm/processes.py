@@ -1,0 +1,117 @@
+"""vLLM's processes: their start with a time-out, what is said when one died, and their end.
+
+`EngineCore` is a child of the explorer, and its workers are children of that. They are in the explorer's session, by
+which the launcher finds them if the explorer is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import psutil
+
+from rftd.ops.errors import RolloutError
+
+T = TypeVar("T")
+
+GRACE_S: Final = 10.0
+"""The time that processes have to end by themselves."""
+_ENVIRONMENT: Final = {
+    # Nothing leaves the machine.
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # The second runner has a sampler of its own, without log-probabilities at a row's temperature.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    # The explorer has threads: a forked child could wait for ever for a lock that one of them held.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+_DEFAULTS: Final = {"VLLM_LOGGING_LEVEL": "WARNING"}
+
+
+def set_environment() -> None:
+    """Sets the variables that vLLM reads while it is imported, here and in its processes; call it before that."""
+    os.environ.update(_ENVIRONMENT)
+    # Nothing is pickled across our border, whoever started the explorer.
+    os.environ.pop("VLLM_ALLOW_INSECURE_SERIALIZATION", None)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+class EngineProcesses:
+    """The processes that vLLM started in this one."""
+
+    def __init__(self) -> None:
+        self._before = {child.pid for child in multiprocessing.active_children()}
+        self._seen: dict[int, psutil.Process] = {}
+
+    async def started(self, start: Callable[[], T], timeout_s: float) -> T:
+        """What `start` gives, run on a thread. Raises RolloutError if it takes longer, or fails."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await asyncio.to_thread(start)
+        except TimeoutError as error:
+            raise RolloutError(
+                f"vLLM was not ready after {timeout_s:g} s",
+                fix="raise the engine's start time-out, or look into the explorer's log for what it waits for",
+            ) from error
+        except (ValueError, RuntimeError, OSError, ImportError) as error:
+            raise RolloutError(f"vLLM does not start: {error}", fix="look into the explorer's log") from error
+        self.look()
+        return found
+
+    def look(self) -> None:
+        """Takes in the processes that there are now."""
+        for child in multiprocessing.active_children():
+            if child.pid is None or child.pid in self._before or not child.name.startswith("EngineCore"):
+                continue
+            with suppress(psutil.Error):
+                process = psutil.Process(child.pid)
+                for each in (process, *process.children(recursive=True)):
+                    self._seen.setdefault(each.pid, each)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Those that were seen, whether they live or not."""
+        return tuple(self._seen)
+
+    def ended(self) -> list[str]:
+        """The processes that were there and are not any more."""
+        return [str(pid) for pid, process in self._seen.items() if not _lives(process)]
+
+    def end(self) -> None:
+        """Ends all that live; returns when none does. It blocks."""
+        # Only if the start failed: later ones may be of another engine of this process.
+        if not self._seen:
+            self.look()
+        for send in (psutil.Process.terminate, psutil.Process.kill):
+            living = [process for process in self._seen.values() if _lives(process)]
+            for process in living:
+                with suppress(psutil.Error):
+                    send(process)
+            if living:
+                psutil.wait_procs(living, timeout=GRACE_S)
+        _collect(self._seen)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _collect(pids: Iterable[int]) -> None:
+    """Takes the exit status of children that ended, so that none stays as a zombie."""
+    wanted = set(pids)
+    children: list[Any] = multiprocessing.active_children()  # it collects, too
+    for child in children:
+        if child.pid in wanted:
+            child.join(GRACE_S)

@@ -1,0 +1,171 @@
+"""`RolloutWorker`: our part of each of vLLM's worker processes, called by `collective_rpc`.
+
+Arguments and answers are plain lists and numbers, so nothing is pickled. New weights are opened and verified on a
+thread, while the worker goes on generating; only the swap itself is between two steps.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from rftd.ops.decoding import converted
+from rftd.ops.errors import RftdError, RolloutError
+from rftd.workers.rollout.engines.vllm.sampler import PolicySampler
+from rftd.workers.rollout.engines.vllm.shapes import Expected
+from rftd.workers.weights.adapter import is_adapter
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.registry import Channels
+from rftd.workers.weights.torch_bytes import tensors_of
+
+_PATIENCE_S: Final = 0.002
+"""Who asks for the state of weights waits so long at most: small ones are opened in milliseconds."""
+
+
+class WeightsRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason for which weights cannot be used here."""
+
+    code: str
+    what: str
+    where: str
+    fix: str
+
+
+class OpeningState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far weights are on their way into use."""
+
+    opening: bool
+    refusal: WeightsRefusal | None = None
+
+
+class SwapMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of a swap."""
+
+    at_s: float
+    """The machine's monotonic clock when the new weights came into use."""
+    drawn: dict[str, int]
+    """The number of tokens that each request had drawn by then, by vLLM's id of the request."""
+
+
+class RolloutWorker:
+    """vLLM adds this class to the bases of its worker, so its names must be none of vLLM's."""
+
+    model_runner: Any
+    rollout_weights: OpenedWeights
+
+    def prepare_rollouts(self, folder: str) -> str:
+        """Sets the sampler, and learns what the weights of the model in `folder` consist of; answers the device."""
+        runner = self.model_runner
+        # Replaced rather than configured: vLLM has no mode for log-probabilities at a row's temperature.
+        runner.sampler = PolicySampler(runner)
+        self.rollout_weights = OpenedWeights(Path(folder))
+        return str(runner.device)
+
+    def open_rollout_weights(self, weights: dict[str, Any]) -> None:
+        """Begins to open and verify the weights; nothing that is in use changes."""
+        self.rollout_weights.begin(converted(weights, WeightsRef))
+
+    def rollout_weights_state(self) -> dict[str, Any]:
+        """How far they are: an `OpeningState`, in plain data."""
+        state: dict[str, Any] = msgspec.to_builtins(self.rollout_weights.state())
+        return state
+
+    def drop_rollout_weights(self) -> None:
+        """Lets go of opened weights that are not to be used, for another worker refused them."""
+        self.rollout_weights.let_go()
+
+    def swap_rollout_weights(self) -> dict[str, Any]:
+        """Uses the opened weights from the next step on. Answers a `SwapMarks`, in plain data."""
+        tensors = self.rollout_weights.tensors
+        assert tensors is not None, "weights are opened before they are used"
+        runner = self.model_runner
+        try:
+            # In `reload_weights`, not `load_weights`: packed layers have freed the tensors that the latter writes to.
+            runner.reload_weights(weights_iterator=iter(tensors.items()))
+            _repack_tied_output(runner.get_model())
+        finally:
+            self.rollout_weights.let_go()
+        drawn = {name: len(request.output_token_ids) for name, request in runner.requests.items()}
+        marks: dict[str, Any] = msgspec.to_builtins(SwapMarks(at_s=time.monotonic(), drawn=drawn))
+        return marks
+
+
+class OpenedWeights:
+    """Weights on their way into use: opened where the channel holds them, and verified, on a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: of the model that they are to be of."""
+        self.tensors: Mapping[str, torch.Tensor] | None = None
+        self._folder = folder
+        self._expected: Expected | None = None
+        self._channels = Channels()
+        self._held = ExitStack()
+        self._refusal: WeightsRefusal | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, weights: WeightsRef) -> None:
+        """Starts the thread."""
+        self.let_go()
+        self._refusal = None
+        self._thread = threading.Thread(target=self._open, args=(weights,), name="open-weights", daemon=True)
+        self._thread.start()
+
+    def state(self) -> OpeningState:
+        """How far they are."""
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+            if self._thread.is_alive():
+                return OpeningState(opening=True)
+            self._thread = None
+        return OpeningState(opening=False, refusal=self._refusal)
+
+    def let_go(self) -> None:
+        """Closes what is open."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.tensors = None
+        self._held.close()
+
+    def _open(self, weights: WeightsRef) -> None:
+        try:
+            if self._expected is None:
+                self._expected = Expected.of(self._folder)
+            with ExitStack() as stack:
+                found = tensors_of(stack.enter_context(self._channels.of(weights.method).open(weights)))
+                if is_adapter(found):
+                    raise RolloutError(
+                        "vLLM is given whole weights here, and these are of an adapter",
+                        where=weights.path,
+                        fix="use engine_type: torch for model.lora_configs",
+                    )
+                self._expected.check(found)
+                self.tensors = found
+                self._held = stack.pop_all()
+        except RftdError as error:
+            self._refusal = _refusal(error)
+        except Exception as error:  # a folder may be damaged in its own way
+            self._refusal = _refusal(RolloutError(f"{type(error).__name__}: {error}", where=weights.path))
+
+
+def _refusal(error: RftdError) -> WeightsRefusal:
+    return WeightsRefusal(code=error.code, what=error.what, where=error.where or "", fix=error.fix or "")
+
+
+def _repack_tied_output(model: Any) -> None:
+    """Gives an output layer that is tied to the embeddings what it computes with.
+
+    On a CPU it computes with a packed copy, which vLLM makes anew for every layer that weights are loaded into; a tied
+    layer is none of them, and would stay with the old weights.
+    """
+    head = getattr(model, "lm_head", None)
+    method = getattr(head, "quant_method", None)
+    if head is not None and method is not None:
+        method.process_weights_after_loading(head)
