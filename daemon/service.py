@@ -18,7 +18,6 @@ from rftd.daemon.api.app import make_app
 from rftd.daemon.api.probes import Gate
 from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.dlq.desk import watch_dead_letters
-from rftd.daemon.http_server import bind, serving_http, url_of
 from rftd.daemon.log_source import OwnedLog, owned_log
 from rftd.daemon.metrics_feed import MetricsFeed
 from rftd.daemon.metrics_follower import follow_metrics
@@ -30,6 +29,7 @@ from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import NotFoundError, RftdError, UsageError
+from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics

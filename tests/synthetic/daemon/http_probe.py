@@ -23,10 +23,10 @@ from synthetic.log.tape import Tape
 
 from rftd.daemon.api import services
 from rftd.daemon.api.app import make_app
-from rftd.daemon.http_server import bind, serving_http, url_of
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.views.route import NAME_CHARACTERS
 from rftd.ops.clock import SystemClock
+from rftd.ops.http_server import bind, serving_http, url_of
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.storage.database import open_database, sqlite_url

@@ -13,7 +13,7 @@ from synthetic.daemon.command_line import Rftd, Said, Served
 from synthetic.daemon.house import open_house
 
 from rftd.daemon.cli import main
-from rftd.daemon.http_server import bind, serving_http, url_of
+from rftd.ops.http_server import bind, serving_http, url_of
 
 
 @pytest.fixture(scope="module")

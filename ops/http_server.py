@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn on a socket that is bound before anything else starts, inside the daemon's own loop."""
+"""The HTTP server: uvicorn on a socket that is bound before anything else starts, inside the process's own loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the daemon, not to uvicorn."""
+        """Signals belong to the process, not to uvicorn."""
         yield
 
 
@@ -73,10 +73,20 @@ def url_of(bound: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serving_http(app: ASGIApp, bound: socket.socket) -> AsyncIterator[None]:
-    """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`."""
+async def serving_http(app: ASGIApp, bound: socket.socket, *, keep_alive_s: int = 5) -> AsyncIterator[None]:
+    """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
+
+    A connection without a request is closed after `keep_alive_s`.
+    """
     server = _Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=keep_alive_s,
+        )
     )
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[bound]))

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from rftd.daemon import http_server
-from rftd.daemon.http_server import bind, serving_http, url_of
+from rftd.ops import http_server
+from rftd.ops.http_server import bind, serving_http, url_of
 
 pytestmark = pytest.mark.anyio
 
