@@ -94,6 +94,16 @@ LOSSES_BEFORE_ALONE: Final = 2
 """Workers that died with a group among others before it is leased alone."""
 LOSSES_ALONE: Final = 3
 """Workers that died with a group alone before its task has failed, if `max_retry_times` allows so many."""
+ENDPOINT_CALLS: Final = 1000
+"""Answers that one rollout may ask its endpoint for."""
+ENDPOINT_CONCURRENT_CALLS: Final = 64
+"""Answers that are drawn for one rollout's endpoint at a time; a client is told to come again."""
+ENDPOINT_TOKENS: Final = 1_000_000
+"""Tokens that one rollout may draw over its endpoint."""
+ENDPOINT_BODY_SIZE_BYTES: Final = 4 * MIB
+"""The largest request of an agent program. More is read, and thrown away, up to sixteen times this."""
+ENDPOINT_KEEP_ALIVE_S: Final = 75
+"""Longer than clients keep a connection, so that none is closed as it is used again."""
 DRAIN_TIMEOUT_S: Final = 10.0
 KILL_TIMEOUT_S: Final = 5.0
 """A process that was killed and has not ended after this long hangs in the operating system; it is named and left."""

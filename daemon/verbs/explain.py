@@ -20,6 +20,7 @@ _WHERE: Final = (
     "rftd.streams.events.registry",
     "rftd.daemon.config.issue",
     "rftd.daemon.api.problem",
+    "rftd.workers.rollout.endpoint.call_error",
 )
 """Modules that define errors."""
 _BUG: Final = "RFTD-BUG"

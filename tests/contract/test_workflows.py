@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import numpy as np
 import pytest
+from synthetic.daemon.third_party import install
+from synthetic.models.scripted_engine import running_endpoint
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
@@ -75,13 +80,40 @@ def spec(workflow: str, *, reward: str | None = "accuracy_reward", prompt_type: 
         path="train.jsonl",
         format=FormatSpec(prompt_key="question", response_key="answer", prompt_type=prompt_type),
         workflow=workflow,
+        workflow_args=ARGUMENTS.get(workflow, {}),
         reward=reward,
         sampling=SamplingSpec(max_tokens=400),
     )
 
 
-def runner(taskset: TasksetSpec, engine: ScriptedEngine, *, model: ModelSpec = MODEL) -> WorkflowRunner:
-    return WorkflowRunner(taskset, model=model, engine=engine, tokenizer=ByteTokenizer())
+ARGUMENTS = {"agent_program_workflow": {"agent": "asks_once"}}
+"""The arguments of workflows that need some."""
+ASKS_ONCE = """
+import httpx
+
+
+async def asks_once(task, *, base_url, api_key):
+    messages = [message.as_dict() for message in task.messages]
+    headers = {"Authorization": f"Bearer {api_key}"}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        response = await client.post(f"{base_url}/chat/completions", json={"messages": messages}, headers=headers)
+        response.raise_for_status()
+"""
+
+
+@pytest.fixture(autouse=True)
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent program, installed."""
+    install(tmp_path, "asking", ASKS_ONCE, {"rftd.agents": {"asks_once": "asking:asks_once"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@asynccontextmanager
+async def runner(
+    taskset: TasksetSpec, engine: ScriptedEngine, *, model: ModelSpec = MODEL
+) -> AsyncIterator[WorkflowRunner]:
+    async with running_endpoint() as endpoint:
+        yield WorkflowRunner(taskset, model=model, engine=engine, tokenizer=ByteTokenizer(), endpoint=endpoint)
 
 
 def task(taskset: TasksetSpec, **columns: str) -> Task:
@@ -90,7 +122,8 @@ def task(taskset: TasksetSpec, **columns: str) -> Task:
 
 async def run(workflow: str, engine: ScriptedEngine, *, model: ModelSpec = MODEL, rollout: int = 1) -> RolloutResult:
     taskset = spec(workflow)
-    return await runner(taskset, engine, model=model).run(task(taskset), UUID(int=rollout))
+    async with runner(taskset, engine, model=model) as running:
+        return await running.run(task(taskset), UUID(int=rollout))
 
 
 pytestmark = pytest.mark.anyio
@@ -160,7 +193,6 @@ async def test_cancelling_frees_the_engine(workflow: str) -> None:
 @every_workflow
 async def test_many_rollouts_share_one_instance(workflow: str) -> None:
     taskset = spec(workflow)
-    shared = runner(taskset, ScriptedEngine())
-    async with asyncio.TaskGroup() as group:
+    async with runner(taskset, ScriptedEngine()) as shared, asyncio.TaskGroup() as group:
         running = [group.create_task(shared.run(task(taskset), UUID(int=n))) for n in range(20)]
     assert len({future.result().logprobs.tobytes() for future in running}) == 20

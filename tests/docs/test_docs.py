@@ -14,7 +14,13 @@ import click
 import pytest
 import yaml
 from synthetic.daemon.experiment_files import overlaid
-from synthetic.docs.package import install_next_token, install_one_ahead, install_packed_weights, install_two_tries
+from synthetic.docs.package import (
+    install_careful,
+    install_next_token,
+    install_one_ahead,
+    install_packed_weights,
+    install_two_tries,
+)
 from synthetic.docs.pages import PAGES, ROOT, Block, anchors_of, block_named, blocks_of, code_of, links_of, prose_of
 from synthetic.log.checker_rules import OF_AN_EXPERIMENT, OF_THE_LOG
 from synthetic.worlds.policy_world import PolicyWorld, Sizes
@@ -40,10 +46,11 @@ def blocks(*languages: str) -> list[Block]:
 
 @pytest.fixture
 def third_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third parties of the extending page, installed."""
+    """The third parties of the pages, installed."""
     install_two_tries(tmp_path)
     install_one_ahead(tmp_path)
     install_packed_weights(tmp_path)
+    install_careful(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 

@@ -21,6 +21,7 @@ FIXES: Final = {
     "RFTD-API-004": "See `GET /openapi.json`.",
     "RFTD-API-005": "Try again later, or follow fewer experiments at once.",
     "RFTD-ARC-001": "Copy the file again, or export anew with `rftd export`; import with the release that wrote it.",
+    "RFTD-CAL-001": "Correct the agent program's request: the error object that it was sent names the parameter.",
     "RFTD-CFG-001": "Correct what the message names; `rftd config check FILE` shows everything at once.",
     "RFTD-CFG-002": "Correct the YAML at that line; give each key once.",
     "RFTD-CFG-003": "Make the file smaller; data belongs into datasets.",

@@ -14,6 +14,7 @@ from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
 from rftd.workers.membership import explain
+from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
@@ -40,8 +41,10 @@ class Evaluator:
         clock: Clock,
         orphans: Orphans,
         log: Logger,
+        endpoint: ModelEndpoint | None = None,
     ) -> None:
-        """`at_once` rows run at a time."""
+        """`at_once` rows run at a time; `endpoint` serves the model to workflows that run other programs."""
+        self._endpoint = endpoint
         self._open_engine = open_engine
         self._tokenizer = tokenizer
         self._places = RolloutPlaces(at_once)
@@ -128,7 +131,11 @@ class Evaluator:
         if key not in self._rollouts:
             asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
             runner = WorkflowRunner(
-                stage.evals[lease.taskset], model=stage.model, engine=asked, tokenizer=self._tokenizer
+                stage.evals[lease.taskset],
+                model=stage.model,
+                engine=asked,
+                tokenizer=self._tokenizer,
+                endpoint=self._endpoint,
             )
             self._rollouts[key] = Rollouts(
                 runner, stage.rollout, places=self._places, clock=self._clock, orphans=self._orphans

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -23,6 +24,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.topics import partition_of
 from rftd.workers.devices.device_turn import DeviceTurn
 from rftd.workers.membership import Membership
+from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine
 from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.evaluator import Evaluator
@@ -36,6 +38,7 @@ from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.rollout.workflows.runner import WorkflowRunner
 from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import as_ref
 
 WEIGHTS_RETRY_S = 0.2
@@ -81,6 +84,7 @@ class Explorer:
         if any(each.sync.turns for each in spec.stages):
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
+        endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes)
         self._evaluator = Evaluator(
             lambda: self._eval_engine(spec, stage),
             tokenizer,
@@ -88,27 +92,11 @@ class Explorer:
             clock=self._member.clock,
             orphans=self._orphans,
             log=self._log,
+            endpoint=endpoint,
         )
-        artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         for index, each in enumerate(spec.stages):
             if each.taskset is not None:
-                asked = EngineFromThreads(engine) if each.rollout.threads_each else engine
-                rollouts = Rollouts(
-                    WorkflowRunner(each.taskset, model=each.model, engine=asked, tokenizer=tokenizer),
-                    each.rollout,
-                    places=RolloutPlaces(each.rollout.concurrency),
-                    clock=self._member.clock,
-                    orphans=self._orphans,
-                    device=self._device,
-                )
-                self._rollouts[index] = LeasedRollouts(
-                    rollouts,
-                    artifacts=artifacts,
-                    seed=spec.seed,
-                    greedy_rollouts=each.algorithm.greedy_rollouts,
-                    sampling=each.taskset.sampling,
-                    trained=each.kind != "explore",
-                )
+                self._rollouts[index] = self._leased(each, each.taskset, spec, engine, tokenizer, endpoint)
         # Only now, for from here on it is given work: whatever can be refused was refused before.
         await self._member.join(slots)
         try:
@@ -117,6 +105,7 @@ class Explorer:
                     tasks.create_task(self._outbox.run()),
                     tasks.create_task(self._member.beat(self._refresh)),
                     tasks.create_task(self._follow_weights(engine)),
+                    tasks.create_task(endpoint.run()),
                 ]
                 async with asyncio.TaskGroup() as work:
                     await self._take_leases(stop, work)
@@ -132,6 +121,34 @@ class Explorer:
             await engine.close()
             if self._turn is not None:
                 self._turn.close()
+
+    def _leased(
+        self,
+        stage: StageSpec,
+        taskset: TasksetSpec,
+        spec: ExperimentSpec,
+        engine: RolloutEngine,
+        tokenizer: Tokenizer,
+        endpoint: ModelEndpoint,
+    ) -> LeasedRollouts:
+        """The rollouts of one stage. Raises ConfigError if its workflow or reward cannot be opened."""
+        asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
+        rollouts = Rollouts(
+            WorkflowRunner(taskset, model=stage.model, engine=asked, tokenizer=tokenizer, endpoint=endpoint),
+            stage.rollout,
+            places=RolloutPlaces(stage.rollout.concurrency),
+            clock=self._member.clock,
+            orphans=self._orphans,
+            device=self._device,
+        )
+        return LeasedRollouts(
+            rollouts,
+            artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
+            seed=spec.seed,
+            greedy_rollouts=stage.algorithm.greedy_rollouts,
+            sampling=taskset.sampling,
+            trained=stage.kind != "explore",
+        )
 
     async def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec) -> RolloutEngine:
         engine = await open_engine(spec, stage, slots=EVAL_AT_ONCE, clock=self._member.clock)

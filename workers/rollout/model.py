@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rftd.ops.errors import RolloutError
@@ -14,6 +16,10 @@ from rftd.workers.rollout.response import PROMPT_TRUNCATED, Response
 from rftd.workers.rollout.sampling import check_sampling, other_settings
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
+    from rftd.workers.rollout.endpoint.server import ModelEndpoint, ServedModel
 
 
 class Model:
@@ -32,8 +38,10 @@ class Model:
         sampling: SamplingSpec,
         rollout: UUID,
         seed: UUID | None = None,
+        endpoint: ModelEndpoint | None = None,
     ) -> None:
         self._engine = engine
+        self._endpoint = endpoint
         self._spec = spec
         self._rollout = rollout
         self._seed = rollout if seed is None else seed
@@ -52,9 +60,15 @@ class Model:
         """The response to a bare text, without a chat template."""
         return await self.generate(self.bare_prompt(prompt), sampling=sampling)
 
-    def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "") -> list[int]:
-        """The ids that `chat` asks with."""
-        return self.tokenizer.encode(self.tokenizer.chat_text(messages, generation_prompt=True) + reply_prefix)
+    @property
+    def name(self) -> str:
+        """The name of the model's folder."""
+        return PurePath(self._spec.path).name
+
+    def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "", tools: str = "") -> list[int]:
+        """The ids that `chat` asks with; `tools` is a JSON list of what the assistant may call."""
+        text = self.tokenizer.chat_text(messages, generation_prompt=True, tools=tools)
+        return self.tokenizer.encode(text + reply_prefix)
 
     def bare_prompt(self, prompt: str) -> list[int]:
         """The ids that `complete` asks with."""
@@ -69,7 +83,21 @@ class Model:
         asked = self.ask(prompt, sampling=sampling)
         if isinstance(asked, Response):
             return asked
-        return self.answer(asked, await self._engine.generate(asked))
+        return await self.draw(asked)
+
+    async def draw(self, request: GenerationRequest) -> Response:
+        """The response to a request of this model. Raises RolloutError if the engine fails."""
+        return self.answer(request, await self._engine.generate(request))
+
+    def served(self, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> ServedModel:
+        """This model over HTTP, for programs that know OpenAI's API: `async with model.served() as served`.
+
+        Inside, `served.base_url` and `served.api_key` are for this rollout alone. With `lengths_only` a call decides
+        where an answer ends, and the experiment how it is drawn. Raises RolloutError where no endpoint is open.
+        """
+        if self._endpoint is None:
+            raise RolloutError("no endpoint is open here", fix="make the WorkflowRunner with a ModelEndpoint")
+        return self._endpoint.of(self, bounds, lengths_only=lengths_only)
 
     def ask(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> GenerationRequest | Response:
         """The next request of the rollout, for callers that ask the engine themselves; a Response if it is not asked.

@@ -63,6 +63,38 @@ async def on_own_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return thread.result.result()
 
 
+async def on_daemon_thread(call: Callable[[], object]) -> object:
+    """The call's result. A thread that never returns is left behind: it is a daemon, and holds up no exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[object] = loop.create_future()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        value: object = None
+        failure: Exception | None = None
+        try:
+            value = call()
+        except StopIteration as error:
+            # A future refuses this one, and whoever waits would wait for ever.
+            failure = RuntimeError(f"StopIteration: {error}")
+        except Exception as error:
+            failure = error
+        # The loop may be gone by now, and with it whoever waited.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    # Not of a pool, in which a call that never returns would keep a thread that others wait for.
+    threading.Thread(target=work, name="call", daemon=True).start()
+    return await done
+
+
 class _WorkThread(Generic[T]):
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._outer, self._inner = asyncio.get_running_loop(), asyncio.new_event_loop()

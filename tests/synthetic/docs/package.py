@@ -24,6 +24,11 @@ def install_rehearsal_log(folder: Path) -> None:
     _install(folder, "rehearsal_log", block_named("log_backends.toml").text)
 
 
+def install_careful(folder: Path) -> None:
+    """The agent program of docs/agent_programs.md."""
+    _install(folder, "careful", block_named("agents.toml").text)
+
+
 def install_packed_weights(folder: Path) -> None:
     """The weight channel."""
     _install(folder, "packed_weights", block_named("weight_channels.toml").text)

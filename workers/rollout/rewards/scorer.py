@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import inspect
 import math
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rftd.ops import limits
@@ -16,6 +13,7 @@ from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.registry import REWARDS
 from rftd.workers.rollout.rewards.reward import Reward, RewardResult
 from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.rollout.threads import on_daemon_thread
 from rftd.workers.tasksets.task import Task
 
 
@@ -44,10 +42,10 @@ class Scorer:
             return self.score_now(response, task, turns=turns)
         seen = self._seen(task, turns)
         try:
-            given = await _on_thread(lambda: self._reward.score(response, task.truth, task, **seen))
+            given = await on_daemon_thread(lambda: self._reward.score(response, task.truth, task, **seen))
         except Exception as error:
             raise self._raised(error, task) from error
-        return self._checked(given, task)
+        return self.checked(given, task)
 
     def score_now(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
         """The reward that `score` gives, at once: the reward must be quick."""
@@ -57,7 +55,7 @@ class Scorer:
             given = self._reward.score(response, task.truth, task, **seen)
         except Exception as error:
             raise self._raised(error, task) from error
-        return self._checked(given, task)
+        return self.checked(given, task)
 
     def _seen(self, task: Task, turns: Sequence[Response]) -> dict[str, Any]:
         if self._rollout is None or (not turns and self._rollout.default is not inspect.Parameter.empty):
@@ -70,7 +68,10 @@ class Scorer:
             )
         return {"rollout": RolloutView(tuple(turns))}
 
-    def _checked(self, given: object, task: Task) -> RewardResult:
+    def checked(self, given: object, task: Task) -> RewardResult:
+        """What a reward gave (a number, named parts, a RewardResult) as a result. Raises RolloutError as `score`."""
+        value: object
+        parts: Mapping[Any, object]
         if isinstance(given, RewardResult):
             value = given.value
             parts = given.parts
@@ -104,38 +105,6 @@ class Scorer:
             where=task.where,
             fix="correct the reward, or the row that it cannot score",
         )
-
-
-async def _on_thread(call: Callable[[], object]) -> object:
-    """The call's result. A thread that never returns is left behind: it is a daemon, and holds up no exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[object] = loop.create_future()
-
-    def settle(value: object, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        value: object = None
-        failure: Exception | None = None
-        try:
-            value = call()
-        except StopIteration as error:
-            # A future refuses this one, and whoever waits would wait for ever.
-            failure = RuntimeError(f"StopIteration: {error}")
-        except Exception as error:
-            failure = error
-        # The loop may be gone by now, and with it whoever waited.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, value, failure)
-
-    # Not of a pool, in which a reward that never returns would keep a thread that others wait for.
-    threading.Thread(target=work, name="reward", daemon=True).start()
-    return await done
 
 
 def _rollout_parameter(reward: Reward) -> inspect.Parameter | None:

@@ -9,6 +9,7 @@ trajectory     `Trajectory`: a result that is built turn by turn
 registry       every workflow by name (entry-point group `rftd.workflows`)
 simple         `SimpleWorkflow`: one prompt, one response, one reward
 math_workflow  simple workflows whose system prompt asks for think and answer tags, or for a box
+agent_program  `AgentProgramWorkflow`: a program that asks the model over HTTP
 attempt        `RolloutRequest`, the seam `Attempt`, and the attempt that makes rollouts one by one
 together       the attempt that asks the engine once for many rollouts, where a workflow asks once
 runner         `WorkflowRunner`: one attempt at one rollout, errors named by their task's row

@@ -12,6 +12,7 @@ import numpy as np
 from rftd.ops.errors import ConfigError, RftdError, RolloutError
 from rftd.streams.events.experience import RunStep
 from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
+from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import GroupEngine, RolloutEngine
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rewards.registry import REWARDS
@@ -50,8 +51,20 @@ def joined(results: Sequence[RolloutResult]) -> RolloutResult:
 class WorkflowRunner:
     """Runs the tasks of one taskset; opens each workflow and reward that its rows name once."""
 
-    def __init__(self, taskset: TasksetSpec, *, model: ModelSpec, engine: RolloutEngine, tokenizer: Tokenizer) -> None:
-        """Raises ConfigError if the taskset's own workflow or reward cannot be opened."""
+    def __init__(
+        self,
+        taskset: TasksetSpec,
+        *,
+        model: ModelSpec,
+        engine: RolloutEngine,
+        tokenizer: Tokenizer,
+        endpoint: ModelEndpoint | None = None,
+    ) -> None:
+        """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
+
+        `endpoint` serves the model to workflows that run other programs.
+        """
+        self._endpoint = endpoint
         self._taskset = taskset
         self._model = model
         self._engine = engine
@@ -77,6 +90,7 @@ class WorkflowRunner:
             sampling=sampling or self._taskset.sampling,
             rollout=rollout,
             seed=seed,
+            endpoint=self._endpoint,
         )
         try:
             workflow, scorer = self._open(task.workflow, task.reward)

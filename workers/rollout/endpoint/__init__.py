@@ -1,0 +1,16 @@
+"""The OpenAI-compatible endpoint: an unchanged agent program asks the model over HTTP, and what it drew is recorded.
+
+In reading order:
+
+call_error        `CallError`: why a call is not answered, as an OpenAI error object
+turns             `TurnRecord`: the turns of a rollout as a tree, and the sequences that are trained
+question          `Question`: what a call asks, whatever API it came by; `Answered`: what was drawn for it
+conversation      `ChatQuestion`: a conversation, and its prompt from the ids of the turns before
+tool_calls        calls of tools, found in what was drawn
+chat_message      messages as the chat API has them
+chat_completions  `POST /v1/chat/completions`
+completions       `POST /v1/completions`
+rollout_calls     `RolloutCalls`: the calls of one rollout: bounds, retries, hang-ups
+http_call         `HttpCall`: one HTTP request: its body, its hang-up, and the reply
+server            `ModelEndpoint`: the HTTP server, and a capability for each rollout
+"""

@@ -1,0 +1,88 @@
+"""`HttpCall`: one request of an agent program, as ASGI has it: its body within limits, its hang-up, and the reply."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from starlette.types import Receive, Scope, Send
+
+from rftd.ops import limits
+from rftd.workers.rollout.endpoint.call_error import CallError
+
+THROWN_AWAY_SIZE_BYTES = 16 * limits.ENDPOINT_BODY_SIZE_BYTES
+"""A client that is refused while it still sends would not see why; beyond this it is cut off."""
+
+
+class HttpCall:
+    """One request and its reply."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._receive = receive
+        self._send = send
+        self._read = False
+        self._replied = False
+
+    @property
+    def key(self) -> bytes:
+        """The key that it carries, where OpenAI's or Anthropic's clients put it; empty without one."""
+        scheme, _, given = self.headers.get(b"authorization", b"").partition(b" ")
+        return given.strip() if scheme.lower() == b"bearer" else self.headers.get(b"x-api-key", b"").strip()
+
+    async def body(self) -> bytes:
+        """The whole body. Raises CallError if it is over the limit."""
+        kept = bytearray()
+        size_bytes = 0
+        while not self._read:
+            message = await self._receive()
+            chunk = message.get("body", b"")
+            size_bytes += len(chunk)
+            if size_bytes <= limits.ENDPOINT_BODY_SIZE_BYTES:
+                kept += chunk
+            self._read = not message.get("more_body", False) or size_bytes > THROWN_AWAY_SIZE_BYTES
+        if size_bytes > limits.ENDPOINT_BODY_SIZE_BYTES:
+            what = f"a body of {size_bytes} bytes or more is over the limit of {limits.ENDPOINT_BODY_SIZE_BYTES}"
+            raise CallError(413, what, reason="request_too_large")
+        return bytes(kept)
+
+    async def hung_up(self) -> None:
+        """Returns when the client is gone. The body must have been read."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+
+    async def answer(self, body: bytes) -> None:
+        """Replies with a JSON text."""
+        await self._whole(200, body)
+
+    async def stream(self, events: Iterable[bytes]) -> None:
+        """Replies with server-sent events."""
+        await self._start(200, b"text/event-stream; charset=utf-8")
+        for event in events:
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def refuse(self, error: CallError) -> None:
+        """Replies with an error object, unless the reply has begun."""
+        if self._replied:
+            return
+        with contextlib.suppress(CallError):
+            await self.body()  # what the client still sends
+        await self._whole(error.status, error.body())
+
+    async def _whole(self, status: int, body: bytes) -> None:
+        await self._start(status, b"application/json", (b"content-length", b"%d" % len(body)))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _start(self, status: int, media_type: bytes, *more: tuple[bytes, bytes]) -> None:
+        self._replied = True
+        headers = [(b"content-type", media_type), (b"cache-control", b"no-store"), *more]
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if status == 429:
+            headers.append((b"retry-after", b"1"))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})

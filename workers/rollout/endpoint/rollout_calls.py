@@ -1,0 +1,247 @@
+"""`RolloutCalls`: the calls of one rollout, from their bounds to their record.
+
+Two requests are one call, drawn and trained once, where they have the same `Idempotency-Key`, or where neither has one
+and their bodies are the same while the first is under way, or where the second says that it repeats the first
+(`x-stainless-retry-count`, which OpenAI's and Anthropic's clients send). A call is recorded when its answer is sent:
+what no client was there to receive is not trained, unless it asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError, RolloutError, UsageError
+from rftd.ops.logs import logger
+from rftd.streams.spec import SamplingSpec
+from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd
+from rftd.workers.rollout.endpoint.question import Answered, Question
+from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.rollout.engine import GenerationRequest
+from rftd.workers.rollout.model import Model
+from rftd.workers.rollout.response import Response
+
+TOO_LONG: Final = "context_length_exceeded"
+
+
+class CallBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rollout may ask for."""
+
+    calls: int = limits.ENDPOINT_CALLS
+    """Answers in all; a call with n choices counts n times."""
+    concurrent: int = limits.ENDPOINT_CONCURRENT_CALLS
+    """Answers that are drawn at a time."""
+    tokens: int = limits.ENDPOINT_TOKENS
+    """Drawn tokens in all."""
+
+
+class Repetition(msgspec.Struct, frozen=True):
+    """What tells a repeated request from a new one."""
+
+    body: bytes
+    """A digest of path and body."""
+    key: str = ""
+    """The idempotency key; empty without one."""
+    said: bool = False
+    """The client says that it repeats an earlier request."""
+
+
+class ModelCall:
+    """A call that is answered once, to however many requests."""
+
+    def __init__(self, question: Question, body: bytes) -> None:
+        self.question = question
+        self.body = body
+        self.waiting = 0
+        """Requests that wait for the answer."""
+        self.recorded = False
+        self.task: asyncio.Task[Answered | CallError] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """True while its answer is drawn."""
+        return self.task is not None and not self.task.done() and not self.task.cancelling()
+
+    @property
+    def answered(self) -> bool:
+        """True once it has an answer, and no error."""
+        task = self.task
+        return task is not None and task.done() and not task.cancelled() and isinstance(task.result(), Answered)
+
+
+class RolloutCalls:
+    """The calls of one rollout. All of it happens on one event loop."""
+
+    def __init__(
+        self, model: Model, bounds: CallBounds, *, lengths_only: bool, tasks: asyncio.TaskGroup, clock: Clock
+    ) -> None:
+        self.model = model
+        self.record = TurnRecord()
+        self.failure: RolloutError | None = None
+        """Why the newest call could not be answered; None if it was."""
+        self.cut: Response | None = None
+        """The response to the newest prompt if it did not fit."""
+        self.ended = False
+        self._bounds = bounds
+        self._lengths_only = lengths_only
+        self._tasks = tasks
+        self._clock = clock
+        self._calls = 0
+        self._running = 0
+        self._tokens = 0
+        """Those that were drawn, and the most that those under way may draw."""
+        self._keyed: dict[str, ModelCall] = {}
+        self._unkeyed: dict[bytes, ModelCall] = {}
+        """The newest call with each body."""
+
+    def enter(self, question: Question, repetition: Repetition) -> ModelCall:
+        """The call that a request belongs to: one that was made, or a new one, which begins. Raises CallError."""
+        known = self._known(repetition)
+        if known is not None:
+            return known
+        call = ModelCall(question, repetition.body)
+        self._admit(question.choices)
+        call.task = self._tasks.create_task(self._outcome(question))
+        # Not in the task, which may be cancelled before its first step.
+        call.task.add_done_callback(lambda _: self._over(question.choices))
+        if repetition.key:
+            self._keyed[repetition.key] = call
+        else:
+            self._unkeyed[repetition.body] = call
+        return call
+
+    def leave(self, call: ModelCall) -> None:
+        """A request waits no more. The last one that leaves before the answer cancels it, and frees its slot."""
+        call.waiting -= 1
+        if not call.waiting and call.under_way:
+            assert call.task is not None
+            call.task.cancel()
+
+    def deliver(self, call: ModelCall, answered: Answered) -> None:
+        """Records the call, once: its answer is on its way."""
+        if call.recorded or self.ended:
+            return
+        call.recorded = True
+        self.failure = None
+        self.cut = None
+        for response in answered.responses:
+            key = call.question.key_after(answered.prompt, response)
+            self.record.add(RecordedTurn(response, answered.prompt.parent), key)
+
+    async def end(self) -> None:
+        """Cancels what is under way, and waits for it; nothing is recorded from now on."""
+        self.ended = True
+        calls = [*self._keyed.values(), *self._unkeyed.values()]
+        running = [call.task for call in calls if call.task is not None and not call.task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    def _known(self, repetition: Repetition) -> ModelCall | None:
+        if repetition.key:
+            call = self._keyed.get(repetition.key)
+            if call is not None and call.body != repetition.body:
+                raise CallError(
+                    422, "this idempotency key came with another request before", reason="idempotency_key_reused"
+                )
+            repeated = call is not None and call.answered
+        else:
+            call = self._unkeyed.get(repetition.body)
+            repeated = call is not None and call.answered and repetition.said
+        return call if call is not None and (call.under_way or repeated) else None
+
+    def _admit(self, choices: int) -> None:
+        bounds = self._bounds
+        if self._calls + choices > bounds.calls:
+            raise _spent(f"this rollout may ask for {bounds.calls} answers in all")
+        if self._running + choices > bounds.concurrent:
+            raise CallError(
+                429,
+                f"{self._running} answers are drawn for this rollout, and {bounds.concurrent} may be at a time",
+                kind="requests",
+                reason="rate_limit_exceeded",
+            )
+        self._calls += choices
+        self._running += choices
+
+    def _over(self, choices: int) -> None:
+        self._running -= choices
+
+    async def _outcome(self, question: Question) -> Answered | CallError:
+        try:
+            return await self._answer(question)
+        except CallError as error:
+            return error
+        except RftdError as error:
+            self.failure = error if isinstance(error, RolloutError) else RolloutError(error.what, fix=error.fix)
+            asked_wrong = error.field is not None or isinstance(error, UsageError)
+            if asked_wrong:
+                return CallError(400, error.what, param=error.field)
+            return CallError(500, error.what, kind=SERVER)
+        except Exception as bug:
+            # The details stay in the log: a traceback in an answer would tell the agent of our files.
+            logger().error("endpoint.bug", error=repr(bug), exc_info=bug)
+            return bug_in_rftd()
+
+    async def _answer(self, question: Question) -> Answered:
+        left = self._bounds.tokens - self._tokens
+        if left < question.choices:
+            raise _spent(f"this rollout may draw {self._bounds.tokens} tokens in all")
+        prompt = question.prompt(self.model, self.record)
+        sampling = question.settings.over(self.model.sampling, lengths_only=self._lengths_only)
+        sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, left // question.choices))
+        requests = [self._request(prompt.ids, sampling) for _ in range(question.choices)]
+        most = sum(request.sampling.max_tokens for request in requests)
+        self._tokens += most
+        drawn = 0
+        try:
+            responses = await self._draw(requests)
+            drawn = sum(len(response.tokens) for response in responses)
+        finally:
+            self._tokens += drawn - most
+        return Answered(
+            id=requests[0].id.hex,
+            created_s=self._clock.now_ns() // 1_000_000_000,
+            prompt=prompt,
+            responses=tuple(responses),
+            tokens_of=self.model,
+        )
+
+    def _request(self, ids: Sequence[int], sampling: SamplingSpec) -> GenerationRequest:
+        try:
+            asked = self.model.ask(ids, sampling=sampling)
+        except RolloutError as error:
+            self.failure = error
+            raise CallError(400, error.what, param=error.field or "messages", reason=_reason(error)) from error
+        if isinstance(asked, Response):
+            self.cut = asked
+            self.failure = None
+            what = f"the prompt of {len(ids)} tokens is longer than the model's context allows ({len(asked.prompt)})"
+            raise CallError(400, what, reason=TOO_LONG, param="messages")
+        return asked
+
+    async def _draw(self, requests: Sequence[GenerationRequest]) -> list[Response]:
+        if len(requests) == 1:
+            return [await self.model.draw(requests[0])]
+        try:
+            async with asyncio.TaskGroup() as several:
+                drawing = [several.create_task(self.model.draw(request)) for request in requests]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in drawing]
+
+
+def _reason(error: RolloutError) -> str | None:
+    # A setting that is wrong is named; what else is refused is a prompt that is empty or too long.
+    return None if error.field else TOO_LONG
+
+
+def _spent(what: str) -> CallError:
+    # Not 429: clients try that again by themselves, and there will never be more.
+    return CallError(403, what, kind="permission_error", reason="rollout_bound_reached")
