@@ -44,10 +44,18 @@ from rftd.workers.training.engines.definition import TrainerEngineDefinition, Tr
 from rftd.workers.training.losses.batch_tokens import BatchTokens
 from rftd.workers.training.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
 from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
-from rftd.workers.weights.channel import ChannelPlace, Exported, WeightChannel, WeightsRef, check_announced, name_of
+from rftd.workers.weights.channel import (
+    ChannelPlace,
+    Exported,
+    WeightChannel,
+    WeightsKind,
+    WeightsRef,
+    check_announced,
+    name_of,
+)
 from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
-from rftd.workers.weights.registry import Channels
+from rftd.workers.weights.registry import Channels, open_weights
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
 __all__ = [
@@ -116,6 +124,7 @@ __all__ = [
     "WeightChannel",
     "Weights",
     "WeightsElsewhereError",
+    "WeightsKind",
     "WeightsRef",
     "WeightsSnapshot",
     "WorkError",
@@ -124,5 +133,6 @@ __all__ = [
     "checksum_of",
     "manifest_id",
     "name_of",
+    "open_weights",
     "tensor_sums",
 ]

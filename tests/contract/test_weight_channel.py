@@ -8,14 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
 import pytest
 from synthetic.docs.package import install_packed_weights
 
-from rftd.ops.errors import ConflictError, WorkError
-from rftd.workers.weights.channel import Exported, WeightChannel, WeightsRef
+from rftd.ops.errors import ConfigError, ConflictError, WorkError
+from rftd.workers.weights.channel import Exported, WeightChannel, WeightsRef, check_takes
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.registry import CHANNELS, Channels
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
@@ -98,6 +99,53 @@ def test_what_is_published_is_what_another_process_opens(make: Make) -> None:
         }
         assert found["head"] is found["embedding"]
     assert make().holds(ref)
+
+
+def test_the_ref_alone_is_enough_for_a_process_without_torch(make: Make, method: str) -> None:
+    """As for a server that holds the model in a process of its own: it opens and verifies them by itself."""
+    weights = weights_of(1)
+    ref = ref_of(method, make().publish(weights, version=1, generation=0), 1)
+    for sent, answer in ((ref, ref.checksum), (msgspec.structs.replace(ref, checksum="0" * 32), "refused")):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _ELSEWHERE],
+            input=msgspec.json.encode(sent),
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout.decode().split() == [answer, "False"]
+
+
+_ELSEWHERE = """
+import sys
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import WorkError
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.checksum import checksum
+from rftd.workers.weights.registry import open_weights
+try:
+    with open_weights(json_decoder(WeightsRef).decode(sys.stdin.buffer.read())) as found:
+        print(checksum(found))
+except WorkError:
+    print("refused")
+print("torch" in sys.modules)
+"""
+
+
+class Distant:
+    """A channel between devices; what it does is of no matter here."""
+
+    takes = ("tensors",)
+
+
+def test_a_kind_of_weights_that_no_channel_takes_is_refused_with_the_reason(make: Make, method: str) -> None:
+    channel = make()
+    check_takes(channel, "bytes", method)
+    check_takes(cast("WeightChannel", Distant()), "tensors", "distant")
+    with pytest.raises(ConfigError, match=rf"as a name at a service, .* channel '{method}' takes .* bytes of the host"):
+        check_takes(channel, "name", method)
+    with pytest.raises(ConfigError, match=r"as bytes of the host, .* 'distant' takes them as tensors on devices"):
+        check_takes(cast("WeightChannel", Distant()), "bytes", "distant")
 
 
 def test_repeating_is_idempotent_and_other_weights_are_refused(make: Make) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.workers.weights.channel import WeightsKind
 from rftd.workers.weights.tensor_bytes import Weights
 
 
@@ -63,6 +64,11 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class WeightsSnapshot(Protocol):
     """Weights of one version, apart from those that train on. Any thread may read them."""
+
+    @property
+    def kind(self) -> WeightsKind:
+        """What they are; only `bytes` have `weights`. A channel that does not take the kind refuses them."""
+        ...
 
     def weights(self) -> Weights:
         """The tensors' bytes by name, for a weight channel."""

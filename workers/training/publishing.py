@@ -20,7 +20,7 @@ from rftd.streams.role import RoleLease
 from rftd.streams.schedule import eval_due, kept_versions
 from rftd.streams.spec import ExperimentSpec
 from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
-from rftd.workers.weights.channel import Exported, as_ref
+from rftd.workers.weights.channel import Exported, as_ref, check_takes
 from rftd.workers.weights.registry import Channels
 
 DURABLE = "checkpoint"
@@ -252,8 +252,10 @@ class Publisher:
 
     def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
         """The channel's name and what it holds; where the stage's channel has no room, it is the durable one."""
-        weights = snapshot.weights()
         method = self._method(present)
+        # Before the fall back: what a channel cannot carry at all is no lack of room.
+        check_takes(self._channels.of(method), snapshot.kind, method)
+        weights = snapshot.weights()
         version = present.version
         generation = present.generation
         if method != DURABLE:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from rftd.ops.errors import WorkError
+from rftd.ops.errors import ConfigError, WorkError
 from rftd.streams.events.weights import WeightsPublished
 from rftd.workers.weights.checksum import checksum_of
 from rftd.workers.weights.manifest import Manifest
 from rftd.workers.weights.tensor_bytes import Weights
 
+WeightsKind: TypeAlias = Literal["bytes", "tensors", "name"]
+"""What weights are: `bytes` of a host, `tensors` on the trainer's devices, or a `name` that a service knows them by."""
+BYTES: WeightsKind = "bytes"
+
 
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A published weight version, as the weight channel announced it."""
+    """A published weight version, as the weight channel announced it.
+
+    It is plain data, and all that any process needs to open and verify the weights: `open_weights` of `registry`.
+    Where each tensor lies is part of what the channel holds, whose id is `manifest`.
+    """
 
     version: int
     generation: int
@@ -61,6 +70,8 @@ class WeightChannel(Protocol):
     has names of its own, so that one that was replaced and wakes cannot touch what its successor published.
     """
 
+    # A channel that carries other than bytes says so: `takes: Collection[WeightsKind]`, see `check_takes`.
+
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
         """Holds the weights for explorers from now on; repeating it with equal weights gives an equal answer.
 
@@ -99,6 +110,18 @@ def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
     return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
 
 
+def check_takes(channel: WeightChannel, kind: WeightsKind, method: str) -> None:
+    """Returns if the channel carries weights of this kind. Raises ConfigError with those that it takes."""
+    taken = getattr(channel, "takes", (BYTES,))
+    if kind not in taken:
+        raise ConfigError(
+            f"the trainer engine gives weights as {_KINDS[kind]}, and the weight channel {method!r} takes them as "
+            + " or ".join(_KINDS[each] for each in taken),
+            field="synchronizer.sync_method",
+            fix="name a channel that takes them, or another trainer.trainer_type",
+        )
+
+
 def as_ref(published: WeightsPublished) -> WeightsRef:
     """The announced weights as a channel finds them."""
     return WeightsRef(
@@ -129,4 +152,9 @@ def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
         )
 
 
+_KINDS: Mapping[WeightsKind, str] = {
+    "bytes": "bytes of the host",
+    "tensors": "tensors on devices",
+    "name": "a name at a service",
+}
 _WHOLE = "leave the files of the experiment alone; the next version will be whole"

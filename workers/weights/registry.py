@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Final
 
 from rftd.ops.plugins import Plugins
-from rftd.workers.weights.channel import ChannelPlace, WeightChannel
+from rftd.workers.weights.channel import ChannelPlace, WeightChannel, WeightsRef
+from rftd.workers.weights.tensor_bytes import Weights
 
 CHANNELS: Final = Plugins[WeightChannel](
     "weight channel",
@@ -31,3 +33,11 @@ class Channels:
         if method not in self._made:
             self._made[method] = CHANNELS.open(method, {"place": self._place})
         return self._made[method]
+
+
+def open_weights(weights: WeightsRef) -> AbstractContextManager[Weights]:
+    """The announced weights, verified, in any process that their path can be reached from; as a channel's `open`.
+
+    Who opens many versions keeps a `Channels`, whose channels may remember what they have verified.
+    """
+    return Channels().of(weights.method).open(weights)

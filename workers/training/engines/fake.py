@@ -20,6 +20,7 @@ from rftd.streams.spec import ExperimentSpec, StageSpec
 from rftd.workers.training import nonfinite
 from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine
 from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
@@ -46,6 +47,8 @@ class FakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 class FakeSnapshot:
     """Implements `WeightsSnapshot`."""
+
+    kind = BYTES
 
     def __init__(self, weights: str) -> None:
         self._weights = weights

@@ -32,6 +32,7 @@ from rftd.workers.training.engines.torch.trial import try_forward
 from rftd.workers.training.engines.torch.updates import Updates, check_logprobs, check_tokens
 from rftd.workers.training.losses.kl_losses import KlLoss
 from rftd.workers.weights import checksum
+from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.parked_tensors import Rest
 from rftd.workers.weights.tensor_bytes import Weights
 from rftd.workers.weights.torch_bytes import bytes_of
@@ -39,6 +40,8 @@ from rftd.workers.weights.torch_bytes import bytes_of
 
 class TorchSnapshot:
     """Implements `WeightsSnapshot`."""
+
+    kind = BYTES
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
