@@ -134,7 +134,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
         forked = ExperimentForked(
             parent=state.experiment,
             at_step=0,
-            checksum=state.weights.published[base].checksum,
+            checksum=state.weights.published[base].step_checksum,
             stage=0,
             first_versions=(0,),
             decided_at_ns=0,

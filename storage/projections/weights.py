@@ -40,7 +40,7 @@ def _published(event: weights.WeightsPublished, decoded: Decoded, changes: Chang
         method=event.method,
         path=event.path,
         manifest=event.manifest,
-        checksum=event.checksum,
+        checksum=event.step_checksum,
         size_bytes=event.size_bytes,
     )
 

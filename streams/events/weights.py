@@ -31,6 +31,13 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     size_bytes: Bytes
     host: str = ""
     """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
+    trained: str = ""
+    """The checksum of the weights that were trained, if these were rounded to the dtype that explorers run them in."""
+
+    @property
+    def step_checksum(self) -> str:
+        """The checksum that step.completed has of the weights; of version 0 the base model's."""
+        return self.trained or self.checksum
 
 
 @event("weights.retired", stream=topics.WEIGHTS, owner=TRAINER)

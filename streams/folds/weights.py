@@ -110,7 +110,7 @@ class Weights(msgspec.Struct):
         event = self.published.get((version, generation))
         if event is None or (version, generation) in self.retired:
             return False
-        return version == 0 or spine.made(version, generation, event.checksum)
+        return version == 0 or spine.made(version, generation, event.step_checksum)
 
     def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
         """The newest version that counts (of equal versions the newest generation), not above `at_most`."""

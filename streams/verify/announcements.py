@@ -15,9 +15,9 @@ RULE: Final = "announcements-have-a-step"
 def published(facts: Facts, evidence: Evidence, event: weights.WeightsPublished, _decoded: Decoded) -> None:
     """Rule 3: a published version of a completed experiment names weights that the spine knows."""
     if event.version == 0:
-        evidence.base_checksums.add(event.checksum)
+        evidence.base_checksums.add(event.step_checksum)
     elif evidence.state == "completed" and evidence.checksum(facts, event.version, event.generation) != hashed(
-        event.checksum
+        event.step_checksum
     ):
         what = f"weights {event.version} of generation {event.generation} have no step"
         facts.note(RULE, evidence.id, what)

@@ -23,6 +23,7 @@ from rftd.workers.training.rerun import Rerun
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "rollouts in bfloat16": {"dtype": "bfloat16"},
     "merged adapter": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "merged"}},
     "adapter alone": {"lora": LoraSpec(rank=4), "engine_args": {"lora_publish": "adapter"}},
     "critic": {"advantage": "ppo", "critic_warmup_steps": 2, "engine_args": {"critic_lr": 1e-3}},
@@ -36,7 +37,9 @@ def spec_of(folder: Path, fake_world: Any, variant: dict[str, Any]) -> Experimen
     model = make_tiny_model(folder / "model", seed=3, hidden_size=32, heads=2)
     teacher = make_tiny_model(folder / "teacher", seed=4, hidden_size=32, heads=2)
     engines = {
-        "rollout": RolloutSpec(engine="torch", concurrency=8, max_timeout_s=60.0),
+        "rollout": RolloutSpec(
+            engine="torch", concurrency=8, max_timeout_s=60.0, dtype=variant.get("dtype", "float32")
+        ),
         "trainer": TrainerSpec(
             engine="torch",
             save_interval=4,
@@ -81,6 +84,10 @@ async def test_both_engines_in_one_process(tmp_path: Path, clock, ids, fake_worl
     assert run.state.spine.status is Status.COMPLETED, run.state.spine.reason
     assert [handle.exit_code() for handle in executor.handles if handle.exit_code()] == [], "a worker failed"
     assert torch.are_deterministic_algorithms_enabled() == switched, "the trainer's switch is put back"
+    published = run.state.weights.published.values()
+    assert published
+    assert {bool(event.trained) for event in published} == {variant == "rollouts in bfloat16"}
+    assert (await fake_world.verified(log)).clean
     record = await read_record(log, experiment, clock=clock)
     with ThreadPoolExecutor(1) as thread:
         again = Rerun(log, record, make_engine(spec.stages[0].trainer), thread=thread)

@@ -70,6 +70,11 @@ class WeightsSnapshot(Protocol):
         """What they are; only `bytes` have `weights`. A channel that does not take the kind refuses them."""
         ...
 
+    @property
+    def exact(self) -> bool:
+        """False if they were rounded to the dtype that explorers run the model in: `checksum` is of others then."""
+        ...
+
     def weights(self) -> Weights:
         """The tensors' bytes by name, for a weight channel."""
         ...

@@ -97,7 +97,7 @@ class Execution:
         if forked is not None and forked.at_step == 0:
             return forked.checksum
         base = self._state.weights.base()
-        return base.checksum if base is not None else ""
+        return base.step_checksum if base is not None else ""
 
     async def plan(self, step: int) -> BatchPlanned | None:
         """The plan of a step, None if there is none; one that was executed before is read again from the log."""

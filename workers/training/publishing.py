@@ -191,7 +191,7 @@ class Publisher:
     async def _held(self, older: Sequence[WeightsPublished], present: Present) -> bool:
         """True if equal weights are there, or this trainer has said that theirs are over."""
         for event in older:
-            if event.checksum == present.checksum and await asyncio.to_thread(self._stands, event):
+            if event.step_checksum == present.checksum and await asyncio.to_thread(self._stands, event):
                 return True
         return self._state.weights.over(present.version, present.generation)
 
@@ -230,6 +230,7 @@ class Publisher:
             checksum=exported.checksum,
             size_bytes=exported.size_bytes,
             host=exported.host,
+            trained="" if snapshot.exact else present.checksum,
         )
         # Its files may lie under another name than before, where those under the old one were damaged.
         same = next((each for each in older if each.generation == present.generation), None)

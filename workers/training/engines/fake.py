@@ -49,6 +49,7 @@ class FakeSnapshot:
     """Implements `WeightsSnapshot`."""
 
     kind = BYTES
+    exact = True
 
     def __init__(self, weights: str) -> None:
         self._weights = weights

@@ -20,5 +20,6 @@ policy.py          what is trained of a model: all of it
 adapter.py         or a low-rank adapter beside it
 critic.py          what return is to be expected, learned beside
 stage.py           what lasts as long as a stage: objective, optimizer, reference, critic, teacher
+snapshot.py        the weights of one version as explorers get them
 saving.py          what lies in a checkpoint's `actor` folder
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,29 +26,15 @@ from rftd.workers.training.engines.torch.model import load_model, recompute_laye
 from rftd.workers.training.engines.torch.opening import Determinism, check_training, environment
 from rftd.workers.training.engines.torch.optimizer import learning_rate
 from rftd.workers.training.engines.torch.policy import Policy, WholeModel
+from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.training.engines.torch.stage import Stage, shares_prefixes
 from rftd.workers.training.engines.torch.steps import BatchSteps
 from rftd.workers.training.engines.torch.trial import try_forward
 from rftd.workers.training.engines.torch.updates import Updates, check_logprobs, check_tokens
 from rftd.workers.training.losses.kl_losses import KlLoss
 from rftd.workers.weights import checksum
-from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.parked_tensors import Rest
-from rftd.workers.weights.tensor_bytes import Weights
 from rftd.workers.weights.torch_bytes import bytes_of
-
-
-class TorchSnapshot:
-    """Implements `WeightsSnapshot`."""
-
-    kind = BYTES
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
-
-    def weights(self) -> Weights:
-        """The bytes of the tensors, without a copy of those on a CPU."""
-        return bytes_of(self._tensors)
 
 
 class TorchTrainerEngine:
@@ -199,13 +185,9 @@ class TorchTrainerEngine:
         return self._sha256
 
     def snapshot(self) -> TorchSnapshot:
-        """A copy of the weights; tied ones stay tied."""
-        copies: dict[int, Tensor] = {}
+        """A copy of the weights, in bfloat16 where explorers run the model in it; tied ones stay tied."""
         with self._readable() as tensors:
-            # By address: tied weights have one copy, and travel to explorers as one.
-            for weight in tensors.values():
-                copies.setdefault(weight.data_ptr(), weight.detach().clone())
-            return TorchSnapshot({name: copies[weight.data_ptr()] for name, weight in tensors.items()})
+            return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
 
     def save(self, folder: Path, *, hf: bool) -> None:
         """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic` where there is
