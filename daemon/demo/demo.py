@@ -23,7 +23,7 @@ from rftd.daemon.output.quantity import sparkline
 from rftd.daemon.settings import Settings
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
-from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
+from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, WaitTimeoutError
 from rftd.ops.ids import Ids
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ RESERVE = "64MiB"
 # A restarted daemon reads its log and adopts its workers first.
 UNREACHABLE_S = 60.0
 EVERY_S = 5.0
+HEADS = {"torch": 4, "vllm": 2}
+"""Attention heads of the model by the engine that makes rollouts: on a CPU vLLM has heads of 32 numbers, none of 16."""
 IN_PLACE_EVERY_S = 1.0
 
 
@@ -50,10 +52,11 @@ def run_demo(
     overrides: tuple[str, ...],
     bar: float,
     clustered: bool = False,
+    engine: str = "torch",
     ids: Ids,
     echo: Callable[..., None],
 ) -> bool:
-    """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own.
+    """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own; `engine` makes the rollouts.
 
     True if held-out accuracy rose by `bar` at least.
     """
@@ -68,9 +71,17 @@ def run_demo(
         write_sums(folder / "tasks", seed=seed)
         told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
         host = stack.enter_context(DaemonHost(folder / "data", folder / "daemon.log", environ=told))
-        make_tiny_model(folder / "model", seed=seed)
+        make_tiny_model(folder / "model", seed=seed, heads=HEADS[engine])
+        if engine != "torch":
+            overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
         environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
         submission = load_text(text, "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder)
+        if engine != "torch" and any(stage.rollout.engine != engine for stage in submission.spec.stages):
+            raise ConfigError(
+                f"rollouts would be made by another engine than {engine} here",
+                field="explorer.rollout_model.engine_type",
+                fix=f"leave --engine out; {'; '.join(submission.warnings) or 'an override says otherwise'}",
+            )
         request_id = str(ids.new())  # asked again after a crash, it is the same submission
         body = commands.Submit(config=submission.config)
         name = _ask(host, lambda client: client.send(commands.submit, body, request_id=request_id).value.name)

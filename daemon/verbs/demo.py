@@ -23,10 +23,17 @@ from rftd.daemon.settings import Settings, shared_options
     show_default=True,
     help="Log and tables in files, or on a real Kafka and Postgres started for the demo.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["torch", "vllm"]),
+    default="torch",
+    show_default=True,
+    help="What makes the rollouts; vllm has to be installed.",
+)
 @shared_options
 @click.pass_obj
 def command(
-    settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float, stack: str
+    settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float, stack: str, engine: str
 ) -> None:
     """Make a tiny model and a task, train the model (SFT, then asynchronous GRPO), and show what it learned."""
     import signal
@@ -48,6 +55,7 @@ def command(
         overrides=overrides,
         bar=bar,
         clustered=stack == "kafka",
+        engine=engine,
         ids=SystemIds(clock),
         echo=click.echo,
     )

@@ -109,13 +109,18 @@ class VllmRolloutEngine:
     async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
         """The responses to several requests, as they come."""
         answers = _GroupAnswers(len(requests))
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._answer(each, n, answers)) for n, each in enumerate(requests)]
             try:
                 yield answers
+            except Exception as error:  # the group would wrap what the caller raises
+                failure = error
             finally:
                 for task in tasks:
                     task.cancel()
+        if failure is not None:
+            raise failure
 
     async def load_weights(self, weights: WeightsRef) -> str:
         """Opens and verifies beside the running requests, then swaps between two of their tokens."""
@@ -201,11 +206,14 @@ class VllmRolloutEngine:
             return await flight.collector.get()
         except EngineDeadError as error:
             raise self._died(error) from error
-        except ValueError as error:
-            raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
+        except RolloutError:
+            raise
         except asyncio.CancelledError:
             await self._llm.abort(flight.name)
             raise
+        except Exception as error:  # vLLM has no one class for what it refuses
+            await self._llm.abort(flight.name)
+            raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
 
     async def _opened(self, weights: WeightsRef) -> None:
         """Returns when every worker has the weights open and verified. Raises what the first refusal says."""
@@ -214,13 +222,12 @@ class VllmRolloutEngine:
         self._alive()
         opened = False
         try:
-            await self._call("open_rollout_weights", msgspec.to_builtins(weights), all_workers=True)
-            while True:
+            answers = await self._call("open_rollout_weights", msgspec.to_builtins(weights), all_workers=True)
+            states = [converted(each, OpeningState) for each in answers]
+            while any(state.opening for state in states):
+                await asyncio.sleep(_OPENING_S)
                 answers = await self._call("rollout_weights_state", all_workers=True)
                 states = [converted(each, OpeningState) for each in answers]
-                if not any(state.opening for state in states):
-                    break
-                await asyncio.sleep(_OPENING_S)
             for refusal in (state.refusal for state in states if state.refusal is not None):
                 kind = WeightsElsewhereError if refusal.code == WeightsElsewhereError.code else RolloutError
                 raise kind(refusal.what, where=refusal.where or None, fix=refusal.fix or None)

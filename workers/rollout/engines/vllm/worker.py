@@ -68,9 +68,10 @@ class RolloutWorker:
         self.rollout_weights = OpenedWeights(Path(folder))
         return str(runner.device)
 
-    def open_rollout_weights(self, weights: dict[str, Any]) -> None:
-        """Begins to open and verify the weights; nothing that is in use changes."""
+    def open_rollout_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """Begins to open and verify the weights, and answers as below; nothing that is in use changes."""
         self.rollout_weights.begin(converted(weights, WeightsRef))
+        return self.rollout_weights_state()
 
     def rollout_weights_state(self) -> dict[str, Any]:
         """How far they are: an `OpeningState`, in plain data."""
