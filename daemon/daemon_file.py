@@ -29,6 +29,17 @@ def take_daemon_file(ctx: click.Context, param: click.Parameter, value: str | No
     ctx.default_map = _read(Path(value), known)
 
 
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=take_daemon_file,
+    envvar="RFTD_CONFIG",
+    help="YAML file with these options; the command line and the environment take precedence.",
+)
+
+
 def checked_postgres_url(url: str) -> str:
     """The URL, if it is one of PostgreSQL. Raises ConfigError; the URL is not repeated, it may hold a password."""
     if url.partition("://")[0].partition("+")[0] in ("postgresql", "postgres"):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from rftd.daemon.data_folder import DataFolder
-from rftd.ops.clock import Clock
-from rftd.ops.ids import Ids
+from rftd.daemon.settings import Settings, data_folder
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.ids import Ids, SystemIds
 from rftd.streams.backends.backend import LogUrl, backend_of
 from rftd.streams.log import EventLog
 from rftd.streams.socket.door import Door
+
+T = TypeVar("T")
 
 
 class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,3 +88,15 @@ async def connect_log(url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
     """
     backend = backend_of(url)
     return await backend.open(backend.checked(url.text), clock=clock, ids=ids)
+
+
+def read_here(settings: Settings, log_at: LogUrl | None, work: Callable[[EventLog], Awaitable[T]]) -> T:
+    """The answer of `work` from the log that --data or `log_at` names, for a verb that needs no daemon."""
+
+    async def read() -> T:
+        folder = DataFolder(Path(data_folder(settings)))
+        clock = SystemClock()
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
+            return await work(log)
+
+    return asyncio.run(read())

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import httpx
 import msgspec
 
 from rftd.daemon.client.address import find_daemon
 from rftd.daemon.client.errors import error_of
-from rftd.daemon.settings import Settings
+from rftd.daemon.settings import Settings, data_folder
 from rftd.daemon.views.experiments import ENDED, ExperimentPage
 from rftd.daemon.views.route import STREAM, CommandRoute, ReadRoute, url_of
-from rftd.daemon.views.wire import from_wire
+from rftd.daemon.views.wire import from_wire, to_wire
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
 from rftd.ops.ids import SystemIds
+
+if TYPE_CHECKING:
+    from rftd.streams.backends.backend import LogUrl
+    from rftd.streams.log import EventLog
 
 R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
@@ -174,3 +179,27 @@ def _given(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
         for name, value in parameters.items()
         if value is not None
     }
+
+
+def asked_or_read(
+    settings: Settings,
+    log_at: LogUrl | None,
+    ask: Callable[[Client], Answer[R]],
+    read: Callable[[EventLog], Awaitable[R]],
+) -> tuple[R, Any]:
+    """The daemon's answer and its JSON; if none answers, what `read` makes of the log that --data or `log_at` names."""
+    try:
+        with Client(settings) as client:
+            answer = ask(client)
+        return answer.value, answer.plain()
+    except UnreachableError as away:
+        # Only where there is a log: without one, "no daemon answers" is the error that helps.
+        if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
+            raise
+        from rftd.daemon.log_source import read_here
+
+        try:
+            value = read_here(settings, log_at, read)
+        except NotFoundError as error:
+            raise error from away
+        return value, to_wire(value)

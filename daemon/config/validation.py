@@ -15,9 +15,9 @@ from rftd.daemon.config.client_side import is_secret_path
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.grammar import read_scalar
 from rftd.daemon.config.issue import Issue, UnknownField, WrongValue
+from rftd.daemon.config.schema.algorithm import CORRECTION_KINDS
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
-from rftd.daemon.config.schema.rollout_correction import CORRECTION_KINDS
 from rftd.daemon.config.schema.section import Section
 from rftd.ops import limits
 from rftd.ops.redaction import MASK, redact

@@ -13,26 +13,24 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from rftd.daemon.stack.file_lock import held
 from rftd.daemon.stack.kafka_properties import BrokerPorts, Mechanism, classpath, java, properties
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports, refuse_used
-from rftd.daemon.stack.process import ServerProcess
+from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import UnreachableError
 
 _FORMAT_TIMEOUT_S: Final = 120.0
-_STOP_TIMEOUT_S: Final = 60.0
-_LOCK_TIMEOUT_S: Final = 300.0
 _METADATA: Final = 3
 """The key of the request that every broker answers, and the version of it."""
 _METADATA_VERSION: Final = 4
 _ANSWER_TIMEOUT_S: Final = 5.0
 
 
-class KafkaBroker:
+class KafkaBroker(LocalServer):
     """One broker and its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
+
+    stop_signal = signal.SIGTERM
 
     def __init__(
         self,
@@ -51,9 +49,8 @@ class KafkaBroker:
         that of a proxy before it. `users` (name: password) adds a listener that demands a login by `mechanism`;
         SCRAM's users are those of the folder's first start.
         """
-        self.folder = folder.absolute()
+        super().__init__(folder, "Kafka")
         wanted = {"plain": port, "direct": 0, "controller": 0, "sasl": 0}
-        self._process = ServerProcess(self.folder, "Kafka")
         running = self._process.pid is not None
         self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", wanted, running=running))
         self._advertised = advertised_port
@@ -83,54 +80,9 @@ class KafkaBroker:
         return f"{LOOPBACK}:{self._ports.sasl}"
 
     @property
-    def pid(self) -> int | None:
-        """The broker's process; None if it does not run."""
-        return self._process.pid
-
-    @property
-    def log_path(self) -> Path:
-        """The file with everything that the broker printed."""
-        return self._process.log_path
-
-    @property
     def ready(self) -> bool:
         """True if it answers and serves."""
         return live_brokers(self._ports.direct) > 0
-
-    def start(self, *, timeout_s: float = 120.0) -> None:
-        """Returns when clients are served; at once if it runs already. A new folder is formatted first.
-
-        Raises NotFoundError without the packages of rftd[stack], UnreachableError if the jars cannot be downloaded or
-        the broker ends, ConflictError if its port is taken, WaitTimeoutError after `timeout_s`.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # Two commands at once would both find no process and format or start the folder twice.
-        with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
-            if self._process.pid is None:
-                self._launch()
-            self._process.wait_ready(lambda: self.ready, timeout_s=timeout_s)
-
-    def stop(self) -> bool:
-        """Ends it in good order, on a deadline; False if it was not running."""
-        return self._process.stop(signal.SIGTERM, timeout_s=_STOP_TIMEOUT_S)
-
-    def kill(self) -> bool:
-        """Ends it by SIGKILL, as a machine that loses power; False if it was not running."""
-        return self._process.kill()
-
-    def remove(self) -> None:
-        """Stops it and deletes the folder."""
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _launch(self) -> None:
         for port in (self._ports.plain, self._ports.direct, self._ports.controller):

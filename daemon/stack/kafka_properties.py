@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from rftd.daemon.stack.file_lock import held
 from rftd.daemon.stack.ports import LOOPBACK
+from rftd.daemon.stack.process import held
 from rftd.ops.errors import NotFoundError, UnreachableError
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]

@@ -12,12 +12,10 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from rftd.daemon.stack.file_lock import held
 from rftd.daemon.stack.ports import LOOPBACK, answers, kept_ports, refuse_used
-from rftd.daemon.stack.process import ServerProcess
+from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import NotFoundError, UnreachableError
 
 NO_GROUP: Final = 65534
@@ -73,13 +71,14 @@ def reachable_by(uid: int, folder: Path) -> bool:
 USER: Final = "rftd"
 DATABASE: Final = "rftd"
 _INIT_TIMEOUT_S: Final = 120.0
-_STOP_TIMEOUT_S: Final = 60.0
-_LOCK_TIMEOUT_S: Final = 300.0
 _FAST: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
-class PostgresServer:
+class PostgresServer(LocalServer):
     """One cluster and its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
+
+    # Postgres' "fast" shutdown: SIGTERM would wait for every client to leave by itself.
+    stop_signal = signal.SIGINT
 
     def __init__(self, folder: Path, *, port: int = 0, trust: bool = False, durable: bool = True) -> None:
         """Chooses the port and keeps it in `folder`; starts nothing.
@@ -87,8 +86,7 @@ class PostgresServer:
         `port` 0 takes the kept port, or a free one. `trust` (of a new folder) asks for no password. Without `durable`
         it syncs nothing: faster, and a machine that loses power may lose the cluster; a killed process loses nothing.
         """
-        self.folder = folder.absolute()
-        self._process = ServerProcess(self.folder, "Postgres")
+        super().__init__(folder, "Postgres")
         running = self._process.pid is not None
         self.port = kept_ports(self.folder / "ports.json", {"port": port}, running=running)["port"]
         self._trust = trust
@@ -115,16 +113,6 @@ class PostgresServer:
         return self.folder / "pgpass"
 
     @property
-    def pid(self) -> int | None:
-        """The server's main process; None if it does not run."""
-        return self._process.pid
-
-    @property
-    def log_path(self) -> Path:
-        """The file with everything that the server printed."""
-        return self._process.log_path
-
-    @property
     def data(self) -> Path:
         """The cluster: below the folder, or where `elsewhere` says, if the server's user cannot come here."""
         moved = self.folder / "elsewhere"
@@ -147,43 +135,13 @@ class PostgresServer:
         login = f"{USER}:{password}" if password else USER
         return f"postgresql://{login}@{self.address}/{database}"
 
-    def start(self, *, timeout_s: float = 120.0) -> None:
-        """Returns when connections are served; at once if it runs already. A new folder is initialised first.
-
-        Raises NotFoundError without any Postgres, ConflictError if its port is taken, UnreachableError if it ends,
-        WaitTimeoutError after `timeout_s`.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
-            if self._process.pid is None:
-                self._launch()
-            self._process.wait_ready(lambda: self.ready, timeout_s=timeout_s)
-
-    def stop(self) -> bool:
-        """Ends it in good order, clients disconnected; False if it was not running."""
-        # Postgres' "fast" shutdown: SIGTERM would wait for every client to leave by itself.
-        return self._process.stop(signal.SIGINT, timeout_s=_STOP_TIMEOUT_S)
-
-    def kill(self) -> bool:
-        """Ends it and its children by SIGKILL, as a machine that loses power; False if it was not running."""
-        return self._process.kill()
-
     def remove(self) -> None:
         """Stops it and deletes the folder, and the cluster if that lies elsewhere."""
         self.stop()
         data = self.data
         if data.parent != self.folder:
             shutil.rmtree(data.parent, ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        super().remove()
 
     def _launch(self) -> None:
         refuse_used(self.port, "postgres")

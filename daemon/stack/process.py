@@ -1,15 +1,19 @@
-"""`ServerProcess`: a server in a session of its own that a later command finds again, and no other process."""
+"""`LocalServer`: a server in a folder of this machine; `ServerProcess`: its process, found again by a later command."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import ClassVar, Final, Self
 
 import msgspec
 import psutil
@@ -22,6 +26,8 @@ _INTERVAL_S: Final = 0.05
 _SAME_START_S: Final = 0.02
 _KILL_TIMEOUT_S: Final = 30.0
 _TAIL_LINES: Final = 5
+_STOP_TIMEOUT_S: Final = 60.0
+_LOCK_TIMEOUT_S: Final = 300.0
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,3 +159,98 @@ class ServerProcess:
             lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
             return " | ".join(lines[-_TAIL_LINES:])[-1000:]
         return ""
+
+
+class LocalServer(ABC):
+    """A server that is started once, whoever asks, and stays until it is stopped."""
+
+    stop_signal: ClassVar[signal.Signals]
+    """The signal by which it ends in good order."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """`name` is the server's name in messages. Starts nothing."""
+        self.folder = folder.absolute()
+        self._process = ServerProcess(self.folder, name)
+
+    @property
+    def pid(self) -> int | None:
+        """The server's main process; None if it does not run."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """The file with everything that the server printed."""
+        return self._process.log_path
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """True if it answers and serves."""
+
+    def start(self, *, timeout_s: float = 120.0) -> None:
+        """Returns when clients are served; at once if it runs already. A new folder is prepared first.
+
+        Raises NotFoundError without its programs, UnreachableError if they cannot be fetched or it ends, ConflictError
+        if its port is taken, WaitTimeoutError after `timeout_s`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Two commands at once would both find no process and prepare or start the folder twice.
+        with held(self.folder / "start.lock", timeout_s=_LOCK_TIMEOUT_S):
+            if self._process.pid is None:
+                self._launch()
+            self._process.wait_ready(lambda: self.ready, timeout_s=timeout_s)
+
+    def stop(self) -> bool:
+        """Ends it in good order, on a deadline; False if it was not running."""
+        return self._process.stop(self.stop_signal, timeout_s=_STOP_TIMEOUT_S)
+
+    def kill(self) -> bool:
+        """Ends it and its children by SIGKILL, as a machine that loses power; False if it was not running."""
+        return self._process.kill()
+
+    def remove(self) -> None:
+        """Stops it and deletes the folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Starts the process, with what it needs in the folder."""
+
+
+@contextmanager
+def held(path: Path, *, timeout_s: float) -> Iterator[None]:
+    """Holds the lock of `path` while the block runs; the kernel frees it if the process dies.
+
+    Raises WaitTimeoutError if another process keeps it for longer than `timeout_s`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise WaitTimeoutError(
+                        f"another process has held this lock for {timeout_s:.0f} s",
+                        where=str(path),
+                        fix="wait for the other `rftd stack`, or end it",
+                    ) from None
+                time.sleep(_INTERVAL_S)
+        yield
+    # Closing frees the lock. The file stays: removed, a third process could lock a new one beside a second that waits
+    # on this one.
+    finally:
+        os.close(file)

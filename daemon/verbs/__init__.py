@@ -22,6 +22,6 @@ rebuild      the state database from the log
 export       an experiment into a file; import: out of one
 explain      the meaning of an error code
 installation  doctor, version, completion: this installation, checked, named, completed by a shell
-names        the NAME argument, completed
+arguments    what several verbs are given: NAME, completed; options; one page of a list
 worker       one worker process
 """

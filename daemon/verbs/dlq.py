@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from rftd.daemon.dlq.letter import (
-    Dead,
     DeadLetter,
     DeadLetterList,
     DeadLetterPage,
@@ -21,20 +20,18 @@ from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import age
 from rftd.daemon.output.table import console_of, state, table
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.arguments import page_options, reason_option, request_id_option
 from rftd.daemon.views import dead_letters
 from rftd.daemon.views.route import CommandRoute
-from rftd.daemon.views.wire import to_wire
 from rftd.ops.clock import SystemClock, iso
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from rftd.daemon.client.client import Answer, Client
     from rftd.streams.backends.backend import LogUrl
     from rftd.streams.log import EventLog
 
 B = TypeVar("B", bound=msgspec.Struct)
-T = TypeVar("T")
 
 _REASON_CHARACTERS: Final = 80
 WHICH = """ID is an id from `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
@@ -48,10 +45,7 @@ def dlq() -> None:
 @dlq.command("ls")
 @click.option("--experiment", metavar="NAME", help="Only tasks of this experiment.")
 @click.option("--all", "everything", is_flag=True, help="Include those that were retried or dropped.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
-)
-@click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")
+@page_options
 @log_option
 @shared_options
 @click.pass_obj
@@ -59,24 +53,20 @@ def ls(
     settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, log_at: LogUrl | None
 ) -> None:
     """List the open dead letters, newest first. Without a daemon, the log itself is read."""
-    from rftd.daemon.client.client import Client
-    from rftd.ops.errors import UnreachableError
+    from rftd.daemon.client.client import asked_or_read
 
-    try:
-        with Client(settings) as client:
-            answer = client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, offset=offset)
-        value = answer.value
-        plain = answer.plain()
-    except UnreachableError as away:
+    async def read(log: EventLog) -> DeadLetterList:
+        from rftd.daemon.dlq.desk import dead_offline
+        from rftd.daemon.registry import find_entry
 
-        async def of(log: EventLog, dead: list[Dead]) -> DeadLetterList:
-            from rftd.daemon.registry import find_entry
+        dead = await dead_offline(log)
+        id = (await find_entry(log, experiment)).id if experiment else None
+        return listed(dead, everything=everything, experiment=id, limit=limit, offset=offset)
 
-            id = (await find_entry(log, experiment)).id if experiment else None
-            return listed(dead, everything=everything, experiment=id, limit=limit, offset=offset)
+    def ask(client: Client) -> Answer[DeadLetterList]:
+        return client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, offset=offset)
 
-        value = _offline(settings, log_at, of, away)
-        plain = to_wire(value)
+    value, plain = asked_or_read(settings, log_at, ask, read)
     if not emitted(plain, settings):
         _list(value, settings, everything=everything)
 
@@ -88,31 +78,22 @@ def ls(
 @click.pass_obj
 def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
     """Shows one dead letter."""
-    from rftd.daemon.client.client import Client
-    from rftd.ops.errors import UnreachableError
+    from rftd.daemon.client.client import asked_or_read
 
-    try:
-        with Client(settings) as client:
-            answer = client.ask(dead_letters.one, id=id)
-        value = answer.value
-        plain = answer.plain()
-    except UnreachableError as away:
+    async def read(log: EventLog) -> DeadLetterPage:
+        from rftd.daemon.dlq.desk import dead_offline
 
-        async def of(log: EventLog, dead: list[Dead]) -> DeadLetterPage:
-            return await dead_letters.page_of(log, meant(dead, id))
+        return await dead_letters.page_of(log, meant(await dead_offline(log), id))
 
-        value = _offline(settings, log_at, of, away)
-        plain = to_wire(value)
+    value, plain = asked_or_read(settings, log_at, lambda client: client.ask(dead_letters.one, id=id), read)
     if not emitted(plain, settings):
         _page(value, settings)
 
 
 @dlq.command("retry", help=f"Retry a dead letter: a failed task is given out once more.\n\n{WHICH}")
 @click.argument("id")
-@click.option("--reason", default="", help="Reason, kept with the event.")
-@click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
+@reason_option
+@request_id_option
 @shared_options
 @click.pass_obj
 def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
@@ -124,9 +105,7 @@ def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> N
 @dlq.command("drop", help=f"Drop a dead letter that needs no more attention.\n\n{WHICH}")
 @click.argument("id")
 @click.option("--reason", required=True, help="Reason, kept with the event.")
-@click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
+@request_id_option
 @shared_options
 @click.pass_obj
 def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
@@ -151,30 +130,6 @@ def _who() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a user without a name
         return ""
-
-
-def _offline(
-    settings: Settings, log_at: LogUrl | None, of: Callable[[EventLog, list[Dead]], Awaitable[T]], away: Exception
-) -> T:
-    """The answer of `of` from the log that --data or `log_at` names; raises `away` if they name none."""
-    import asyncio
-    from pathlib import Path
-
-    # Only where there is a log: without one, "no daemon answers" is the error that helps.
-    if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
-        raise away
-    from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.dlq.desk import dead_offline
-    from rftd.daemon.log_source import log_to_read
-    from rftd.ops.ids import SystemIds
-
-    async def read() -> T:
-        folder = DataFolder(Path(data_folder(settings)))
-        clock = SystemClock()
-        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
-            return await of(log, await dead_offline(log))
-
-    return asyncio.run(read())
 
 
 def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:

@@ -15,7 +15,7 @@ from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import number
 from rftd.daemon.output.table import console_of, table
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.verbs.arguments import experiment_argument, page_options, reason_option, request_id_option
 from rftd.daemon.views import experiences
 from rftd.daemon.views.commands import Reason
 from rftd.daemon.views.experiences import ExperienceView
@@ -42,10 +42,7 @@ def command() -> None:
 @click.option("--state", type=click.Choice(STATES), help="Only this state.")
 @click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
 @click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
-@click.option(
-    "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
-)
-@click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")
+@page_options
 @shared_options
 @click.pass_obj
 def ls(
@@ -113,10 +110,8 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
 @experiment_argument
 @click.argument("id")
 @click.argument("priority", type=float)
-@click.option("--reason", default="", help="Reason, kept with the event.")
-@click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
+@reason_option
+@request_id_option
 @shared_options
 @click.pass_obj
 def prioritize(settings: Settings, name: str, id: str, priority: float, reason: str, request_id: str | None) -> None:
@@ -137,10 +132,8 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
 @command.command("give-up")
 @experiment_argument
 @click.argument("id")
-@click.option("--reason", default="", help="Reason, kept with the event.")
-@click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
+@reason_option
+@request_id_option
 @shared_options
 @click.pass_obj
 def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str | None) -> None:

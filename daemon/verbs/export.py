@@ -52,27 +52,23 @@ def command(
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.log_source import log_to_read
+    from rftd.daemon.log_source import read_here
     from rftd.daemon.registry import find_entry
-    from rftd.ops.clock import SystemClock
-    from rftd.ops.ids import SystemIds
     from rftd.ops.paths import absolute_path
 
     folder = DataFolder(Path(data_folder(settings)))
-    clock = SystemClock()
 
-    async def export() -> tuple[ExportReport, Path]:
-        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
-            entry = await find_entry(log, experiment)
-            path = Path(absolute_path(to or f"{entry.name}.rftd"))
-            lock = _at_rest(entry, folder, log_at, force)
-            try:
-                return await _export(log, entry, path, checkpoints, settings), path
-            finally:
-                if lock is not None:
-                    await asyncio.to_thread(lock.release)
+    async def export(log: EventLog) -> tuple[ExportReport, Path]:
+        entry = await find_entry(log, experiment)
+        path = Path(absolute_path(to or f"{entry.name}.rftd"))
+        lock = _at_rest(entry, folder, log_at, force)
+        try:
+            return await _export(log, entry, path, checkpoints, settings), path
+        finally:
+            if lock is not None:
+                await asyncio.to_thread(lock.release)
 
-    exported, path = asyncio.run(export())
+    exported, path = read_here(settings, log_at, export)
     manifest = exported.manifest
     records = sum(part.records for part in manifest.partitions)
     if settings.machine_readable:

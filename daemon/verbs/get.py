@@ -9,22 +9,20 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rftd.daemon.output.data import emitted
+from rftd.daemon.output.data import emit_line, emitted
 from rftd.daemon.output.quantity import age, number, size, sparkline
 from rftd.daemon.output.table import STATE_STYLES, console_of, state, table
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments
 from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.storage.queries.books import Books
-from rftd.storage.queries.experiments import StageRow
+from rftd.storage.queries.experiments import ExperimentSummary, StageRow
 from rftd.storage.queries.weights import WorkerRow
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
-    from rftd.daemon.views.experiments import ExperimentPage
-
 
 _LABEL: Final = 14
 
@@ -59,7 +57,7 @@ def _lines(page: ExperimentPage, clock: Clock) -> Iterator[RenderableType]:
         place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
         yield _line("turn", Text(f"{place}priority {summary.priority}"))
     if summary.code or summary.reason:
-        reason = ": ".join(part for part in (summary.code, summary.reason) if part)
+        reason = _reason(summary)
         yield _line("reason", Text(reason, style=STATE_STYLES.get(summary.state, "")))
     if summary.kept != "here":
         where = f" in {summary.kept_path}" if summary.kept_path else ""
@@ -105,6 +103,10 @@ def _lines(page: ExperimentPage, clock: Clock) -> Iterator[RenderableType]:
 
 def _line(label: str, text: Text) -> Text:
     return Text.assemble((f"{label:<{_LABEL}}", "dim"), text)
+
+
+def _reason(of: ExperimentSummary | WorkerRow) -> str:
+    return ": ".join(part for part in (of.code, of.reason) if part)
 
 
 def _stage(stage: StageRow, step: int) -> str:
@@ -164,7 +166,7 @@ def _evals(page: ExperimentPage) -> Iterator[Text]:
 def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
     name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
     version = "-" if worker.version is None else str(worker.version)
-    reason = ": ".join(part for part in (worker.code, worker.reason) if part)
+    reason = _reason(worker)
     return name, state(worker.state), version, str(worker.pid), worker.host, age(worker.started_ns, clock), reason
 
 
@@ -197,7 +199,7 @@ def follow_to_end(
     assert last is not None
     summary = last.experiment.summary
     if not settings.machine_readable and summary.state != "completed":
-        reason = ": ".join(part for part in (summary.code, summary.reason) if part)
+        reason = _reason(summary)
         click.echo(f"{summary.name} {summary.state}" + (f"  {reason}" if reason else ""), err=True)
     return 0 if summary.state == "completed" else 1
 
@@ -205,17 +207,11 @@ def follow_to_end(
 def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Iterator[ExperimentPage]:
     """Each page once it is on the screen: as JSON lines, as a live page, or as a line where no terminal is."""
     if settings.machine_readable:
-        from rftd.daemon.output.data import emit_line
-
         for answer in pages:
             emit_line(answer.plain())
             yield answer.value
         return
     from rich.live import Live
-
-    from rftd.daemon.output.table import console_of
-    from rftd.daemon.verbs.get import render
-    from rftd.ops.clock import SystemClock
 
     console = console_of(settings)
     clock = SystemClock()
@@ -232,9 +228,6 @@ def _shown(pages: Iterator[Answer[ExperimentPage]], settings: Settings) -> Itera
 
 
 def _brief(page: ExperimentPage) -> str:
-    from rftd.daemon.output.quantity import number, sparkline
-    from rftd.ops.clock import iso
-
     summary = page.experiment.summary
     curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
     return (

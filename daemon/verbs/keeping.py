@@ -12,7 +12,7 @@ import msgspec
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit, emitted
 from rftd.daemon.settings import Settings, data_folder, shared_options
-from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.verbs.arguments import experiment_argument, reason_option, request_id_option
 from rftd.daemon.views import commands, experiments
 from rftd.daemon.views.commands import Receipt
 from rftd.daemon.views.experiments import ENDED
@@ -30,17 +30,13 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=msgspec.Struct)
 
-_REQUEST_ID = click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
-
 
 @click.command("archive")
 @experiment_argument
 @click.option(
     "--to", metavar="FILE", type=click.Path(dir_okay=False), help="New archive file. Default: one in --data/archives."
 )
-@_REQUEST_ID
+@request_id_option
 @shared_options
 @click.pass_obj
 def archive(settings: Settings, name: str, to: str | None, request_id: str | None) -> None:
@@ -54,7 +50,7 @@ def archive(settings: Settings, name: str, to: str | None, request_id: str | Non
 @click.option(
     "--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="Archive file, if it was moved."
 )
-@_REQUEST_ID
+@request_id_option
 @shared_options
 @click.pass_obj
 def restore(settings: Settings, name: str, source: str | None, request_id: str | None) -> None:
@@ -67,8 +63,8 @@ def restore(settings: Settings, name: str, source: str | None, request_id: str |
 @experiment_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--archive", is_flag=True, help="Archive it first, in --data/archives.")
-@click.option("--reason", default="", help="Reason, kept with the event.")
-@_REQUEST_ID
+@reason_option
+@request_id_option
 @shared_options
 @click.pass_context
 def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, request_id: str | None) -> None:
@@ -131,39 +127,36 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
     from pathlib import Path
 
     from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.log_source import log_to_read
+    from rftd.daemon.log_source import read_here
     from rftd.daemon.registry import find_entry
     from rftd.ops.clock import SystemClock
-    from rftd.ops.ids import SystemIds
     from rftd.streams.backends.lock_file import LockFile
 
     settings: Settings = ctx.obj
     folder = DataFolder(Path(data_folder(settings)))
-    clock = SystemClock()
     found: list[tuple[str, Unreferenced]] = []
 
-    async def look() -> None:
-        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
-            chosen = [await find_entry(log, experiment)] if experiment else await _every(log)
-            at_rest = [entry for entry in chosen if entry.spine.ended]
-            lock = None
-            if len(at_rest) < len(chosen) and (lock := _lock(LockFile, folder.log, log_at)) is not None:
-                at_rest = chosen
-            try:
-                for entry in chosen:
-                    if entry in at_rest:
-                        found.extend((entry.name, each) for each in await _garbage(log, entry, clock.now_ns()))
-                    else:
-                        click.echo(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
-                if not dry_run:
-                    from rftd.storage.unreferenced import remove
+    async def look(log: EventLog) -> None:
+        chosen = [await find_entry(log, experiment)] if experiment else await _every(log)
+        at_rest = [entry for entry in chosen if entry.spine.ended]
+        lock = None
+        if len(at_rest) < len(chosen) and (lock := _lock(LockFile, folder.log, log_at)) is not None:
+            at_rest = chosen
+        try:
+            for entry in chosen:
+                if entry in at_rest:
+                    found.extend((entry.name, each) for each in await _garbage(log, entry, SystemClock().now_ns()))
+                else:
+                    click.echo(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
+            if not dry_run:
+                from rftd.storage.unreferenced import remove
 
-                    await asyncio.to_thread(remove, [each.path for _, each in found])
-            finally:
-                if lock is not None:
-                    await asyncio.to_thread(lock.release)
+                await asyncio.to_thread(remove, [each.path for _, each in found])
+        finally:
+            if lock is not None:
+                await asyncio.to_thread(lock.release)
 
-    asyncio.run(look())
+    read_here(settings, log_at, look)
     _answer(found, dry_run, settings)
 
 

@@ -10,7 +10,7 @@ import click
 
 from rftd.daemon.output.data import emit, emit_line
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import logs
 from rftd.daemon.views.logs import LogLine
 

@@ -8,13 +8,14 @@ import click
 
 from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emit, emit_line
-from rftd.daemon.settings import Settings, data_folder, shared_options
+from rftd.daemon.settings import Settings, shared_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rftd.daemon.registry import Entry
     from rftd.streams.backends.backend import LogUrl
+    from rftd.streams.log import EventLog
     from rftd.workers.training.replay import Beginning, ReplayOrder, ReplayOutcome
     from rftd.workers.training.rerun import Compared
 
@@ -44,19 +45,14 @@ def command(
     log_at: LogUrl | None,
 ) -> None:
     """Repeat the training of EXPERIMENT (a name, name@2, an id) from the log; compare the weights of every step."""
-    import asyncio
     from pathlib import Path
 
-    from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.log_source import log_to_read
+    from rftd.daemon.log_source import read_here
     from rftd.daemon.registry import find_entry
     from rftd.ops.clock import SystemClock
-    from rftd.ops.ids import SystemIds
     from rftd.workers.training.replay import ReplayOrder, replay
 
     settings: Settings = ctx.obj
-    folder = DataFolder(Path(data_folder(settings)))
-    clock = SystemClock()
     order = ReplayOrder(
         to_step=to_step,
         from_checkpoint=from_checkpoint,
@@ -66,13 +62,12 @@ def command(
     )
     report = _Report(settings, order)
 
-    async def run() -> ReplayOutcome:
-        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
-            report.entry = await find_entry(log, experiment)
-            id = report.entry.id
-            return await replay(log, id, order, clock=clock, on_begin=report.begin, on_step=report.step)
+    async def run(log: EventLog) -> ReplayOutcome:
+        report.entry = await find_entry(log, experiment)
+        id = report.entry.id
+        return await replay(log, id, order, clock=SystemClock(), on_begin=report.begin, on_step=report.step)
 
-    outcome = asyncio.run(run())
+    outcome = read_here(settings, log_at, run)
     report.end(outcome)
     ctx.exit(1 if check and outcome.different else 0)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rftd.daemon.daemon_file import checked_postgres_url, take_daemon_file
+from rftd.daemon.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.log_option import SHARED, serve_log_option
 from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
 
@@ -20,15 +20,7 @@ thread, Python's own 5 ms would be added to each commit."""
 
 
 @click.command("serve")
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=take_daemon_file,
-    envvar="RFTD_CONFIG",
-    help="YAML file with these options; the command line and the environment take precedence.",
-)
+@config_option
 @click.option(
     "--host",
     default="127.0.0.1",

@@ -8,7 +8,7 @@ import click
 
 from rftd.daemon.output.data import emit
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.verbs.arguments import experiment_argument, request_id_option
 
 if TYPE_CHECKING:
     from rftd.daemon.client.client import Answer, Client
@@ -144,9 +144,7 @@ def pair(text: str) -> tuple[str, str]:
 @click.option("--name", "fork_name", metavar="NAME", help="Name of the fork. Default: PARENT-fork-N.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the fork; repeatable.")
 @click.option("--wait", is_flag=True, help="Follow the fork to its end; exit 1 if it does not complete.")
-@click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
+@request_id_option
 @shared_options
 @click.pass_context
 def fork(

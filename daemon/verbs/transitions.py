@@ -11,7 +11,7 @@ import click
 
 from rftd.daemon.output.data import emitted
 from rftd.daemon.settings import Settings, shared_options
-from rftd.daemon.verbs.names import experiment_argument, experiments_argument
+from rftd.daemon.verbs.arguments import experiment_argument, experiments_argument, reason_option, request_id_option
 from rftd.daemon.views import commands, experiments
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ _COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel"
 def _verb(name: str, text: str) -> click.Command:
     @click.command(name, help=text)
     @experiments_argument
-    @click.option("--reason", default="", help="Reason, kept with the event.")
+    @reason_option
     @click.option("--wait", is_flag=True, help=f"Return once the experiment is {_TARGETS[name]}.")
-    @click.option(
-        "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-    )
+    @request_id_option
     @shared_options
     @click.pass_context
     def command(ctx: click.Context, names: tuple[str, ...], reason: str, wait: bool, request_id: str | None) -> None:
@@ -50,10 +48,8 @@ cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
 @click.command("prioritize", context_settings={"ignore_unknown_options": True})
 @experiment_argument
 @click.argument("priority", type=click.IntRange(-commands.MOST_PRIORITY, commands.MOST_PRIORITY))
-@click.option("--reason", default="", help="Reason, kept with the event.")
-@click.option(
-    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
-)
+@reason_option
+@request_id_option
 @shared_options
 @click.pass_obj
 def prioritize(settings: Settings, name: str, priority: int, reason: str, request_id: str | None) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rftd.ops.errors import UnreachableError
     from rftd.streams.backends.backend import LogUrl
+    from rftd.streams.log import EventLog
     from rftd.streams.verify.outside import Missing, Outside, SeenOutside
     from rftd.streams.verify.report import VerifyReport
 
@@ -34,7 +35,6 @@ def command(
 
     Damaged records are listed, and the records behind them are checked too. Exit 70 if the log cannot be read at all.
     """
-    import asyncio
     import sys
     from pathlib import Path
 
@@ -42,12 +42,10 @@ def command(
 
     from rftd.daemon.daemon_file import checked_postgres_url
     from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.log_source import log_to_read
+    from rftd.daemon.log_source import read_here
     from rftd.daemon.supervisor.hearing import losses_heard
-    from rftd.ops.clock import SystemClock
     from rftd.ops.cycles import tune_collector
     from rftd.ops.errors import UsageError
-    from rftd.ops.ids import SystemIds
     from rftd.streams.backends.backend import backend_of
     from rftd.streams.verify.checker import verify
 
@@ -60,20 +58,17 @@ def command(
     if scratch is not None and not Path(scratch).is_dir():
         raise UsageError(f"{scratch} is no folder", field="--scratch", fix="name a folder with space")
 
-    async def check() -> VerifyReport:
-        clock = SystemClock()
+    async def check(log: EventLog) -> VerifyReport:
         where = None if scratch is None else Path(scratch)
         look = files_of if files else None
-        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
-            state_url = checked_postgres_url(postgres) if postgres else None
-            # Before the log is read: what survivors remember says how long it should be.
-            losses = await losses_heard(log, folder, state_url, unheard=_unheard)
-            return await verify(
-                log, losses=losses, chained=log_at is None or backend_of(log_at).chained, scratch=where, look=look
-            )
+        state_url = checked_postgres_url(postgres) if postgres else None
+        # Before the log is read: what survivors remember says how long it should be.
+        losses = await losses_heard(log, folder, state_url, unheard=_unheard)
+        chained = log_at is None or backend_of(log_at).chained
+        return await verify(log, losses=losses, chained=chained, scratch=where, look=look)
 
     tune_collector()
-    report = asyncio.run(check())
+    report = read_here(settings, log_at, check)
     if index:
         report = _with_index(report, folder.log)
     if settings.machine_readable:

@@ -11,15 +11,15 @@ from rftd.daemon.log_option import log_option
 from rftd.daemon.output.data import emitted
 from rftd.daemon.output.quantity import age
 from rftd.daemon.output.table import console_of, table
-from rftd.daemon.settings import Settings, data_folder, shared_options
-from rftd.daemon.verbs.names import experiment_argument
+from rftd.daemon.settings import Settings, shared_options
+from rftd.daemon.verbs.arguments import experiment_argument
 from rftd.daemon.views import experiments as view
-from rftd.daemon.views.wire import to_wire
 from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from rftd.streams.backends.backend import LogUrl
+    from rftd.streams.log import EventLog
 
 _STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
 """Styles by a wait's level."""
@@ -35,44 +35,16 @@ def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
 
     Without a daemon, the answer comes from the log that --data or --kafka names.
     """
-    from pathlib import Path
+    from rftd.daemon.client.client import asked_or_read
 
-    from rftd.daemon.client.client import Client
-    from rftd.ops.errors import NotFoundError, UnreachableError
+    async def read(log: EventLog) -> Why:
+        from rftd.daemon.why.answer import why_offline
 
-    try:
-        with Client(settings) as client:
-            answer = client.ask(view.why, name=name)
-        value = answer.value
-        plain = answer.plain()
-    except UnreachableError as away:
-        if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
-            raise
-        try:
-            value = _offline(settings, name, log_at)
-        except NotFoundError as error:
-            raise error from away
-        plain = to_wire(value)
+        return await why_offline(log, name, clock=SystemClock())
+
+    value, plain = asked_or_read(settings, log_at, lambda client: client.ask(view.why, name=name), read)
     if not emitted(plain, settings):
         _show(value, settings)
-
-
-def _offline(settings: Settings, name: str, log_at: LogUrl | None) -> Why:
-    import asyncio
-    from pathlib import Path
-
-    from rftd.daemon.data_folder import DataFolder
-    from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.why.answer import why_offline
-    from rftd.ops.ids import SystemIds
-
-    async def read() -> Why:
-        folder = DataFolder(Path(data_folder(settings)))
-        clock = SystemClock()
-        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
-            return await why_offline(log, name, clock=clock)
-
-    return asyncio.run(read())
 
 
 def _show(why: Why, settings: Settings) -> None:

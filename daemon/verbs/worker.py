@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rftd.daemon.daemon_file import take_daemon_file
+from rftd.daemon.daemon_file import config_option
 from rftd.daemon.log_option import worker_log_option
 from rftd.ops import limits
 
@@ -22,15 +22,7 @@ def _log_options(function: F) -> F:
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--experiment", help="Id of the experiment. Default: any that is under way."),
         worker_log_option,
-        click.option(
-            "--config",
-            type=click.Path(exists=True, dir_okay=False),
-            is_eager=True,
-            expose_value=False,
-            callback=take_daemon_file,
-            envvar="RFTD_CONFIG",
-            help="YAML file with these options.",
-        ),
+        config_option,
     ):
         function = option(function)
     return function

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
-from rftd.daemon.config.schema.algorithm import Algorithm
-from rftd.daemon.config.schema.rollout_correction import PluginCorrection, RolloutCorrection
+from rftd.daemon.config.schema.algorithm import Algorithm, PluginCorrection, RolloutCorrection
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import CorrectionPart, CorrectionSpec
 from rftd.workers.training.corrections.chain import Chain

@@ -57,10 +57,10 @@ def test_explain_knows_every_code_and_completion_every_shell(rftd: Rftd) -> None
 
 
 def test_names_are_completed_from_the_daemon(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rftd.daemon.verbs import names
-    from rftd.daemon.verbs.names import complete
+    from rftd.daemon.verbs import arguments
+    from rftd.daemon.verbs.arguments import complete
 
-    monkeypatch.setattr(names, "_TIMEOUT_S", 30.0)  # a busy machine is no daemon that is away
+    monkeypatch.setattr(arguments, "_TIMEOUT_S", 30.0)  # a busy machine is no daemon that is away
     context = click.Context(group)
     argument = click.Argument(["name"])
     assert [item.value for item in complete(context, argument, "sm")] == ["small"]

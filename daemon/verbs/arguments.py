@@ -1,10 +1,11 @@
-"""The NAME of an experiment on the command line, completed from the daemon's list."""
+"""What several verbs are given: NAME, completed from the daemon's list; --request-id, --reason; one page of a list."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from rftd.daemon.settings import current
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # A shell that completes a word blocks until this has answered.
 _TIMEOUT_S: Final = 0.3
@@ -42,3 +45,15 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 experiment_argument = click.argument("name", shell_complete=complete)
 experiments_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete)
+request_id_option = click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
+reason_option = click.option("--reason", default="", help="Reason, kept with the event.")
+
+
+def page_options(function: F) -> F:
+    """Adds `--limit` and `--offset` of a list."""
+    limit = click.option(
+        "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
+    )
+    return limit(click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")(function))
