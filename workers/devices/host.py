@@ -1,0 +1,53 @@
+"""`Host`: what a launcher can give to the workers that it starts. A value, which `discovery` finds."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of a host that engines compute on."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int
+    """Its number on the host, in the order of the PCI bus; 0 for the CPU."""
+    name: str
+    uuid: str = ""
+    memory_bytes: int
+    """All of its memory; 0 where the driver does not say."""
+    visible: str = ""
+    """The text that stands for it in CUDA_VISIBLE_DEVICES; empty for the CPU."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine: its devices, and the engine packages that are installed for its workers."""
+
+    name: str = ""
+    seen: bool = True
+    """False if nobody has looked: workers run on machines that whoever asks does not see."""
+    devices: tuple[Device, ...] = ()
+    no_gpu: str = ""
+    """The reason why there is no GPU among the devices; empty if there is one."""
+    packages: dict[str, str] = {}
+    """Versions of the engine packages that are installed, by the name of the distribution."""
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs that workers may use."""
+        return tuple(device for device in self.devices if device.kind == "cuda")
+
+    def named(self) -> str:
+        """The GPUs in words: `2 GPUs (NVIDIA H100 0, 1)`, or why there is none."""
+        if not self.gpus:
+            return f"no GPU ({self.no_gpu})" if self.no_gpu else "no GPU"
+        kinds: dict[str, list[str]] = {}
+        for gpu in self.gpus:
+            kinds.setdefault(gpu.name, []).append(str(gpu.index))
+        listed = "; ".join(f"{name} {', '.join(indices)}" for name, indices in kinds.items())
+        return f"{len(self.gpus)} GPU{'s' if len(self.gpus) > 1 else ''} ({listed})"
+
+
+ANY_HOST: Final = Host(seen=False)
+"""A machine that nobody has looked at: what a file writes is believed, and the rest is chosen to run anywhere."""
